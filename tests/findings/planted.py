@@ -11,10 +11,21 @@ import xarray as xr
 
 from floatlens.trace import Trace
 
-WORDS = (
-    "the of and in to was born by on city river poet wrote engine Ada Lovelace Rome Paris 1815 1852 mother "
-    "mountain painter is a from with mathematician machine notes first program Byron Turin 42 library"
-).split()  # noqa: SIM905
+WORDS = ["the", "of", "and", "in", "was", "born", "by", "city", "river", "poet", "wrote", "engine", "Ada", "Lovelace"]
+WORDS += [
+    "Rome",
+    "Paris",
+    "1815",
+    "mother",
+    "mountain",
+    "painter",
+    "from",
+    "machine",
+    "notes",
+    "Byron",
+    "42",
+    "library",
+]
 BOS, USER, ASSISTANT, NEWLINE, MASK = "<|bos|>", "<|user|>", "<|assistant|>", "\n", "<|mask|>"
 
 

@@ -66,9 +66,10 @@ def command(
     written = []
     for view in finding.views:
         settings = {**_accepted(finding, "figure", given), "view": view}
-        data = finding.figure(traces, backend="none", **settings)
+        source = traces if view in finding.maps else measured
+        data = finding.figure(source, backend="none", **settings)
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
-        written += style.save(finding.figure(traces, **settings), data, target / "figures" / stem)
+        written += style.save(finding.figure(source, **settings), data, target / "figures" / stem)
     written += _write_numbers(measured, target / "findings" / f"{finding.name}.parquet")
     verdicts = finding.claims(measured)
     written.append(write_claims(target / "claims.json", verdicts))

@@ -26,7 +26,15 @@ from floatlens.findings.received import AVERAGE, Layers, anchors_of, few_layers,
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
 from floatlens.findings.sides import compare, one_side
-from floatlens.findings.verdict import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, Verdict, interval_of_mean, judge
+from floatlens.findings.verdict import (
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    Verdict,
+    interval_of_difference,
+    interval_of_mean,
+    judge,
+)
 from floatlens.trace import Trace
 
 VIEWS = ("heatmap", "numbers")
@@ -125,7 +133,8 @@ def figure(
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     if view == "numbers":
-        return layer_lines(measure(traces, layer=layer, rule=rule), LABELS, rule=rule, backend=backend)
+        measured = traces if is_measured(traces, "drift") else measure(traces, layer=layer, rule=rule)
+        return layer_lines(measured, LABELS, backend=backend)
     panels = []
     for trace in pick(traces, sample):
         require(trace, "received", finding="drift")
@@ -215,7 +224,7 @@ def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm
     """Anchors move in the MDM and not in the ARM.
 
     Supported when the MDM's turnover lies above one in ten, the ARM's below it, and their difference above zero, and
-    the newest query of the ARM by itself does not say otherwise.
+    the MDM's lies above that of the ARM's newest query by itself too.
     """
     measured = traces if is_measured(traces, "drift") else measure(traces, rule=rule)
     return compare(
@@ -226,42 +235,34 @@ def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm
         statistic="turnover of anchors from step to step, MDM minus ARM, mean over layers",
         mdm=mdm,
         arm=arm,
-        decide=lambda verdict, sides: _moves(verdict, sides, mean_over(measured["turnover_newest"].values, 1)),
+        decide=lambda interval, sides: _moves(measured, interval, sides),
     )
 
 
-def _moves(interval: tuple[float, float], sides: dict[str, Array], newest: Array) -> tuple[str, str, dict[str, Any]]:
-    (mdm, mdm_interval), (arm, arm_interval) = (
-        interval_of_mean(sides["mdm_values"]),
-        interval_of_mean(sides["arm_values"]),
-    )
-    row, row_interval = interval_of_mean(newest[sides["arm"]])
+def _moves(
+    measured: xr.Dataset, interval: tuple[float, float], sides: dict[str, Array]
+) -> tuple[str, str, dict[str, Any]]:
+    newest = mean_over(measured["turnover_newest"].values, 1)[sides["arm"]]
+    ids = {name: [str(i) for i in measured["sample_id"].values[sides[name]]] for name in ("mdm", "arm")}
+    (mdm, mdm_interval), (arm, arm_interval) = (interval_of_mean(sides[f"{s}_values"]) for s in ("mdm", "arm"))
+    row, row_interval, _ = interval_of_difference(sides["mdm_values"], newest, ids["mdm"], ids["arm"])
     details = {
         "turnover of the MDM": [mdm, *mdm_interval],
         "turnover of the ARM": [arm, *arm_interval],
-        "turnover of the ARM, newest query only": [row, *row_interval],
+        "turnover of the MDM minus that of the ARM's newest query": [row, *row_interval],
         "moving means a turnover above": STILL,
     }
-    verdict = judge(interval)
-    if (
-        verdict == NOT_SUPPORTED
-        or judge(mdm_interval, STILL) == NOT_SUPPORTED
-        or judge(arm_interval, STILL) == SUPPORTED
-    ):
-        which = (
-            "the ARM's anchors move too" if judge(arm_interval, STILL) == SUPPORTED else "the MDM's anchors do not move"
-        )
-        return NOT_SUPPORTED, f"{which} (turnover {mdm:.2f} against {arm:.2f})", details
-    if (
-        verdict == INCONCLUSIVE
-        or judge(mdm_interval, STILL) != SUPPORTED
-        or judge(arm_interval, STILL) != NOT_SUPPORTED
-    ):
-        return INCONCLUSIVE, f"an interval crosses its threshold (turnover {mdm:.2f} against {arm:.2f})", details
-    if np.isfinite(row) and row >= mdm:
-        why = f"seen from its newest query alone the ARM's anchors move as much ({row:.2f})"
+    numbers = f"(turnover {mdm:.2f} against {arm:.2f})"
+    if judge(arm_interval, STILL) == SUPPORTED:
+        return NOT_SUPPORTED, f"the ARM's anchors move too {numbers}", details
+    if judge(mdm_interval, STILL) == NOT_SUPPORTED or judge(interval) == NOT_SUPPORTED:
+        return NOT_SUPPORTED, f"the MDM's anchors do not move {numbers}", details
+    if not (judge(interval) == judge(mdm_interval, STILL) == SUPPORTED and judge(arm_interval, STILL) == NOT_SUPPORTED):
+        return INCONCLUSIVE, f"an interval crosses its threshold {numbers}", details
+    if np.isfinite(row) and judge(row_interval) != SUPPORTED:
+        why = f"seen from its newest query alone the ARM's anchors move as much ({mdm - row:.2f})"
         return INCONCLUSIVE, why, details
-    return SUPPORTED, f"turnover {mdm:.2f} against {arm:.2f}", details
+    return SUPPORTED, numbers.strip("()"), details
 
 
 def claim_shift(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> Verdict:
@@ -278,7 +279,9 @@ def claim_shift(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = Non
     )
 
 
-drift = Finding("drift", paper="§3.1", measure=measure, figure=figure, claims=(claim, claim_shift), views=VIEWS)
+drift = Finding(
+    "drift", paper="§3.1", measure=measure, figure=figure, claims=(claim, claim_shift), views=VIEWS, maps=("heatmap",)
+)
 
 
 def turnover(anchors: Array, there: Array | None = None) -> Array:

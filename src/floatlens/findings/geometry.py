@@ -63,6 +63,8 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> 
 
 def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     require(trace, "received", "qk", "qk_norm", finding="geometry")
+    if "value_norm" in trace.data:
+        trace.data["value_norm"].load()
     layers = choose_layers(trace, layer)
     numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
     for place, number in enumerate(layers):  # one layer at a time: no copy of a whole variable
@@ -116,7 +118,7 @@ def figure(
     if view == "split":
         measured = traces if is_measured(traces, "geometry") else measure(traces, layer=layer, rule=rule)
         data = layer_table(measured, {**PARTS, "value_ratio": ""})
-        return data if backend == "none" else _draw_split(data, models_of(measured), rule)
+        return data if backend == "none" else _draw_split(data, measured)
     trace = pick(traces, sample)[0]
     require(trace, "received", *FACTORS, finding="geometry")
     maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
@@ -201,7 +203,8 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
     return figure
 
 
-def _draw_split(data: pd.DataFrame, models: list[str], rule: str) -> Figure:
+def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
+    models = models_of(measured)
     looks: dict[str, dict[str, Any]] = {
         "advantage": {"color": style.INK, "marker": "o"},
         "norm_part": {"color": style.COLOURS[0], "marker": "s"},
@@ -227,7 +230,7 @@ def _draw_split(data: pd.DataFrame, models: list[str], rule: str) -> Figure:
         grid[1, 0].set_ylabel("value norm,\nanchors / others")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
         style.caption(
-            figure, f"Anchors by {parse_rule(rule).id}; exact (Shapley) split of unscaled q·k; ± std over samples."
+            figure, f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples."
         )
     return figure
 
@@ -256,7 +259,9 @@ def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> 
     )
 
 
-geometry = Finding("geometry", paper="QK geometry", measure=measure, figure=figure, claims=(claim,), views=VIEWS)
+geometry = Finding(
+    "geometry", paper="QK geometry", measure=measure, figure=figure, claims=(claim,), views=VIEWS, maps=("heatmap",)
+)
 
 
 def group_mean(values: Array, group: Array) -> Array:

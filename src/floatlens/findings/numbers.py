@@ -10,7 +10,6 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.anchors import parse_rule
 from floatlens.findings import draw, style
 from floatlens.findings.samples import models_of, spread
 
@@ -37,7 +36,7 @@ def layer_table(measured: xr.Dataset, names: Mapping[str, str]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def layer_lines(measured: xr.Dataset, names: Mapping[str, str], *, rule: str, backend: str) -> Figure | pd.DataFrame:
+def layer_lines(measured: xr.Dataset, names: Mapping[str, str], *, backend: str) -> Figure | pd.DataFrame:
     """A panel a number, a line a model; `names` gives each number's label."""
     table = layer_table(measured, names)
     if backend == "none":
@@ -58,6 +57,6 @@ def layer_lines(measured: xr.Dataset, names: Mapping[str, str], *, rule: str, ba
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
         n = int(table["n"].max())
         style.caption(
-            figure, f"Anchors by {parse_rule(rule).id}; mean ± std over {n} sample{'s' * (n != 1)} of each model."
+            figure, f"Anchors by {measured.attrs['rule']}; mean ± std over {n} sample{'s' * (n != 1)} of each model."
         )
     return figure

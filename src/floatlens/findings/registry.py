@@ -20,7 +20,8 @@ NAMES = ("drift", "absorption", "geometry", "tokens", "heads", "flow")
 class Finding:
     """One result of the paper: its measurement, its figure and its claims.
 
-    Calling it measures: `fl.drift(trace)` is `fl.drift.measure(trace)`. `views` are the figures it can draw.
+    Calling it measures: `fl.drift(trace)` is `fl.drift.measure(trace)`. `views` are the figures it can draw; all but
+    those in `maps` can be drawn from what `measure` returned as well as from traces.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Finding:
         figure: Callable[..., Any],
         claims: Sequence[Callable[..., Verdict]],
         views: Sequence[str],
+        maps: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.paper = paper
         self.measure = measure
         self.figure = figure
         self.views = tuple(views)
+        self.maps = frozenset(maps)
         self._claims = tuple(claims)
         functools.update_wrapper(self, measure)
 

@@ -73,7 +73,7 @@ def depths(trace: Trace, layers: Array) -> Array:
 
 
 def require(trace: Trace, *names: str, finding: str) -> None:
-    """Refuse a trace in which something that the finding reads was not recorded."""
+    """Read what the finding needs, each variable once and whole; refuse a trace in which it was not recorded."""
     missing = [name for name in names if name not in trace.data]
     if missing:
         sample = trace.data.attrs.get("sample_id") or trace.model or "this trace"
@@ -81,6 +81,8 @@ def require(trace: Trace, *names: str, finding: str) -> None:
             f"{finding} needs {', '.join(missing)}, which the trace of {sample!r} does not hold; "
             f"trace again with record including {', '.join(missing)}"
         )
+    for name in names:
+        trace.data[name].load()
 
 
 def models_of(measured: xr.Dataset) -> list[str]:

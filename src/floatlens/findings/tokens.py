@@ -189,7 +189,9 @@ def figure(
         grid[0].set_ylabel("anchor mass by kind (%)")
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
-        style.caption(figure, f"Anchors by {parse_rule(rule).id}, all steps; structure in blues, content in oranges.")
+        style.caption(
+            figure, f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
+        )
     return figure
 
 
