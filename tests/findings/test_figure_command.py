@@ -1,10 +1,12 @@
 """`floatlens figure`: files, claims, JSON, and errors that say the way out."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import typer
+from matplotlib.figure import Figure
 from planted import planted, wandering
 from typer.testing import CliRunner
 
@@ -34,6 +36,13 @@ def run_command():
     return lambda *words: CliRunner().invoke(app, [str(w) for w in words])
 
 
+@pytest.fixture
+def quick_pictures(monkeypatch):
+    """Drawing is slow and tested elsewhere: here only whether files are written."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **settings: Path(path).write_bytes(b"a picture"))
+
+
+@pytest.mark.usefixtures("quick_pictures")
 @pytest.mark.parametrize("name", NAMES)
 def test_one_json_object_and_all_files(name, runs, run_command, tmp_path):
     result = run_command(name, *runs, "--out", tmp_path, "--json")
@@ -48,6 +57,7 @@ def test_one_json_object_and_all_files(name, runs, run_command, tmp_path):
     assert set(pd.read_parquet(tmp_path / "findings" / f"{name}.parquet")["model"]) == {"mdm", "arm"}
 
 
+@pytest.mark.usefixtures("quick_pictures")
 def test_the_verdict_is_shown_in_the_terminal(runs, run_command, tmp_path):
     result = run_command(
         "drift", *runs, "--out", tmp_path, "--layer", "0", "--rule", "sigma(2)", "--sample", "sample-3"

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection, QuadMesh
+from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -19,20 +20,16 @@ from floatlens.findings.style import FAINT, INK, SEQUENTIAL
 AXIS_TOKENS = 60  # up to so many positions the tokens themselves stand on the axis
 
 
-def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> QuadMesh:
+def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> AxesImage:
     """Steps down, positions across. Received attention spans decades, so colour goes with its square root."""
     if norm is None:
         norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(values_ST, initial=0.0)), 1e-9))
-    count_S, count_T = values_ST.shape
-    edges_x, edges_y = np.arange(count_T + 1) - 0.5, np.arange(count_S + 1) - 0.5
-    mesh = axes.pcolormesh(edges_x, edges_y, np.ma.masked_invalid(values_ST), cmap=cmap, norm=norm, rasterized=True)
-    axes.set_xlim(-0.5, count_T - 0.5)
-    axes.set_ylim(count_S - 0.5, -0.5)
+    image = axes.imshow(np.ma.masked_invalid(values_ST), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     for side in ("top", "right"):
         axes.spines[side].set_visible(True)
-    return mesh
+    return image
 
 
 def hatch_anchors(axes: Axes, anchors_ST: Array, *, colour: str = "#00a5a5") -> None:
@@ -138,3 +135,10 @@ def mark_columns(axes: Axes, marked: Array) -> None:
         transform=axes.get_xaxis_transform(),
         clip_on=False,
     )
+
+
+def name_rows(axes: Axes, labels: Sequence[int]) -> None:
+    """The rows' own numbers on the axis when they are not simply counted from 0: layers may be recorded in part."""
+    if list(labels) != list(range(len(labels))):
+        every = max(1, len(labels) // 8)
+        axes.set_yticks(range(0, len(labels), every), labels=[str(n) for n in labels[::every]])

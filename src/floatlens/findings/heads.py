@@ -23,7 +23,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.findings import style
+from floatlens.findings import draw, style
 from floatlens.findings.kinds import text_of
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
@@ -224,18 +224,9 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                     axes.set_axis_off()
                 else:
                     values = part.pivot(index="layer", columns="head", values="value")
-                    mesh = axes.pcolormesh(
-                        values.columns,
-                        values.index,
-                        values.values,
-                        cmap=style.SEQUENTIAL,
-                        norm=Normalize(0, 1),
-                        rasterized=True,
-                    )
-                    axes.invert_yaxis()
+                    mesh = draw.attention_map(axes, values.to_numpy(), norm=Normalize(0, 1))
                     axes.set_xlabel("head")
-                    for axis in (axes.xaxis, axes.yaxis):
-                        axis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+                    draw.name_rows(axes, values.index.tolist())
                     figure.colorbar(mesh, ax=axes, pad=0.02, aspect=18)
                 axes.set_title(f"{model}: {SCORES[name]}" if row == 0 else SCORES[name])
             grid[row, 0].set_ylabel("layer")

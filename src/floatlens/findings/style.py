@@ -107,12 +107,18 @@ def save(figure: Figure, data: pd.DataFrame, stem: str | Path) -> list[Path]:
     """Write STEM.png, .svg, .pdf and, beside them, the data that is drawn as STEM.parquet."""
     stem = Path(stem)
     written = []
+    engine = figure.get_layout_engine()
     with sheet():
-        for ending, metadata in (("png", {}), ("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-            target = stem.with_name(f"{stem.name}.{ending}")
-            with written_atomically(target) as temporary:
-                figure.savefig(temporary, format=ending, metadata=metadata)
-            written.append(target)
+        figure.draw_without_rendering()  # lay out once, not once for each format
+        figure.set_layout_engine("none")
+        try:
+            for ending, metadata in (("png", {}), ("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+                target = stem.with_name(f"{stem.name}.{ending}")
+                with written_atomically(target) as temporary:
+                    figure.savefig(temporary, format=ending, metadata=metadata)
+                written.append(target)
+        finally:
+            figure.set_layout_engine(engine)
     target = stem.with_name(f"{stem.name}.parquet")
     with written_atomically(target) as temporary:
         data.to_parquet(temporary, index=False)
