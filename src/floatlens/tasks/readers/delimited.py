@@ -1,4 +1,4 @@
-"""CSV and TSV with a header line, plain or `.gz`. A cell that starts with `[` or `{` may hold JSON, such as passages."""
+"""CSV and TSV with a header line, plain or `.gz`. A cell that starts with `[` or `{` may hold JSON, as for passages."""
 
 from __future__ import annotations
 
