@@ -122,6 +122,8 @@ def evaluate(
 
 def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Prompt | None]:
     passages = [] if row.condition == CLOSED else sample.passages
+    if row.condition != CLOSED:
+        row.recall, row.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
     if row.condition == OPEN and not passages:
         row.error = "the question has no passages"
         return row, None

@@ -82,7 +82,7 @@ def read(
         )
         return Reading(name, problems, (sample for row in rows for sample in row))
     path = _path(name, split)
-    records = _records(path, problems) if path else hub.records(name.removeprefix("hf:"), split)
+    records = records_of(path, problems) if path else hub.records(name.removeprefix("hf:"), split)
     made = samples(records, path.name if path else name, problems, layout=layout, names=names)
     return Reading(label(name), problems, _not_none(take(made, limit, seed), name, problems))
 
@@ -160,7 +160,8 @@ def _path(name: str, split: str | None) -> Path | None:
     return None
 
 
-def _records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
+def records_of(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
+    """Line numbers and records of a file, by its ending."""
     ending = _ending(path)
     if ending not in CONTAINERS:
         known = ", ".join([*CONTAINERS, ".jsonl.gz"])
