@@ -1,4 +1,4 @@
-"""A collection of passages on disk: written while it is read and fetched one at a time, so it need not fit in memory."""
+"""A collection of passages on disk: written while it is read, fetched one at a time, never whole in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Document(NamedTuple):
 
 
 def documents(path: Path, problems: Problems) -> Iterator[Document]:
-    """Documents of a JSONL, CSV or parquet file: `text` (or `segment`, `contents`), and `title` and `id` if there are any."""
+    """Documents of a JSONL, CSV or parquet file: `text` (or `segment`, `contents`), `title` and `id` if any."""
     if not path.is_file():
         raise FloatLensError(f"corpus {path} is not there; give a JSONL, CSV or parquet file of passages")
     for line, record in records_of(path, problems):

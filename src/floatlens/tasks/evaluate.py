@@ -80,9 +80,9 @@ def evaluate(
     model: str = "",
     data: str = "",
     condition: str = OPEN,
-    advance: Callable[[int], None] = lambda n: None,
+    keep: Callable[[Row], None] = lambda row: None,
 ) -> Iterator[Row]:
-    """Yield a row for each sample, in the samples' order; `advance` is told how many were answered."""
+    """Yield a row for each sample, in the samples' order; `keep` is given each as soon as it is done."""
     size = asking.batch_size
     for window in _windows(samples, asking.batch_size * WINDOW):
         rows: list[Row] = []
@@ -95,7 +95,7 @@ def evaluate(
             if prompt is not None:
                 prompts[place] = prompt
             else:
-                advance(1)
+                keep(row)
         order = sorted(
             prompts, key=lambda place: len(prompts[place].ids), reverse=True
         )  # memory fails early, if at all
@@ -109,13 +109,13 @@ def evaluate(
                     _forget()
                 elif len(batch) > 1:
                     answers = _one_by_one(lens, [prompts[place] for place in batch], asking)
-                    _fill(rows, batch, answers, advance)
+                    _fill(rows, batch, answers, keep)
                     order = order[len(batch) :]
                 else:
-                    _fill(rows, batch, [error], advance)
+                    _fill(rows, batch, [error], keep)
                     order = order[1:]
                 continue
-            _fill(rows, batch, answers, advance)
+            _fill(rows, batch, answers, keep)
             order = order[len(batch) :]
         yield from rows
 
@@ -128,6 +128,8 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
         row.error = "the question has no passages"
         return row, None
     try:
+        if lens.tokenizer is None:
+            raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
         prompt = build(
             lens.tokenizer,
             sample.question,
@@ -147,17 +149,18 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
     return row, prompt
 
 
-def _fill(rows: list[Row], places: Sequence[int], answers: Sequence[Any], advance: Callable[[int], None]) -> None:
+def _fill(rows: list[Row], places: Sequence[int], answers: Sequence[Any], keep: Callable[[Row], None]) -> None:
     for place, answer in zip(places, answers, strict=True):
         row = rows[place]
         if isinstance(answer, BaseException):
             what = "out of memory with a batch of one" if is_out_of_memory(answer) else str(answer).strip()
             row.error = what.splitlines()[0] if what else type(answer).__name__
+            keep(row)
             continue
         row.answer = answer.text.strip()
         row.em, row.accuracy, row.accuracy_words, row.f1 = score(row.answer, row.gold)
         row.confidence, row.steps, row.new_tokens = float(answer.confidence), int(answer.steps), len(answer.ids)
-    advance(len(places))
+        keep(row)
 
 
 def _one_by_one(lens: Any, prompts: Sequence[Prompt], asking: Asking) -> list[Any]:

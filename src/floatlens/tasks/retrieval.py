@@ -1,8 +1,8 @@
 """BM25 retrieval at run time, over a collection that may grow between questions.
 
 The index is bm25s's (arXiv 2407.03618), with Lucene's scoring. It is kept in the user's cache and opened again while
-the corpus file is unchanged. Documents added later are scored exactly as if they had been there from the start: the scores
-are computed anew, from tokens that are kept, at the next search.
+the corpus file is unchanged. Documents added later are scored exactly as if they had been there from the
+start: the scores are computed anew, from tokens that are kept, at the next search.
 """
 
 from __future__ import annotations
