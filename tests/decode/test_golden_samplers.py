@@ -18,6 +18,8 @@ RUNS = [
     pytest.param(name, run, id=f"{name}-{number}")
     for name in golden_data.names("samplers")
     for number, run in enumerate(golden_data.read(f"samplers/{name}.json"))
+    # Runs marked `sampled` depend on how torch.topk orders equal certainties, which it leaves open.
+    if not run.get("sampled")
 ]
 
 
