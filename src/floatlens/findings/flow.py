@@ -56,6 +56,8 @@ def _measure_one(trace: Trace, step: int | None, residual: bool) -> xr.Dataset:
             raise FloatLensError(f"step {step} was not recorded; steps go from 0 to {int(flow['step'].values[-1])}")
         flow = flow.sel(step=[step])
     values_SLRR = flow.values.astype(np.float64)
+    absent_SR = np.nan_to_num(values_SLRR).sum(axis=(1, 3)) == 0  # a region without queries yet: an ARM's answer
+    values_SLRR = np.where(absent_SR[:, None, :, None] | absent_SR[:, None, None, :], np.nan, values_SLRR)
     rolled_SRR = np.array([rollout(one, residual=residual) for one in values_SLRR])
     regions = [str(r) for r in flow["region"].values]
     gold = [g for g in trace.gold if g in regions]

@@ -23,9 +23,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import parse_rule
+from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
 from floatlens.findings.numbers import layer_table
-from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile
+from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import (
     Array,
@@ -136,7 +137,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
         a_ST = profile(trace, number).values[:, 0]
         anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
         if full:
-            q, k = (trace.data[name].sel(layer=number, step=at).values for name in ("queries", "keys"))
+            q, k = (_until(trace, name, number, at) for name in ("queries", "keys"))
             maps = dict(zip(FACTORS, (m[head] for m in factors(q, k)), strict=True))
             if not trace.diffusion:
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
@@ -149,6 +150,19 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
             values = values_SHT.mean(axis=1) if head is None else values_SHT[:, head]
             found.append((number, name, "step", values, anchors_ST))
     return found
+
+
+def _until(trace: Trace, name: str, layer: int, step: int) -> Array:
+    """Queries or keys as they stand at a step; with a cache each position is recorded at the step that computed it."""
+    array = trace.data[name]
+    own = "layer" if "layer" in array.dims else f"{name}_layer"
+    if layer not in trace.data[own].values:
+        raise FloatLensError(f"{name} of layer {layer} were not recorded; recorded are {spell(trace.data[own].values)}")
+    found_SHTD = array.isel({own: list(trace.data[own].values).index(layer)}).sel(step=slice(None, step)).values
+    latest = np.full(found_SHTD.shape[1:], np.nan)
+    for one in found_SHTD:
+        latest = np.where(np.isfinite(one), one, latest)
+    return latest
 
 
 def _cells(trace: Trace, layer: int, name: str, rows: str, values: Array, anchors: Array) -> pd.DataFrame:
@@ -279,7 +293,7 @@ def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Arr
     [1.0, 1.0, 0.0]
     """
     # a key of norm zero has no direction; its score is zero whatever the cosine
-    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm > 0)
+    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
     S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
     advantage = S[0] - S[1]
     cross = N[0] * C[1] - N[1] * C[0]
@@ -299,4 +313,4 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     queries = queries_HTD.astype(np.float64)
     score = queries @ keys_HTD.transpose(0, 2, 1)
     norm = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys_HTD, axis=-1)[:, None, :]
-    return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm > 0)
+    return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)

@@ -90,10 +90,10 @@ def _measure_one(trace: Trace, top: float) -> xr.Dataset:
 
 def why_not(trace: Trace) -> str:
     """Why a sample says nothing about retrieval heads; empty when it does."""
-    if any(name not in trace.data for name in ("evidence_hit", "evidence_mass", "evidence_count")):
-        return "evidence was not recorded"
     if not trace.gold:
         return "no gold document is named"
+    if any(name not in trace.data for name in ("evidence_hit", "evidence_mass", "evidence_count")):
+        return "evidence was not recorded"
     if trace.answers:
         spans = {r.name: r for r in trace.regions}
         strings = trace.strings()
