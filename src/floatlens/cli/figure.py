@@ -147,20 +147,26 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from floatlens.findings.style import short
+
     console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("claim", "models", "value", "95 % interval", "n", "rule", "verdict"):
-        table.add_column(column, overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
+    for column in ("claim", "models", "value [95 % interval]", "n", "rule", "verdict"):
+        table.add_column(column.replace("[", r"\["), overflow="fold")
     for v in verdicts:
         verdict = f"[{COLOURS[v.verdict]}]{v.verdict}[/]" + (f"\n[dim]{v.reason}[/]" if v.reason else "")
-        interval = f"{_spell(v.interval[0])} to {_spell(v.interval[1])}"
-        table.add_row(v.claim, "\n".join(v.models), _spell(v.value), interval, str(v.n), v.rule or "–", verdict)
+        value = f"{_spell(v.value)}\n\\[{_spell(v.interval[0])}, {_spell(v.interval[1])}]"
+        table.add_row(v.claim, "\n".join(map(short, v.models)), value, str(v.n), v.rule or "–", verdict)
     console.print(table)
     if failed:
         console.print(f"{failed} samples failed when they were traced and are not here: see errors.jsonl of the runs.")
-    console.print()
+    endings: dict[Path, list[str]] = {}
     for path in written:
-        console.print(str(path), style="dim", markup=False)
+        endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
+    for stem, found in endings.items():
+        console.print(
+            f"{stem}.{found[0] if len(found) == 1 else '{' + ','.join(found) + '}'}", style="dim", markup=False
+        )
 
 
 def _spell(x: float) -> str:

@@ -194,14 +194,16 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
             axes = grid[layers.index(layer), list(FACTORS).index(name)]
             lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
             if name == "qk_norm":
-                norm, cmap = Normalize(0.0, highest), style.SEQUENTIAL
+                middle = float(np.nanmedian(values))  # noise must not fill the scale
+                norm, cmap = Normalize(min(lowest, 0.8 * middle), max(highest, 1.2 * middle)), style.SEQUENTIAL
             else:
                 reach = max(-lowest, highest, 1e-9)
                 norm, cmap = TwoSlopeNorm(0.0, -reach, reach), style.DIVERGING
             mesh = draw.attention_map(axes, values, cmap=cmap, norm=norm)
             if rows == "step":
                 draw.hatch_anchors(axes, anchors)
-            draw.mark_columns(axes, anchors.any(axis=0))
+            else:
+                draw.mark_columns(axes, anchors.any(axis=0))
             draw.name_on_hover(axes, values, tokens, rows=rows)
             if layer == layers[0]:
                 axes.set_title(FACTORS[name], pad=10)
@@ -211,8 +213,9 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
                 axes.set_xlabel("key position" if rows == "query" else "position")
             figure.colorbar(mesh, ax=axes, pad=0.01, aspect=14).ax.tick_params(labelsize=6)
         which = "mean over heads" if head is None else f"head {head}"
+        marked = "framed" if maps[0][2] == "step" else "marked by triangles"
         style.caption(
-            figure, f"{trace.model}, {which}; anchors by {parse_rule(rule).id} hatched and marked ▾; scores unscaled."
+            figure, f"{style.short(trace.model)}, {which}; anchors by {parse_rule(rule).id} {marked}; scores unscaled."
         )
     return figure
 
@@ -237,7 +240,7 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
             upper.axhline(0, color=style.FAINT, lw=0.6)
             lower.axhline(1, color=style.FAINT, lw=0.6, ls="--")
             lower.set_ylim(bottom=0)
-            upper.set_title(model)
+            upper.set_title(style.short(model))
             lower.set_xlabel("layer")
             lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         grid[0, 0].set_ylabel("score of anchors minus others")

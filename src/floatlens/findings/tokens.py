@@ -199,7 +199,7 @@ def figure(
             step = max(1, -(-len(layers) // 8))
             ticks = [int(n) for n in layers[::step]]
             axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
-            axes.set(title=model, xlabel="layer", ylim=(0, 100))
+            axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
         grid[0].set_ylabel("anchor mass by kind (%)")
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
