@@ -7,6 +7,7 @@ is the share of each kind among anchors, by number and by attention, layer by la
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,9 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
     ids_ST, final = trace.data["tokens"].values, trace.final_tokens
     ask = classifier or (lambda tokens: classify(tokens, template_positions(trace)))
     strings = trace.strings()
+    if all(re.fullmatch(r"<\d+>", s) for s in strings):  # ids in place of strings: nothing to classify
+        sample = trace.data.attrs.get("sample_id") or trace.model
+        raise FloatLensError(f"the trace of {sample!r} holds no token strings; trace it with the model's tokenizer")
     last = np.array(_checked(ask(strings), strings), dtype=object)
     found = np.broadcast_to(last, ids_ST.shape).copy()
     differs = (ids_ST != final) & (ids_ST >= 0)
