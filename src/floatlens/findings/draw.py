@@ -55,7 +55,7 @@ def commit_front(axes: Axes, committed_at: Array, steps: Array) -> None:
     """Where and when each position receives its final token; between rows where steps were left out."""
     positions = np.flatnonzero(committed_at >= 0)
     rows = np.interp(committed_at[positions], steps, np.arange(len(steps)))
-    look = {"ls": "none", "marker": "o", "ms": 2.2, "mfc": "white", "mec": INK, "mew": 0.5}
+    look: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 2.2, "mfc": "white", "mec": INK, "mew": 0.5}
     axes.plot(positions, rows, zorder=4, **look)
 
 
