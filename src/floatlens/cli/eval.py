@@ -14,7 +14,7 @@ from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks import summary
-from floatlens.tasks.comparison import Outcome, run
+from floatlens.tasks.comparison import Outcome, open_sources, run
 from floatlens.tasks.evaluate import CLOSED, OPEN, Asking
 from floatlens.tasks.plan import Plan
 from floatlens.tasks.readers.columns import parse_names
@@ -84,9 +84,10 @@ def command(
         strict=strict,
     )
     check_settings(plan)
+    sources = open_sources(plan)
     folder = started(out, "eval", plan.recorded(), resume)
     with bar("questions") as watch:
-        outcome = run(plan, loader(device, dtype), folder, watch)
+        outcome = run(plan, sources, loader(device, dtype), folder, watch)
     entries, averages = summary.results(outcome.answers), summary.averages(outcome.answers)
     for entry in entries:
         took = outcome.seconds[entry["model"], entry["data"], entry["condition"]]

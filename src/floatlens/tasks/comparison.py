@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,14 +35,27 @@ class Outcome:
     seconds: dict[Key, float]
 
 
-def run(plan: Plan, load: Callable[[str], Any], folder: RunFolder | None = None, watch: Watch | None = None) -> Outcome:
-    """Ask every model every question under every condition.
+def open_sources(plan: Plan) -> list[Source]:
+    """The plan's data sets, each found to have questions: what cannot be read is refused before a model is loaded."""
+    index = index_of(plan.corpus) if plan.corpus else None
+    sources = [Source(each, plan, index) for name in plan.data for each in registry.expand(name)]
+    for source in sources:
+        next(iter(source.samples()))
+    return sources
+
+
+def run(
+    plan: Plan,
+    sources: Sequence[Source],
+    load: Callable[[str], Any],
+    folder: RunFolder | None = None,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Ask every model every question of the sources under every condition.
 
     `load` makes a lens of a model's name. `watch` is told what begins and how many questions it has, if that is known,
     and returns what is to be called for each that is done.
     """
-    index = index_of(plan.corpus) if plan.corpus else None
-    sources = [Source(each, plan, index) for name in plan.data for each in registry.expand(name)]
     journal = Journal(folder)
     rows: list[Row] = []
     seconds: dict[Key, float] = {}
