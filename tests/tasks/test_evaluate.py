@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -27,6 +28,8 @@ class Answer:
 
 class Oracle:
     """A lens that copies the gold passage's text and knows nothing else; it can be told to fail."""
+
+    family = SimpleNamespace(diffusion=False)
 
     def __init__(self, tokenizer, context_length=4096, fails=None):
         self.tokenizer, self.context_length, self.fails = tokenizer, context_length, fails

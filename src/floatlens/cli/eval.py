@@ -52,7 +52,16 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Answer the questions of data sets and score the answers."""
+    """Answer the questions of data sets and score the answers, with intervals and paired tests.
+
+    Examples:
+
+        floatlens eval tiny-mdm tiny-arm --data world --both --limit 200 --out table1
+
+        floatlens eval tiny-mdm --data nq.jsonl.gz --max-passages 5 --json
+
+        floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
+    """
     if closed_book and both:
         raise FloatLensError("--closed-book and --both exclude each other; --both asks without and with passages")
     if resume and out is None:
@@ -106,13 +115,13 @@ def command(
     show(found, table, outcome, as_json)
 
 
-def check_settings(plan: Plan) -> None:
+def check_settings(plan: Plan, asking: Asking | None = None) -> None:
     """Refuse settings that cannot work for one of the models before any weight is read."""
     from floatlens.decode.registry import settings_for
     from floatlens.models.checkpoint import find
 
     for model in plan.models:
-        settings_for(find(model).family.sampler, **plan.asking.generation())
+        settings_for(find(model).family.sampler, **(asking or plan.asking).generation())
 
 
 def check_retriever(retriever: str | None, corpus: str | None) -> None:

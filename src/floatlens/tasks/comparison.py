@@ -65,9 +65,9 @@ def run(
             for condition in plan.conditions:
                 key = (model, source.label, condition)
                 samples = source.samples()
-                done = watch(", ".join(key), source.count) if watch else _ignore
+                done = watch(", ".join(key), source.count) if watch else ignore
                 began = time.perf_counter()
-                rows += _answered(lens, samples, plan.asking, key, journal, done)
+                rows += answered(lens, samples, plan.asking, key, journal, done)
                 seconds[key] = time.perf_counter() - began
         del lens
         gc.collect()
@@ -79,9 +79,16 @@ def run(
     return outcome
 
 
-def _answered(
-    lens: Any, samples: Iterable[Sample], asking: Asking, key: Key, journal: Journal, done: Callable[[], None]
+def answered(
+    lens: Any,
+    samples: Iterable[Sample],
+    asking: Asking,
+    key: Key,
+    journal: Journal,
+    done: Callable[[], None],
+    **labels: Any,
 ) -> list[Row]:
+    """Rows of all samples in their order: those that the journal has, and new ones for the rest."""
     model, data, condition = key
     asked: list[str] = []
 
@@ -90,10 +97,10 @@ def _answered(
         done()
 
     new = journal.unanswered(samples, key, asked, done)
-    for _ in evaluate(lens, new, asking, model=model, data=data, condition=condition, keep=keep):
+    for _ in evaluate(lens, new, asking, keep=keep, model=model, data=data, condition=condition, **labels):
         pass
     return journal.rows(key, asked)
 
 
-def _ignore() -> None:
-    return None
+def ignore() -> None:
+    """Nobody watches."""
