@@ -1,15 +1,43 @@
-"""FloatLens: where language models anchor their attention while they write."""
+"""FloatLens: where language models anchor their attention while they write.
 
-from floatlens.anchors import parse_rule as rule
+Names are imported when they are first used, so that the command line answers quickly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from floatlens.errors import FloatLensError
-from floatlens.lens import Generation, Lens, load
-from floatlens.observe.functions import observe
-from floatlens.observe.registry import register as statistic
-from floatlens.observe.statistic import Statistic
-from floatlens.tasks.prompt import Prompt, Region
-from floatlens.tasks.sample import Passage, Sample
-from floatlens.trace import Trace
 from floatlens.version import __version__
+
+if TYPE_CHECKING:
+    from floatlens.anchors import parse_rule
+    from floatlens.lens import Generation, Lens, load
+    from floatlens.npz import import_npz
+    from floatlens.observe.functions import observe
+    from floatlens.observe.registry import register
+    from floatlens.observe.statistic import Statistic
+    from floatlens.tasks.prompt import Prompt, Region
+    from floatlens.tasks.sample import Passage, Sample
+    from floatlens.trace import Trace
+
+# public name: where it lives
+_PLACES = {
+    "Generation": "floatlens.lens",
+    "Lens": "floatlens.lens",
+    "Passage": "floatlens.tasks.sample",
+    "Prompt": "floatlens.tasks.prompt",
+    "Region": "floatlens.tasks.prompt",
+    "Sample": "floatlens.tasks.sample",
+    "Statistic": "floatlens.observe.statistic",
+    "Trace": "floatlens.trace",
+    "import_npz": "floatlens.npz",
+    "load": "floatlens.lens",
+    "observe": "floatlens.observe",
+    "parse_rule": "floatlens.anchors",
+    "register": "floatlens.observe.registry",
+}
 
 __all__ = [
     "FloatLensError",
@@ -22,8 +50,23 @@ __all__ = [
     "Statistic",
     "Trace",
     "__version__",
+    "import_npz",
     "load",
     "observe",
-    "rule",
-    "statistic",
+    "parse_rule",
+    "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'floatlens' has no attribute {name!r}")
+    module = import_module(_PLACES[name])
+    # floatlens.observe is a package and a function: the package can be called.
+    value = module if module.__name__ == f"floatlens.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

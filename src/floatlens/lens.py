@@ -168,7 +168,9 @@ class Lens:
     def prompt(self, question: str, passages: Sequence[str | Passage] = (), **options: Any) -> Prompt:
         """Build a prompt with the model's chat template; see `floatlens.tasks.prompt.build` for the options."""
         if self.tokenizer is None:
-            raise FloatLensError(f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])")
+            raise FloatLensError(
+                f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])"
+            )
         return build(self.tokenizer, question, passages, **options)
 
     def _prompts(self, given: Any) -> list[Prompt]:

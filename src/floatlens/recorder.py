@@ -74,13 +74,15 @@ class Recorder:
             if "head" in dims and self.heads is not None:
                 value = value.index_select(1 + dims.index("head"), torch.tensor(self.heads, device=value.device))
             if not torch.isfinite(value).all() and self.batch.real_BP is None and name != "query_mass":
-                raise FloatLensError(f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32")
+                raise FloatLensError(
+                    f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32"
+                )
             if name not in self.arrays:
                 sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value.shape[1:], strict=True)]
                 shape = (value.shape[0], len(self.steps), len(layers), *sizes)
                 self.arrays[name] = np.full(shape, np.nan, np.float32)
                 self.layers[name] = sorted(layers)
-            where: list[slice] = []
+            where: list[Any] = []
             for dim, size in zip(dims, value.shape[1:], strict=True):
                 # A step that extends a cache has only its own queries: they are the last of the sequence so far.
                 first = length - size if dim == "query" else 0

@@ -113,7 +113,11 @@ class Trace:
         received = self.data["received"].mean("head")
         visible = None if self.diffusion else causal_visibility(np.isfinite(received.values))
         return xr.DataArray(
-            rule(received.values, visible), coords=received.coords, dims=received.dims, name="anchors", attrs={"rule": rule.id}
+            rule(received.values, visible),
+            coords=received.coords,
+            dims=received.dims,
+            name="anchors",
+            attrs={"rule": rule.id},
         )
 
     # --- store --------------------------------------------------------------------------------------------------------
@@ -169,14 +173,14 @@ class Trace:
         return {label: text for label, text in about.items() if text}
 
     def __repr__(self) -> str:
-        lines = (f"  {label:<9} {text if len(text) < 200 else text[:197] + '...'}" for label, text in self.summary().items())
+        short = {label: text if len(text) < 200 else text[:197] + "..." for label, text in self.summary().items()}
+        lines = (f"  {label:<9} {text}" for label, text in short.items())
         return "<floatlens.Trace>\n" + "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(label)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for label, text in self.summary().items()
-        )
+        about = {html.escape(label): html.escape(text) for label, text in self.summary().items()}
+        left = "style='text-align:left'"
+        rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in about.items())
         return f"<h4>floatlens.Trace</h4><table>{rows}</table>{self.data._repr_html_()}"
 
 

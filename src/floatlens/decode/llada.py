@@ -119,7 +119,9 @@ def sample(
             x_BT,
             after_BT,
             torch.cat([torch.zeros_like(prompt_BT[:, :P]), committed_BN], 1),
-            torch.cat([probability_BN.new_full((B, P), torch.nan), probability_BN.masked_fill(~masked_BN, torch.nan)], 1),
+            torch.cat(
+                [probability_BN.new_full((B, P), torch.nan), probability_BN.masked_fill(~masked_BN, torch.nan)], 1
+            ),
         )
         x_BT = after_BT
 
