@@ -56,6 +56,9 @@ class ColumnMean(Statistic):
         if seen_BHTC.shape[2] == 1:
             rows = seen_BHTC.view(call.B, call.K, groups, -1)
             part = torch.matmul(rows, y_BKTC.transpose(2, 3)).view(call.B, call.H, call.T)
+            visible = call.may_see(0, 1)
+            if visible is not None:  # keys that no query sees: padding, or outside the window of a single query
+                part = part.masked_fill(~visible.expand(call.B, -1, 1, call.T)[:, :, 0], 0.0)
         else:
             grouped = seen_BHTC.view(call.B, call.K, groups, call.T, -1)
             part = torch.einsum("bkgtc,bktc->bkgt", grouped, y_BKTC).reshape(call.B, call.H, call.T)

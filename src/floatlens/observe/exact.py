@@ -80,7 +80,7 @@ def entropy(m: Matrices, call: Call) -> torch.Tensor:
     rows = real_rows(call)
     weights = torch.where(rows > 0, m.weights_BHQT, 0.0)
     if call.sinks_H is not None:
-        weights = weights / weights.sum(-1, keepdim=True)
+        weights = torch.where(rows > 0, weights / weights.sum(-1, keepdim=True), 0.0)
     return torch.special.entr(weights).sum((-1, -2)) / rows.sum((-1, -2))
 
 
