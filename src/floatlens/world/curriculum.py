@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from floatlens.world.episodes import SINGLE, Episode, Turn, chain, hops, life, long, needle, single
-from floatlens.world.facts import common_people, entity, fresh_fact
+from floatlens.world.facts import common_people, entity, fresh_fact, split_of
 from floatlens.world.prompts import EOS, body, chat
 from floatlens.world.relations import HOPS, RELATIONS
 from floatlens.world.tokenizer import CONTEXT, shared
@@ -54,18 +54,23 @@ def fillers() -> tuple[int, ...]:
     return ids_of(tuple(sorted(found)))
 
 
-def recall(draw: random.Random, pairs: int, pool: int, gap: int) -> Row:
+def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> Row:
     """Pairs of a name and a town, then some of the names again: say their towns.
 
     Up to `gap` fillers stand before a name and between a name and its town. Without a gap all names are asked for.
     """
-    given, surnames, towns = ids_of(words().given), ids_of(words().surname)[:pool], ids_of(words().town)[:pool]
+    towns = ids_of(words().town)[:pool]
     stop, bos = shared().token_to_id("."), shared().token_to_id("<|bos|>")
 
     def fill() -> list[int]:
         return draw.choices(fillers(), k=draw.randint(max(0, gap - 3), gap)) if gap else []
 
-    stated = [([draw.choice(given), surname], draw.choice(towns)) for surname in draw.sample(surnames, pairs)]
+    def name_of(surname: str) -> list[int]:
+        while split_of(f"{(given := draw.choice(words().given))} {surname}") != split:
+            pass
+        return [*ids_of((given,)), *ids_of((surname,))]
+
+    stated = [(name_of(surname), draw.choice(towns)) for surname in draw.sample(words().surname[:pool], pairs)]
     ids = [bos]
     for name, town in stated:
         ids += [*fill(), *name, *fill(), town, stop]
@@ -116,7 +121,7 @@ def batch(make: Callable[[], Row], tokens: int, room: int) -> tuple[Tensor, Tens
 def _recall(low: int, high: int, pool: int, gap: int = 0) -> Callable[[random.Random, str], Callable[[], Row]]:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         pairs = draw.randint(low, high)
-        return lambda: recall(draw, pairs, pool, gap)
+        return lambda: recall(draw, split, pairs, pool, gap)
 
     return make
 

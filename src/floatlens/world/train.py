@@ -145,6 +145,9 @@ def train(
     state = State(kind, seed, stage=len(STAGES) - 1 if kind == "dream" else 0)
     if resume:
         state = restore(out, model, optimizer)
+        lines = (out / "curves.csv").read_text().splitlines()
+        kept = [lines[0], *(line for line in lines[1:] if int(line.split(",")[0]) <= state.step)]
+        (out / "curves.csv").write_text("\n".join(kept) + "\n")
     causal = kind == "arm"
 
     def states(ids_BT: Tensor) -> Tensor:
