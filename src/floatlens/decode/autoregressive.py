@@ -1,0 +1,67 @@
+"""The autoregressive sampler: one new token a step, keys and values kept in a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from floatlens.decode.draws import Draws
+from floatlens.decode.filters import filtered
+from floatlens.decode.network import Network
+from floatlens.decode.settings import Settings, nucleus
+from floatlens.decode.step import Step
+
+
+@dataclass(frozen=True)
+class AutoregressiveSettings(Settings):
+    """Settings of the autoregressive sampler: greedy at temperature 0."""
+
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        nucleus(self.top_p, self.top_k)
+
+
+def sample(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: AutoregressiveSettings,
+    *,
+    eos_ids: tuple[int, ...] = (),
+    draws: Draws | None = None,
+    **_unused: Any,
+) -> Iterator[Step]:
+    """Append up to `max_new_tokens` tokens to each prompt; stop when every row has ended. An ended row repeats its end."""
+    B = ids_BP.shape[0]
+    draws = draws or Draws([settings.seed] * B)
+    x_BT, real_BT, cache = ids_BP, real_BP, None
+    ended_B = torch.zeros(B, dtype=torch.bool, device=ids_BP.device)
+    ends = torch.tensor(eos_ids, dtype=torch.long, device=ids_BP.device)
+
+    for index in range(settings.step_count):
+        logits_B1V, cache = network.extend(x_BT if cache is None else x_BT[:, -1:], real_BT, cache)
+        logits_BV = logits_B1V[:, 0].float()
+        probs_BV = filtered(logits_BV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
+        if settings.temperature > 0:
+            token_B1 = torch.cat([draws.choose(row, probs_BV[row][None]) for row in range(B)]).to(x_BT.device)
+        else:
+            token_B1 = logits_BV.argmax(-1, keepdim=True)
+        probability_B1 = probs_BV.gather(-1, token_B1)
+        token_B1 = torch.where(ended_B[:, None], x_BT[:, -1:], token_B1)
+        after_BT = torch.cat([x_BT, token_B1], 1)
+        committed_BT = torch.zeros_like(after_BT, dtype=torch.bool)
+        committed_BT[:, -1] = ~ended_B
+        confidence_BT = torch.full(after_BT.shape, torch.nan, device=x_BT.device)
+        confidence_BT[:, -1:] = probability_B1.masked_fill(ended_B[:, None], torch.nan)
+        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT)
+        x_BT = after_BT
+        real_BT = None if real_BT is None else torch.cat([real_BT, real_BT.new_ones((B, 1))], 1)
+        ended_B = ended_B | torch.isin(token_B1[:, 0], ends)
+        if bool(ended_B.all()):
+            return

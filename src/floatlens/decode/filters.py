@@ -1,0 +1,26 @@
+"""Temperature, top-p and top-k: what is left of a distribution."""
+
+from __future__ import annotations
+
+import torch
+
+
+def filtered(logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None) -> torch.Tensor:
+    """Logits after temperature, then nucleus, then top-k; what is filtered out is as low as the dtype goes.
+
+    >>> filtered(torch.tensor([[2.0, 1.0, 0.0]]), 0.0, None, 1).softmax(-1)
+    tensor([[1., 0., 0.]])
+    """
+    lowest = torch.finfo(logits_NV.dtype).min
+    if temperature > 0:
+        logits_NV = logits_NV / temperature
+    if top_p is not None and top_p < 1:
+        ordered, order = logits_NV.sort(descending=True)
+        beyond = ordered.softmax(-1).cumsum(-1) > top_p
+        beyond[..., 1:] = beyond[..., :-1].clone()  # the token that crosses the threshold stays
+        beyond[..., 0] = False
+        logits_NV = logits_NV.masked_fill(torch.zeros_like(beyond).scatter_(-1, order, beyond), lowest)
+    if top_k is not None:
+        kept = logits_NV.topk(min(top_k, logits_NV.shape[-1])).values[..., -1:]
+        logits_NV = logits_NV.masked_fill(logits_NV < kept, lowest)
+    return logits_NV

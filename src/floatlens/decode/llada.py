@@ -1,0 +1,152 @@
+"""LLaDA's sampler: blocks from left to right, inside a block the most confident masks first.
+
+After generate.py of ML-GSAI/LLaDA (arXiv 2502.09992); step histories equal its own (tests/golden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.decode.draws import Draws
+from floatlens.decode.network import Network
+from floatlens.decode.settings import Settings, nearest, one_of, whole
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
+
+
+@dataclass(frozen=True)
+class LLaDASettings(Settings):
+    """Settings of LLaDA's sampler; `steps` and `block_length` default to `max_new_tokens`."""
+
+    steps: int | None = None
+    block_length: int | None = None
+    cfg_scale: float = 0.0
+    remasking: str = "low_confidence"
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        length = self.max_new_tokens
+        block = length if self.block_length is None else self.block_length
+        object.__setattr__(self, "block_length", block)
+        whole(block, "block_length")
+        if length % block:
+            blocks = [n for n in range(1, length + 1) if length % n == 0]
+            raise FloatLensError(
+                f"block_length {block} does not divide max_new_tokens {length}; "
+                f"use block_length {nearest(block, blocks)}, or max_new_tokens {-(-length // block) * block}"
+            )
+        steps = length if self.steps is None else self.steps
+        object.__setattr__(self, "steps", steps)
+        whole(steps, "steps")
+        count = length // block
+        if steps % count:
+            works = [n for n in (steps // count * count, -(-steps // count) * count) if n]
+            raise FloatLensError(
+                f"steps {steps} cannot be shared by {count} blocks of {block}; use steps {nearest(steps, works)}"
+            )
+        one_of(self.remasking, "remasking", ("low_confidence", "random"))
+        if self.cfg_scale < 0:
+            raise FloatLensError(f"cfg_scale {self.cfg_scale} is below 0; use 0 for no guidance")
+
+    @property
+    def step_count(self) -> int:
+        return self.steps or self.max_new_tokens
+
+
+def transfers(masked: int, steps: int) -> list[int]:
+    """How many positions each step commits: as even as can be, the larger shares first.
+
+    >>> transfers(16, 6)
+    [3, 3, 3, 3, 2, 2]
+    """
+    return [masked // steps + (i < masked % steps) for i in range(steps)]
+
+
+def sample(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: LLaDASettings,
+    *,
+    mask_id: int,
+    eos_id: int | None = None,
+    eot_id: int | None = None,
+    draws: Draws | None = None,
+) -> Iterator[Step]:
+    """Denoise `max_new_tokens` masks after each prompt, one Step per forward pass.
+
+    Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass; rows 0..B-1 are the
+    prompts themselves.
+    """
+    B, P = ids_BP.shape
+    length, block = settings.max_new_tokens, settings.block_length or settings.max_new_tokens
+    draws = draws or Draws([settings.seed] * B)
+    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
+    real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
+    prompt_BT = x_BT != mask_id
+    steps_per_block = settings.step_count // (length // block)
+
+    for index in range(settings.step_count):
+        number, inner = divmod(index, steps_per_block)
+        start, end = P + number * block, P + (number + 1) * block
+        if inner == 0:
+            plan = [transfers(int(n), steps_per_block) for n in (x_BT[:, start:end] == mask_id).sum(1)]
+        if settings.cfg_scale > 0:
+            both = torch.cat([x_BT, x_BT.masked_fill(prompt_BT, mask_id)])
+            mask = None if real_BT is None else torch.cat([real_BT, real_BT])
+            with_prompt, without = network.logits(both, mask, length).chunk(2)
+            logits_BNV = without + (settings.cfg_scale + 1) * (with_prompt - without)
+        else:
+            logits_BNV = network.logits(x_BT, real_BT, length)
+        x0_BN, probability_BN, rank_BN = propose(logits_BNV, P, settings, draws, eos_id, eot_id)
+        masked_BN = x_BT[:, P:] == mask_id
+        rank_BN = rank_BN.masked_fill(~masked_BN, -torch.inf)
+        rank_BN[:, end - P :] = -torch.inf
+        committed_BN = torch.zeros_like(masked_BN)
+        for row in range(B):
+            committed_BN[row, rank_BN[row].topk(plan[row][inner]).indices] = True
+        committed_BN &= masked_BN  # a block with fewer masks than planned commits those it has
+        after_BT = x_BT.clone()
+        after_BT[:, P:] = torch.where(committed_BN, x0_BN, x_BT[:, P:])
+        yield Step(
+            index,
+            x_BT,
+            after_BT,
+            torch.cat([torch.zeros_like(prompt_BT[:, :P]), committed_BN], 1),
+            torch.cat([probability_BN.new_full((B, P), torch.nan), probability_BN.masked_fill(~masked_BN, torch.nan)], 1),
+        )
+        x_BT = after_BT
+
+
+def propose(
+    logits_BNV: torch.Tensor, prompt: int, settings: LLaDASettings, draws: Draws, eos_id: int | None, eot_id: int | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """For each position the token to commit, its probability, and the rank by which positions are chosen (B, N)."""
+    B, N, V = logits_BNV.shape
+    logits_BNV = logits_BNV.clone()
+    if settings.logits_eos_inf:
+        logits_BNV[..., eos_id] = -torch.inf
+    noisy_BNV = logits_BNV
+    if settings.temperature > 0:
+        noise_BNV = torch.empty(B, N, V, dtype=torch.float64)
+        for row in range(B):
+            draws.skip(row, prompt * V, torch.float64)
+            noise_BNV[row] = draws.uniform(row, (N, V), torch.float64)
+        gumbel_BNV = (-noise_BNV.log()) ** settings.temperature
+        noisy_BNV = logits_BNV.double().exp() / gumbel_BNV.to(logits_BNV.device)
+    x0_BN = noisy_BNV.argmax(-1)
+    if settings.confidence_eos_eot_inf:
+        # As published: the end token is lowered in the noised logits, which at temperature 0 are the logits themselves.
+        noisy_BNV[..., eos_id] = -torch.inf
+        if eot_id is not None:
+            logits_BNV[..., eot_id] = -torch.inf
+    probability_BN = logits_BNV.softmax(-1).gather(-1, x0_BN[..., None])[..., 0]
+    if settings.remasking == "low_confidence":
+        return x0_BN, probability_BN, probability_BN.clone()
+    rank_BN = torch.stack([draws.uniform(row, (prompt + N,))[prompt:] for row in range(B)])
+    return x0_BN, probability_BN, rank_BN.to(probability_BN)

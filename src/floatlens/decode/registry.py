@@ -1,0 +1,47 @@
+"""The samplers, by the name that a family gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from floatlens.decode import autoregressive, dream, llada
+from floatlens.decode.settings import Settings
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler: its settings, and the generator of steps."""
+
+    settings: type[Settings]
+    sample: Callable[..., Iterator[Step]]
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "llada": Sampler(llada.LLaDASettings, llada.sample),
+    "dream": Sampler(dream.DreamSettings, dream.sample),
+    "autoregressive": Sampler(autoregressive.AutoregressiveSettings, autoregressive.sample),
+}
+
+# A comparison gives one set of settings to all its models; these two have no meaning for some samplers.
+SHARED = ("steps", "block_length")
+
+
+def settings_for(sampler: str, **given: Any) -> Settings:
+    """Settings of a sampler from names and values; None means the default, an unknown name is refused.
+
+    >>> settings_for("llada", max_new_tokens=16, steps=8).block_length
+    16
+    >>> settings_for("autoregressive", max_new_tokens=16, steps=8)
+    AutoregressiveSettings(max_new_tokens=16, temperature=0.0, seed=0, top_p=None, top_k=None)
+    """
+    kind = SAMPLERS[sampler].settings
+    known = [field.name for field in fields(kind)]
+    asked = {name: value for name, value in given.items() if value is not None}
+    unknown = [name for name in asked if name not in known and name not in SHARED]
+    if unknown:
+        raise FloatLensError(f"the {sampler} sampler has no setting {unknown[0]!r}; it takes {', '.join(known)}")
+    return kind(**{name: value for name, value in asked.items() if name in known})

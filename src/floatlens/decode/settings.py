@@ -1,0 +1,82 @@
+"""What every sampler's settings have in common, and the sentences that refuse settings which cannot work."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from floatlens.errors import FloatLensError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a sampler; subclasses add their own. Checked when they are made."""
+
+    max_new_tokens: int = 32
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole(self.max_new_tokens, "max_new_tokens")
+        if self.temperature < 0:
+            raise FloatLensError(f"temperature {self.temperature} is below 0; use 0 for greedy decoding")
+
+    @property
+    def step_count(self) -> int:
+        """The largest number of forward passes."""
+        return self.max_new_tokens
+
+    def fits(self, prompt_length: int, context: int | None) -> None:
+        """Refuse a prompt that does not fit the model's context together with what is to be written."""
+        total = prompt_length + self.max_new_tokens
+        if context is not None and total > context:
+            room = context - prompt_length
+            way = (
+                f"use --max-new-tokens {room}"
+                if 0 < room
+                else f"shorten the prompt by {prompt_length - context + 1} tokens or more"
+            )
+            raise FloatLensError(
+                f"a prompt of {prompt_length} tokens and {self.max_new_tokens} new ones exceed the model's context of "
+                f"{context}; {way}"
+            )
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def whole(value: Any, name: str, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least `least`.
+
+    >>> whole(0, "steps")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: steps should be a whole number of 1 or more, not 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise FloatLensError(f"{name} should be a whole number of {least} or more, not {value!r}")
+
+
+def one_of(value: str, name: str, options: tuple[str, ...]) -> None:
+    """Refuse what is not among the options."""
+    if value not in options:
+        raise FloatLensError(f"{name} {value!r} is not known; use one of {', '.join(options)}")
+
+
+def nucleus(top_p: float | None, top_k: int | None) -> None:
+    """Refuse a top-p outside (0, 1] and a top-k below 1."""
+    if top_p is not None and not 0 < top_p <= 1:
+        raise FloatLensError(f"top_p {top_p} should lie above 0 and at most at 1")
+    if top_k is not None:
+        whole(top_k, "top_k")
+
+
+def nearest(value: int, works: list[int]) -> str:
+    """The numbers below and above `value` that would work.
+
+    >>> nearest(7, [1, 2, 4, 8])
+    '4 or 8'
+    """
+    below = [n for n in works if n <= value][-1:]
+    above = [n for n in works if n > value][:1]
+    return " or ".join(str(n) for n in [*below, *above])

@@ -1,0 +1,24 @@
+"""One step of decoding, as every sampler yields it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward pass. B rows; T positions, pads included.
+
+    tokens_BT      ids that went into the forward pass
+    after_BT       ids after the commit; an autoregressive step is one position longer than its input
+    committed_BT   positions of `after_BT` that received their token at this step
+    confidence_BT  probability of the token that the sampler would commit there, NaN where it has none in mind
+    """
+
+    index: int
+    tokens_BT: torch.Tensor
+    after_BT: torch.Tensor
+    committed_BT: torch.Tensor
+    confidence_BT: torch.Tensor

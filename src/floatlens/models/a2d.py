@@ -1,0 +1,36 @@
+"""A2D (dllm-hub/Qwen3-0.6B-diffusion-mdlm and siblings): an autoregressive checkpoint made bidirectional, same keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from floatlens.errors import FloatLensError
+from floatlens.models.family import Config, Family, architecture, bidirectional
+
+PREFIX = "a2d-"
+BASES = ("qwen3", "qwen2", "llama")
+
+
+def recognises(config: Config) -> bool:
+    return str(config.get("model_type", "")).lower().startswith(PREFIX) or architecture(config).startswith("A2D")
+
+
+def native(config: Config) -> Any:
+    base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
+    if base not in BASES:
+        raise FloatLensError(f"config.json: field 'model_type' is {config.get('model_type')!r}; A2D is made from {BASES}")
+    drop = ("model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "is_causal")
+    made = AutoConfig.for_model(base, **{key: value for key, value in config.items() if key not in drop})
+    return bidirectional(made, config)
+
+
+FAMILY = Family(
+    name="a2d",
+    about="masked diffusion, Qwen3, Qwen2 or Llama made bidirectional",
+    example="dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
+    recognises=recognises,
+    native=native,
+    sampler="llada",
+)

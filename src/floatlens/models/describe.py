@@ -1,0 +1,90 @@
+"""What a checkpoint is and what it would cost, from its config alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from floatlens.models.checkpoint import Checkpoint
+from floatlens.models.weights import torch_dtype
+
+
+def first_of(config: Any, *names: str) -> int | None:
+    """The first of these fields that a config has, as a number."""
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def text_config(config: Any) -> Any:
+    """The config of the language model inside a model of several parts."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def shape(config: Any) -> dict[str, int | None]:
+    """Layers, heads and sizes of a native config, by whichever names its class uses."""
+    config = text_config(config)
+    heads = first_of(config, "num_attention_heads", "n_head", "n_heads")
+    width = first_of(config, "hidden_size", "n_embd", "d_model")
+    return {
+        "layers": first_of(config, "num_hidden_layers", "n_layer", "n_layers"),
+        "heads": heads,
+        "kv_heads": first_of(config, "num_key_value_heads") or heads,
+        "head_dim": first_of(config, "head_dim") or (width // heads if width and heads else None),
+        "width": width,
+        "vocabulary": first_of(config, "vocab_size"),
+        "context": first_of(config, "max_position_embeddings", "n_positions", "max_sequence_length"),
+    }
+
+
+def parameters(checkpoint: Checkpoint) -> int:
+    """Number of parameters, counted on a model without memory."""
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(checkpoint.native_config(), trust_remote_code=False)
+    return sum(p.numel() for p in model.parameters())
+
+
+def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, itemsize: int = 4) -> int:
+    """What a default trace records at one step: received, qk, qk_norm, qk_cos per head, value_norm per key/value head.
+
+    >>> bytes_per_step(layers=32, heads=32, kv_heads=32, positions=300)
+    6144000
+    """
+    return layers * positions * (4 * heads + kv_heads) * itemsize
+
+
+def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 512) -> dict[str, Any]:
+    """Family, shape, mask token, memory and bytes per step; no weight is read."""
+    config = checkpoint.native_config()
+    about = shape(config)
+    count = parameters(checkpoint)
+    loaded = torch_dtype(dtype, None)
+    size = torch.empty(0, dtype=loaded if isinstance(loaded, torch.dtype) else torch.float32).element_size()
+    mask = checkpoint.config.get("mask_token_id") or getattr(config, "mask_token_id", None)
+    if mask is None and checkpoint.family.diffusion:
+        from floatlens.models.tokenizer import load_tokenizer
+
+        mask = getattr(load_tokenizer(checkpoint), "mask_token_id", None)
+    return {
+        "name": checkpoint.name,
+        "family": checkpoint.family.name,
+        "about": checkpoint.family.about,
+        "class": type(config).__name__.removesuffix("Config"),
+        "diffusion": checkpoint.family.diffusion,
+        "sampler": checkpoint.family.sampler,
+        **about,
+        "mask_token_id": mask,
+        "parameters": count,
+        "dtype": str(loaded).removeprefix("torch."),
+        "weight_bytes": count * size,
+        "record_positions": positions,
+        "record_bytes_per_step": bytes_per_step(
+            about["layers"] or 0, about["heads"] or 0, about["kv_heads"] or 0, positions
+        ),
+    }

@@ -1,0 +1,72 @@
+"""What FloatLens must know about a kind of checkpoint, as one value.
+
+Every family file answers the same questions in the same order: how a config is recognised, which native transformers
+config it becomes, how its keys are renamed, and how it decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from floatlens.errors import FloatLensError
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of checkpoint.
+
+    `shifted`: the logits that predict position j stand in row j - 1, as in an autoregressive model.
+    `positions`: of a left-padded batch, "plain" counts the pads, "real" starts at the first real token.
+    `native` is None where transformers reads the checkpoint as it is.
+    """
+
+    name: str
+    about: str
+    example: str
+    recognises: Callable[[Config], bool]
+    native: Callable[[Config], Any] | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
+    head: Literal["causal", "masked"] = "causal"
+    tokenizer: str | None = None
+    diffusion: bool = True
+    sampler: str = "llada"
+    shifted: bool = False
+    positions: Literal["plain", "real"] = "real"
+
+
+def number(config: Config, name: str, default: float | None = None) -> Any:
+    """A numeric field of a config; a missing or wrong one is named.
+
+    >>> number({"n_layers": "three"}, "n_layers")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: config.json: field 'n_layers' should be a number, found 'three'
+    """
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        found = repr(value) if name in config else "nothing"
+        raise FloatLensError(f"config.json: field {name!r} should be a number, found {found}")
+    return value
+
+
+def token_ids(config: Config) -> dict[str, Any]:
+    """The special token ids that a config names, for the native config."""
+    return {name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+
+
+def bidirectional(native: Any, config: Config) -> Any:
+    """Mark a native decoder config as bidirectional, and carry the mask token over."""
+    native.is_causal = False
+    native.use_cache = False
+    native.mask_token_id = config.get("mask_token_id")
+    return native
+
+
+def architecture(config: Config) -> str:
+    """The first architecture that a config names, or an empty string."""
+    names = config.get("architectures") or [""]
+    return str(names[0]) if isinstance(names, list) and names else ""

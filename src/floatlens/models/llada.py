@@ -1,0 +1,82 @@
+"""LLaDA (GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5): Llama, made bidirectional."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import LlamaConfig
+
+from floatlens.errors import FloatLensError
+from floatlens.models.family import Config, Family, bidirectional, number, token_ids
+
+BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
+LAYER = r"model.layers.\1."
+RENAMES = {
+    r"^model\.transformer\.wte\.": "model.embed_tokens.",
+    r"^model\.transformer\.ln_f\.": "model.norm.",
+    # ff_out means two things: the output head at the top level, the down projection inside a block.
+    r"^model\.transformer\.ff_out\.": "lm_head.",
+    BLOCK + r"attn_norm\.": LAYER + "input_layernorm.",
+    BLOCK + r"ff_norm\.": LAYER + "post_attention_layernorm.",
+    BLOCK + r"q_proj\.": LAYER + "self_attn.q_proj.",
+    BLOCK + r"k_proj\.": LAYER + "self_attn.k_proj.",
+    BLOCK + r"v_proj\.": LAYER + "self_attn.v_proj.",
+    BLOCK + r"attn_out\.": LAYER + "self_attn.o_proj.",
+    BLOCK + r"ff_proj\.": LAYER + "mlp.gate_proj.",
+    BLOCK + r"up_proj\.": LAYER + "mlp.up_proj.",
+    BLOCK + r"ff_out\.": LAYER + "mlp.down_proj.",
+}
+
+# Variants of the published code that a plain Llama does not compute; a checkpoint that uses one is refused, not misread.
+PLAIN = {
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "rope": True,
+    "alibi": False,
+    "attention_layer_norm": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+}
+
+
+def recognises(config: Config) -> bool:
+    return config.get("model_type") == "llada" and "num_experts" not in config
+
+
+def native(config: Config) -> Any:
+    for name, expected in PLAIN.items():
+        if name in config and config[name] not in (expected, None):
+            raise FloatLensError(f"config.json: field {name!r} is {config[name]!r}; LLaDA checkpoints have {expected!r}")
+    heads = number(config, "n_heads")
+    kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
+    width = number(config, "d_model")
+    tied = bool(config.get("weight_tying", False))
+    made = LlamaConfig(
+        hidden_size=width,
+        num_hidden_layers=number(config, "n_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=config.get("mlp_hidden_size") or number(config, "mlp_ratio") * width,
+        vocab_size=config.get("embedding_size") or number(config, "vocab_size"),
+        rms_norm_eps=number(config, "rms_norm_eps", 1e-5),
+        rope_parameters={"rope_type": "default", "rope_theta": number(config, "rope_theta", 10000.0)},
+        max_position_embeddings=number(config, "max_sequence_length"),
+        tie_word_embeddings=tied,
+        **token_ids(config),
+    )
+    return bidirectional(made, config)
+
+
+FAMILY = Family(
+    name="llada",
+    about="masked diffusion, Llama made bidirectional",
+    example="GSAI-ML/LLaDA-8B-Instruct",
+    recognises=recognises,
+    native=native,
+    renames=RENAMES,
+    sampler="llada",
+    positions="plain",
+)

@@ -1,0 +1,32 @@
+"""The tokenizer of a checkpoint, by native classes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from floatlens.errors import FloatLensError
+from floatlens.models.checkpoint import Checkpoint
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
+    """The tokenizer, or None where a folder brings none (such a lens takes token ids)."""
+    import transformers
+
+    folder = checkpoint.folder
+    if folder and not checkpoint.gguf_file and not any((folder / name).exists() for name in FILES):
+        return None
+    options: dict[str, Any] = {"revision": checkpoint.revision, "trust_remote_code": False}
+    if checkpoint.gguf_file:
+        options["gguf_file"] = checkpoint.gguf_file
+    try:
+        # A family whose tokenizer is published as remote code names the native class that reads the same files.
+        named = checkpoint.family.tokenizer
+        has_fast = folder is not None and (folder / "tokenizer.json").exists()
+        if named and not has_fast:
+            return getattr(transformers, named).from_pretrained(checkpoint.source, **options)
+        return transformers.AutoTokenizer.from_pretrained(checkpoint.source, **options)
+    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error

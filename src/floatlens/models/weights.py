@@ -1,0 +1,118 @@
+"""From a checkpoint to a native transformers model, by key renaming: no remote code, no second copy of the weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from floatlens.errors import FloatLensError
+from floatlens.models.checkpoint import Checkpoint, read_json
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device_map: str | dict[str, Any] | None = None,
+    quantization_config: Any = None,
+    attn_implementation: str | None = None,
+) -> Any:
+    """Load the weights into the native class, shard by shard, and refuse a checkpoint that lacks any of them.
+
+    `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    if checkpoint.folder is not None and checkpoint.gguf_file is None:
+        check_files(checkpoint.folder)
+    options: dict[str, Any] = {
+        "config": checkpoint.native_config(),
+        "dtype": torch_dtype(dtype, device_map),
+        "revision": checkpoint.revision,
+        "device_map": device_map,
+        "trust_remote_code": False,
+        "use_safetensors": True,
+        "output_loading_info": True,
+        "key_mapping": dict(checkpoint.family.renames) or None,
+        "quantization_config": quantization_config,
+        "attn_implementation": attn_implementation,
+    }
+    if checkpoint.gguf_file:
+        from transformers import GgufConfig
+
+        options |= {"gguf_file": checkpoint.gguf_file, "quantization_config": GgufConfig(dequantize=True), "use_safetensors": None}
+    auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
+    try:
+        model, report = auto.from_pretrained(checkpoint.source, **{k: v for k, v in options.items() if v is not None})
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise FloatLensError(f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise FloatLensError(
+            f"{checkpoint.name}: the checkpoint has no weights for {len(missing)} tensors of a {checkpoint.family.name} "
+            f"model, first {missing[0]!r}; expected its published layout"
+        )
+    return model.eval()
+
+
+def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
+    """The dtype to load in.
+
+    >>> torch_dtype("bfloat16", None), torch_dtype("auto", None)
+    (torch.bfloat16, torch.float32)
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise FloatLensError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}")
+    if dtype != "auto":
+        return getattr(torch, dtype)
+    on_cpu = device_map in (None, "cpu") or (device_map == "auto" and not torch.accelerator.is_available())
+    return torch.float32 if on_cpu else "auto"
+
+
+def check_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, each with a header that fits its size; a broken one is named."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = read_json(index, str(folder)).get("weight_map")
+        if not isinstance(shards, dict):
+            raise FloatLensError(f"{index}: field 'weight_map' should be an object of tensor names and files")
+        files = [folder / str(name) for name in sorted(set(shards.values()))]
+        if any(file.parent != folder for file in files):
+            raise FloatLensError(f"{index}: field 'weight_map' names a file outside the folder")
+    else:
+        files = [folder / "model.safetensors"]
+        if not files[0].exists():
+            pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
+            hint = f"; it has {pickled[0]}, a pickle, which FloatLens does not open: convert it to safetensors" if pickled else ""
+            raise FloatLensError(f"{files[0]} is missing: a checkpoint holds its weights as safetensors{hint}")
+    for file in files:
+        if not file.is_file():
+            raise FloatLensError(f"{file} is missing, but {index.name} names it")
+        check_header(file)
+    return files
+
+
+def check_header(file: Path) -> None:
+    """Refuse a safetensors file whose header and size disagree: a download that stopped half-way."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise FloatLensError(f"{file} is not a whole safetensors file: {size} bytes, header of {length}; fetch it again")
+        try:
+            header = json.loads(stream.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise FloatLensError(f"{file} has no readable safetensors header; fetch it again") from None
+    expected = 8 + length + max(ends, default=0)
+    if size != expected:
+        raise FloatLensError(f"{file} is {size} bytes, but its header describes {expected}; fetch it again")
