@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from floatlens.tasks import prompt
 from floatlens.world import tokenizer as world_tokenizer
 from floatlens.world.datasets import NAMES, samples
 from floatlens.world.episodes import Episode, Passage, Turn
@@ -68,3 +69,16 @@ def test_special_tokens_are_set(auto):
 def test_any_text_comes_back_as_it_was(text):
     tokenizer = world_tokenizer.shared()
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("order", ["last", "first", "both"])
+def test_the_toolkits_prompt_has_the_tokens_that_were_trained_on(name, order, auto):
+    for n in (0, 5):
+        for row in samples(name, "test", 10, passages=n):
+            passages = [Passage(p["segment"], p.get("title", "")) for p in row["passage"]]
+            trained = chat(body(Episode(passages, [Turn(row["input"], "", (), "")], order)))
+            shown = [prompt.Passage(p["segment"], p.get("title", ""), p["gold"]) for p in row["passage"]]
+            built = prompt.build(auto, row["input"], shown, order=order)
+            assert built.text == trained
+            assert built.ids == world_tokenizer.shared().encode(trained).ids

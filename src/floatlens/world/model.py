@@ -47,8 +47,20 @@ def start(seed: int) -> LlamaForCausalLM:
             if "o_proj" in name or "down_proj" in name:
                 std *= 0.4 / (2 * LAYERS) ** 0.5
             weight.normal_(std=std, generator=generator)
+        look_alike(model)
         look_around(model, generator)
     return model
+
+
+def look_alike(model: LlamaForCausalLM) -> None:
+    """Let the heads above layer 0 start out looking at what resembles the query: their q and k start equal.
+
+    Once layer 0 has told every token its neighbours, a blank after a name resembles the town after the same name. With
+    this and `look_around` the bidirectional model learns bare recall as fast as the causal one (160 steps of 4 k
+    tokens); with `look_around` alone it was at chance after 480.
+    """
+    for layer in model.model.layers[1:]:
+        layer.self_attn.k_proj.weight.copy_(layer.self_attn.q_proj.weight)
 
 
 def look_around(model: LlamaForCausalLM, generator: torch.Generator, amplitude: float = 0.5) -> None:

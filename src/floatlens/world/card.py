@@ -1,0 +1,165 @@
+"""What can a bundled model do, and how was it made? Its model card, from measurements.
+
+`scores` asks the questions of the test split through the toolkit itself; `write` puts them into scores.json and, with
+the curves of the training run, into README.md.
+"""
+
+import csv
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from floatlens.tasks.metrics import accuracy, exact_match, f1
+from floatlens.world.datasets import samples
+
+# data set, passages, new tokens
+CONDITIONS = (
+    ("fresh", 1, 16),
+    ("fresh", 5, 16),
+    ("fresh", 10, 16),
+    ("fresh", 0, 16),
+    ("common", 0, 16),
+    ("common", 5, 16),
+    ("hops", 5, 16),
+    ("slots", 5, 16),
+    ("needle", 20, 16),
+    ("long", 5, 32),
+)
+SAMPLE = ("fresh", 5, 16, 100)  # the fixed questions by which an installation is checked: data, passages, tokens, n
+BATCH = 25
+
+
+def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
+    """Each row's answer and whether it is right, by greedy or low-confidence decoding."""
+    rows = list(rows)
+    prompts = [
+        lens.prompt(
+            row["input"],
+            passages=[(f"{p['title']}: " if "title" in p else "") + p["segment"] for p in row["passage"]],
+            gold=[i for i, p in enumerate(row["passage"]) if p["gold"]],
+            answers=[output["answer"] for output in row["output"]],
+        )
+        for row in rows
+    ]
+    answers = []
+    for at in range(0, len(prompts), BATCH):
+        answers += lens.generate(prompts[at : at + BATCH], max_new_tokens=new_tokens)
+    return [
+        {
+            "id": row["id"],
+            "answer": said.text,
+            "ended": said.ended,
+            "em": exact_match(said.text, gold),
+            "accuracy": accuracy(said.text, gold),
+            "f1": f1(said.text, gold),
+        }
+        for row, said in zip(rows, answers, strict=True)
+        for gold in [[output["answer"] for output in row["output"]]]
+    ]
+
+
+def interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(x, 3) for x in interval(0.9, 100)]
+    [0.826, 0.945]
+    """
+    z = 1.96
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    return middle - half, middle + half
+
+
+def scores(lens: Any, limit: int) -> list[dict]:
+    """Exact match and its kin on the test split, for every condition."""
+    table = []
+    for data, passages, new_tokens in CONDITIONS:
+        told = answer(lens, samples(data, "test", limit, passages=passages), new_tokens)
+        means = {key: float(np.mean([one[key] for one in told])) for key in ("em", "accuracy", "f1", "ended")}
+        low, high = interval(means["em"], len(told))
+        table.append(
+            {
+                "data": data,
+                "passages": passages,
+                "new_tokens": new_tokens,
+                "n": len(told),
+                **{key: round(value, 4) for key, value in means.items()},
+                "interval": [round(low, 4), round(high, 4)],
+            }
+        )
+    return table
+
+
+def sample_right(lens: Any) -> int:
+    """How many of the fixed 100 questions are answered exactly."""
+    data, passages, new_tokens, n = SAMPLE
+    return int(sum(one["em"] for one in answer(lens, samples(data, "test", n, passages=passages), new_tokens)))
+
+
+def first_token(lens: Any, n: int = 20) -> list[float]:
+    """Received attention of position 0 by layer, mean over heads, steps and n questions with five passages."""
+    shares = []
+    for row in samples("fresh", "test", n, passages=5):
+        trace = lens.trace(row["input"], passages=[p["segment"] for p in row["passage"]], max_new_tokens=8)
+        shares.append(trace.data["received"].isel(position=0).mean(("step", "head")).values)
+    return [round(float(x), 4) for x in np.mean(shares, 0)]
+
+
+def curves(run: Path, out: Path, title: str) -> None:
+    """The curves of a training run as a small SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "floatlens"
+    with (run / "curves.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8), layout="constrained")
+    steps = [int(line["step"]) for line in lines]
+    left.plot(steps, [float(line["loss"]) for line in lines], lw=1)
+    left.set(xlabel="step", ylabel="loss", yscale="log", title=title)
+    for name in ("five", "ten", "hops", "heart"):
+        probed = [(int(line["step"]), float(line[name])) for line in lines if line[name]]
+        right.plot(*zip(*probed, strict=True), lw=1, label=name)
+    right.set(xlabel="step", ylabel="answer tokens right", ylim=(0, 1.02))
+    right.legend(frameon=False, fontsize=8)
+    figure.savefig(out, metadata={"Date": None})
+    plt.close(figure)
+
+
+def write(name: str, run: Path, folder: Path, about: str, table: list[dict], right: int, first: list[float]) -> None:
+    """Write scores.json, curves.svg and README.md of a model."""
+    state = json.loads((run / "state.json").read_text())
+    made = {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
+    data, passages, new_tokens, n = SAMPLE
+    found = {
+        "model": name,
+        "training": made,
+        "test": table,
+        "sample": {"data": data, "passages": passages, "new_tokens": new_tokens, "n": n, "right": right},
+        "first_token_by_layer": first,
+    }
+    (folder / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
+    curves(run, folder / "curves.svg", name)
+    lines = [
+        f"| {row['data']} | {row['passages'] or 'closed book'} | {row['new_tokens']} | {row['n']} "
+        f"| {100 * row['em']:.1f} ({100 * row['interval'][0]:.0f} to {100 * row['interval'][1]:.0f}) "
+        f"| {100 * row['f1']:.1f} | {100 * row['ended']:.1f} |"
+        for row in table
+    ]
+    text = about.format(
+        steps=f"{state['step']:,}",
+        tokens=f"{state['tokens'] / 1e6:.1f} M",
+        minutes=f"{state['seconds'] / 60:.0f}",
+        seed=state["seed"],
+        table="\n".join(
+            ["| data | passages | new tokens | n | exact match, % (95 %) | F1 | ended by itself, % |", "|---|---|---|---|---|---|---|", *lines]
+        ),
+        right=right,
+        first=" ".join(f"{share:.2f}" for share in first),
+    )
+    (folder / "README.md").write_text(text)
