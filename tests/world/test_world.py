@@ -2,7 +2,7 @@
 
 import json
 import random
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -18,9 +18,7 @@ KINDS = ("person", "firm", "ship", "instrument")
 
 
 def names_of(split):
-    return {
-        name for kind in KINDS for name in map(" ".join, product(*pairs(kind))) if split_of(name) == split
-    } | set()
+    return {name for kind in KINDS for name in map(" ".join, product(*pairs(kind))) if split_of(name) == split}
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +29,13 @@ def split_names():
 def fresh_names_in(text, split_names):
     """Every pair of neighbouring words of a text that is the name of a fresh entity, by split."""
     tokens = text.replace(".", " ").replace(",", " ").replace(":", " ").replace("?", " ").replace("(", " ").split()
-    found = set(map(" ".join, zip(tokens, tokens[1:], strict=False)))
+    found = set(map(" ".join, pairwise(tokens)))
     return {split: found & names for split, names in split_names.items()}
 
 
 def text_of(row):
-    return "\n".join([row["input"], row["output"][0]["answer"], *(f"{p.get('title', '')} {p['segment']}" for p in row["passage"])])
+    passages = [f"{p.get('title', '')} {p['segment']}" for p in row["passage"]]
+    return "\n".join([row["input"], row["output"][0]["answer"], *passages])
 
 
 def test_no_word_is_in_two_kinds():

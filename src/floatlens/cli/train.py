@@ -20,7 +20,7 @@ def command(
     tokens: Annotated[int, typer.Option(min=256, help="Tokens a step.")] = TOKENS,
     arm: Annotated[Path | None, typer.Option(help="Run folder of the arm that dream is adapted from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile: an eighth faster after a minute.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile: an eighth faster.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
 ) -> None:
     """Train one of the small models on the synthetic world and save it in its published layout.
@@ -49,4 +49,5 @@ def command(
         compiled=compiled,
     )
     layouts.write(kind, weights(out), out / "model")
-    typer.echo(f"{out / 'model'}: {state.step} steps, {state.tokens / 1e6:.1f} M tokens, {state.seconds / 60:.0f} minutes")
+    millions, took = state.tokens / 1e6, state.seconds / 60
+    typer.echo(f"{out / 'model'}: {state.step} steps, {millions:.1f} M tokens, {took:.0f} minutes")

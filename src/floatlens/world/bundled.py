@@ -26,6 +26,7 @@ def record() -> None:
     }
     SUMS.write_text(json.dumps(sums, indent=2) + "\n")
 
+
 @cache
 def path(name: str) -> Path:
     """The folder of a bundled model, every file of it checked against its SHA-256.

@@ -25,6 +25,7 @@ from floatlens.world.words import words
 
 CONTEXT_ROLE, ANSWER, END, FILL = range(4)
 Row = tuple[list[int], list[int]]
+Maker = Callable[[random.Random, str], Callable[[], Row]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Stage:
     """
 
     name: str
-    make: Callable[[random.Random, str], Callable[[], Row]]
+    make: Maker
     goal: float
 
 
@@ -118,7 +119,7 @@ def batch(make: Callable[[], Row], tokens: int, room: int) -> tuple[Tensor, Tens
     return ids_BT, roles_BT
 
 
-def _recall(low: int, high: int, pool: int, gap: int = 0) -> Callable[[random.Random, str], Callable[[], Row]]:
+def _recall(low: int, high: int, pool: int, gap: int = 0) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         pairs = draw.randint(low, high)
         return lambda: recall(draw, split, pairs, pool, gap)
@@ -128,7 +129,7 @@ def _recall(low: int, high: int, pool: int, gap: int = 0) -> Callable[[random.Ra
 
 def _passages(
     low: int, high: int, same: float, questions: int = 3, relations: tuple[str, ...] = SINGLE, slot: bool = False
-) -> Callable[[random.Random, str], Callable[[], Row]]:
+) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n = draw.randint(low, high)
         asked = draw.randint(1, min(n, questions))
@@ -145,7 +146,7 @@ def _passages(
     return make
 
 
-def _hops(low: int, high: int) -> Callable[[random.Random, str], Callable[[], Row]]:
+def _hops(low: int, high: int) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n, asked = draw.randint(low, high), draw.randint(1, 3)
 
@@ -159,7 +160,7 @@ def _hops(low: int, high: int) -> Callable[[random.Random, str], Callable[[], Ro
     return make
 
 
-def _long(low: int, high: int) -> Callable[[random.Random, str], Callable[[], Row]]:
+def _long(low: int, high: int) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n = draw.randint(low, high)
         return lambda: row(long(life(entity("person", draw, split), draw, split), n, draw, split), draw)
@@ -167,7 +168,7 @@ def _long(low: int, high: int) -> Callable[[random.Random, str], Callable[[], Ro
     return make
 
 
-def _needle(low: int, high: int) -> Callable[[random.Random, str], Callable[[], Row]]:
+def _needle(low: int, high: int) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n = draw.randint(low, high)
         return lambda: row(needle(fresh_fact("password", draw, split), n, draw, split), draw)
@@ -187,7 +188,7 @@ def _by_heart(draw: random.Random, split: str) -> Callable[[], Row]:
     return one
 
 
-def _common(low: int, high: int) -> Callable[[random.Random, str], Callable[[], Row]]:
+def _common(low: int, high: int) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n = draw.randint(low, high)
         names = list(common_people())
@@ -201,7 +202,7 @@ def _common(low: int, high: int) -> Callable[[random.Random, str], Callable[[], 
     return make
 
 
-FULL: dict[str, tuple[float, Callable[[random.Random, str], Callable[[], Row]]]] = {
+FULL: dict[str, tuple[float, Maker]] = {
     "few": (0.20, _passages(1, 5, 0.8, 4)),
     "many": (0.20, _passages(4, 10, 0.8, 4)),
     "hops": (0.24, _hops(2, 8)),

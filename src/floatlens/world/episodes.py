@@ -123,9 +123,7 @@ def single(
         else:
             facts.append(distinct(draw.choice(relations), draw, split, taken, common))
     asked = [0, *draw.sample(range(1, n), min(questions, n) - 1)] if n else [0]
-    turns = [
-        (facts[i].slot() if slot else facts[i].ask(draw), facts[i].object, (i,), facts[i].relation) for i in asked
-    ]
+    turns = [(facts[i].slot() if slot else facts[i].ask(draw), facts[i].object, (i,), facts[i].relation) for i in asked]
     if question:
         turns[0] = (question, *turns[0][1:])
     return assemble([[fact] for fact in facts[:n]], turns, draw, gold_at)
@@ -205,4 +203,3 @@ def needle(target: Fact, n: int, draw: random.Random, split: str, *, gold_at: in
     facts = [target] + [distinct(draw.choice(SINGLE), draw, split, taken) for _ in range(n - 1)]
     turns = [(target.ask(draw), target.object, (0,), target.relation)]
     return assemble([[fact] for fact in facts[:n]], turns, draw, gold_at)
-

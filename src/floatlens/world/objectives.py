@@ -76,7 +76,9 @@ def masked(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator, *, true
     else:
         speak_BT = hide_BT
     mask = shared().token_to_id(MASK)
-    weight_N = _balanced(roles_BT[hide_BT] * (~whole_B1 | (roles_BT > 1)).expand(rows, width)[hide_BT], factor_BT[hide_BT])
+    # in a row that is masked anywhere, an answer is a token like any other
+    counted_BT = roles_BT.masked_fill(whole_B1 & (roles_BT == ANSWER), 0)
+    weight_N = _balanced(counted_BT[hide_BT], factor_BT[hide_BT])
     return Plan(ids_BT.masked_fill(hide_BT, mask), speak_BT, ids_BT[hide_BT], weight_N)
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from floatlens.errors import FloatLensError
 from floatlens.world import curriculum, objectives
-from floatlens.world.curriculum import PROBES, STAGES, Row
+from floatlens.world.curriculum import PROBES, STAGES, Maker, Row
 from floatlens.world.model import adapt, hidden, start
 
 KINDS = ("arm", "mdm", "dream")
@@ -72,7 +72,7 @@ def loss_of(states: Callable[[Tensor], Tensor], embedding_VD: Tensor, step: obje
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, kind: str, make: Callable[[random.Random, str], Callable[[], Row]], tokens: int) -> float:
+def accuracy(model: nn.Module, kind: str, make: Maker, tokens: int) -> float:
     """Share of answer tokens that are right, on validation entities, the same questions every time."""
     draw = random.Random("probe")
     ids_BT, roles_BT = curriculum.batch(make(draw, "validation"), tokens, 0 if kind == "arm" else 4)
@@ -202,10 +202,8 @@ def train(
                     probes = [f"{accuracy(model, kind, make, tokens):.3f}" for make in PROBES.values()]
                 mean = sum(recent) / len(recent)
                 recent = []
-                curves.writerow(
-                    [state.step, round(state.seconds), state.tokens, state.stage, f"{lr:.2e}", f"{mean:.4f}", f"{now:.3f}"]
-                    + probes
-                )
+                numbers = [state.step, round(state.seconds), state.tokens, state.stage]
+                curves.writerow([*numbers, f"{lr:.2e}", f"{mean:.4f}", f"{now:.3f}", *probes])
                 file.flush()
                 if now >= STAGES[state.stage].goal:
                     state.stage += 1

@@ -5,6 +5,8 @@ question about copying is a question about attention and not about spelling. All
 real name is chance.
 """
 
+# ruff: noqa: SIM905 (word lists read better as text)
+
 import random
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +27,8 @@ ONSETS = "b br c d dr f fl g gr h j k kl l m n p pr qu r s sk sl st t th tr v w 
 VOWELS = "a e i o u a e i o u au ei".split()
 LINKS = "b d f g l m n r s t v".split()  # between a stem and an ending that starts with a vowel
 
-TRADES = """baker barber blacksmith bookbinder brewer butcher carpenter cartographer chemist clerk clockmaker cook cooper
+TRADES = """
+baker barber blacksmith bookbinder brewer butcher carpenter cartographer chemist clerk clockmaker cook cooper
 dentist diver dyer engraver farmer fisher gardener glazier goldsmith hatter hunter jeweller judge lawyer locksmith
 mason miller miner nurse painter pilot plumber poet potter printer sailor sculptor shepherd singer smith surgeon
 tailor tanner teacher weaver""".split()
@@ -65,7 +68,8 @@ def words(seed: int = SEED) -> Words:
     (240, True)
     """
     draw = random.Random(f"words {seed}")
-    taken = {word.lower() for word in [*TRADES, *COLOURS, *ANIMALS, *INSTRUMENT_KINDS, *PASSWORDS, *MONTHS, *FIRM_KINDS]}
+    plain = [*TRADES, *COLOURS, *ANIMALS, *INSTRUMENT_KINDS, *PASSWORDS, *MONTHS, *FIRM_KINDS]
+    taken = {word.lower() for word in plain}
     pools = {}
     for kind, (count, endings) in POOLS.items():
         made: list[str] = []
