@@ -21,6 +21,7 @@ from floatlens.files import written_atomically
 from floatlens.tasks.prompt import Region
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
+REGION_DIMS = ("region", "region_to")
 CHUNK_BYTES = 4 << 20
 
 
@@ -122,11 +123,14 @@ class Trace:
         if dtype not in ("float16", "float32"):
             raise FloatLensError(f"a trace stores floats as float16 or float32, not {dtype}")
         target = Path(path)
-        data = self.data.drop_encoding()
+        # Zarr has no settled type for strings: names of regions go into the attributes.
+        data = self.data.drop_encoding().drop_vars(REGION_DIMS, errors="ignore")
+        if "region" in self.data.coords:
+            data = data.assign_attrs(region_names=json.dumps([str(name) for name in self.data["region"].values]))
         data = data.assign({n: v.astype(dtype) for n, v in data.data_vars.items() if v.dtype.kind == "f"})
         encoding = {n: {"chunks": _chunks(v)} for n, v in data.data_vars.items() if v.ndim}
         with written_atomically(target) as temporary:
-            data.to_zarr(temporary, mode="w", zarr_format=3, consolidated=True, encoding=encoding)
+            data.to_zarr(temporary, mode="w", zarr_format=3, consolidated=False, encoding=encoding)
         return target
 
     @classmethod
@@ -135,7 +139,10 @@ class Trace:
         if not (Path(path) / "zarr.json").is_file():
             raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
         try:
-            return cls(xr.open_zarr(path, chunks=None, consolidated=None, mask_and_scale=False))
+            data = xr.open_zarr(path, chunks=None, consolidated=False, mask_and_scale=False)
+            if "region_names" in data.attrs and "region" in data.dims:
+                data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
+            return cls(data)
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise FloatLensError(f"{path} cannot be read as a trace: {error}") from error
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from floatlens.decode.certain import most_certain
 from floatlens.decode.draws import Draws
 from floatlens.decode.filters import filtered
 from floatlens.decode.network import Network
@@ -129,7 +130,7 @@ def pick(
     if count == 0:
         return places_N.new_empty(0)
     if not settings.alg_temp:
-        return rank_N.topk(count).indices
+        return most_certain(rank_N, count)
     weights_T = torch.full((positions,), -torch.inf, dtype=rank_N.dtype, device=rank_N.device)
     weights_T[places_N] = rank_N
     drawn = draws.choose(row, (weights_T / settings.alg_temp).softmax(-1), count, replacement=False)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from floatlens.decode.certain import most_certain
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.settings import Settings, nearest, one_of, whole
@@ -109,7 +110,7 @@ def sample(
         rank_BN[:, end - P :] = -torch.inf
         committed_BN = torch.zeros_like(masked_BN)
         for row in range(B):
-            committed_BN[row, rank_BN[row].topk(plan[row][inner]).indices] = True
+            committed_BN[row, most_certain(rank_BN[row], plan[row][inner])] = True
         committed_BN &= masked_BN  # a block with fewer masks than planned commits those it has
         after_BT = x_BT.clone()
         after_BT[:, P:] = torch.where(committed_BN, x0_BN, x_BT[:, P:])

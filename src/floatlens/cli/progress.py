@@ -1,0 +1,41 @@
+"""A progress bar with the rate and the time left on a terminal, and nothing where there is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+Watch = Callable[[str, int | None], Callable[[], None]]
+
+
+class Rate(ProgressColumn):
+    """Things done a second, over the whole of the task: batches make the moment's rate jump."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        elapsed = task.elapsed or 0.0
+        return Text(f"{task.completed / elapsed:.1f} {self.unit}/s" if elapsed and task.completed else "")
+
+
+@contextmanager
+def bar(unit: str) -> Iterator[Watch]:
+    """Yields a function that starts a bar (what it is for, how many or None) and returns what advances it by one."""
+    if not sys.stderr.isatty():
+        yield lambda about, total: lambda: None
+        return
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+
+        def watch(about: str, total: int | None) -> Callable[[], None]:
+            task = progress.add_task(about, total=total)
+            return lambda: progress.advance(task)
+
+        yield watch

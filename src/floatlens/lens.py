@@ -1,0 +1,392 @@
+"""Lens: a loaded model with its tokenizer, its family's facts and its sampler. Load, generate, trace."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any, overload
+
+import torch
+
+from floatlens.batch import Batch
+from floatlens.decode.draws import Draws
+from floatlens.decode.network import Network
+from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.settings import Settings
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
+from floatlens.models.checkpoint import Checkpoint, find
+from floatlens.models.describe import shape
+from floatlens.models.family import Family
+from floatlens.models.tokenizer import load_tokenizer
+from floatlens.models.weights import load_model
+from floatlens.observe.attention import observing
+from floatlens.observe.registry import DEFAULT, MATRICES
+from floatlens.observe.session import Implementation, Session
+from floatlens.recorder import Recorder, as_json
+from floatlens.tasks.prompt import Prompt, build
+from floatlens.tasks.sample import Passage
+from floatlens.trace import Trace
+from floatlens.version import __version__
+
+# Tokens by which chat models end their turn, beside the end token of their config.
+TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
+PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a model wrote.
+
+    `text` and `ids` are cut at the first end token; `ended` says whether there was one; `confidence` is the mean
+    probability of the tokens up to and with it, each at the step that committed it.
+    """
+
+    text: str
+    ids: list[int]
+    steps: int
+    confidence: float
+    ended: bool
+
+
+def load(
+    name: str,
+    *,
+    family: str | None = None,
+    revision: str | None = None,
+    dtype: str | torch.dtype = "auto",
+    device_map: str | dict[str, Any] | None = None,
+    quantization_config: Any = None,
+    attn_implementation: str | None = None,
+) -> Lens:
+    """Load a model: a folder, a hub id, a GGUF file, or a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream").
+
+    `dtype` "auto" is the checkpoint's own on an accelerator and float32 on a CPU. Nothing is downloaded unless `name` is
+    a hub id; remote code is never run.
+    """
+    checkpoint = find(name, revision=revision, family=family)
+    options = {
+        "dtype": dtype,
+        "device_map": device_map,
+        "quantization_config": quantization_config,
+        "attn_implementation": attn_implementation,
+    }
+    lens = Lens(checkpoint, **options)
+    _ = lens.model
+    return lens
+
+
+class Lens:
+    """A model to look through. The weights are read when they are first needed; `load` needs them at once."""
+
+    def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
+        self.checkpoint = checkpoint
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def family(self) -> Family:
+        return self.checkpoint.family
+
+    @cached_property
+    def model(self) -> Any:
+        """The native transformers model."""
+        return load_model(self.checkpoint, **self.options)
+
+    @cached_property
+    def tokenizer(self) -> Any | None:
+        """The tokenizer, or None if the checkpoint brings none."""
+        return load_tokenizer(self.checkpoint)
+
+    @cached_property
+    def config(self) -> Any:
+        """The native config."""
+        return self.__dict__["model"].config if "model" in self.__dict__ else self.checkpoint.native_config()
+
+    @cached_property
+    def shape(self) -> dict[str, int | None]:
+        """Layers, heads, kv_heads, head_dim, width, vocabulary, context."""
+        return shape(self.config)
+
+    @property
+    def context_length(self) -> int | None:
+        return self.shape["context"]
+
+    def __repr__(self) -> str:
+        s = self.shape
+        return f"<floatlens.Lens {self.name}: {self.family.name}, {s['layers']} layers, {s['heads']} heads>"
+
+    # --- tokens -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def mask_id(self) -> int:
+        """The mask token of a diffusion model: from its config, else from its tokenizer."""
+        for source in (self.config, self.tokenizer):
+            found = getattr(source, "mask_token_id", None)
+            if found is not None:
+                return int(found)
+        if self.tokenizer is not None and "<|mask|>" in self.tokenizer.get_vocab():
+            return int(self.tokenizer.convert_tokens_to_ids("<|mask|>"))
+        raise FloatLensError(f"{self.name} has no mask token: config.json should have the field 'mask_token_id'")
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer, the config's own first."""
+        found: list[int] = []
+        for source in (self.config, getattr(self.__dict__.get("model"), "generation_config", None), self.tokenizer):
+            ids = getattr(source, "eos_token_id", None)
+            found += ids if isinstance(ids, list) else [ids] if ids is not None else []
+        if self.tokenizer is not None:
+            vocabulary = self.tokenizer.get_vocab()
+            found += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
+        return tuple(dict.fromkeys(int(i) for i in found))
+
+    @cached_property
+    def eot_id(self) -> int | None:
+        """The token that ends a turn, where it is another than the end of text."""
+        return self.end_ids[1] if len(self.end_ids) > 1 else None
+
+    @property
+    def pad_id(self) -> int:
+        for source in (self.config, self.tokenizer):
+            found = getattr(source, "pad_token_id", None)
+            if found is not None and found >= 0:
+                return int(found)
+        return self.end_ids[0] if self.end_ids else 0
+
+    @cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.family.diffusion else set())
+        return tuple(sorted(known | set(self.tokenizer.all_special_ids if self.tokenizer is not None else ())))
+
+    def prompt(self, question: str, passages: Sequence[str | Passage] = (), **options: Any) -> Prompt:
+        """Build a prompt with the model's chat template; see `floatlens.tasks.prompt.build` for the options."""
+        if self.tokenizer is None:
+            raise FloatLensError(f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])")
+        return build(self.tokenizer, question, passages, **options)
+
+    def _prompts(self, given: Any) -> list[Prompt]:
+        made = []
+        for one in given:
+            if isinstance(one, Prompt):
+                made.append(one)
+            elif isinstance(one, str):
+                made.append(self.prompt(one))
+            else:
+                made.append(Prompt.from_ids(one))
+        return made
+
+    # --- decoding -----------------------------------------------------------------------------------------------------
+
+    def settings(self, **given: Any) -> Settings:
+        """The sampler's settings from names and values; checked, without loading anything."""
+        return settings_for(self.family.sampler, **given)
+
+    def steps(self, batch: Batch, settings: Settings, seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        """Decode a batch, one `Step` per forward pass."""
+        for prompt in batch.prompts:
+            settings.fits(len(prompt.ids), self.context_length)
+        vocabulary = self.shape["vocabulary"]
+        highest = max(max(prompt.ids) for prompt in batch.prompts)
+        if vocabulary is not None and highest >= vocabulary:
+            raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
+        draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
+        ends = {"eos_ids": self.end_ids} if not self.family.diffusion else {}
+        tokens = (
+            {"mask_id": self.mask_id, "eos_id": self.end_ids[0] if self.end_ids else None, "eot_id": self.eot_id}
+            if self.family.diffusion
+            else {}
+        )
+        network = Network(self.model, self.family.positions)
+        sample = SAMPLERS[self.family.sampler].sample
+        return sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+
+    def _batch(self, prompts: Sequence[Prompt]) -> Batch:
+        return Batch.of(prompts, self.pad_id, Network(self.model).device)
+
+    @overload
+    def generate(self, prompts: Prompt | str, **settings: Any) -> Generation: ...
+    @overload
+    def generate(self, prompts: Sequence[Prompt | str | Sequence[int]], **settings: Any) -> list[Generation]: ...
+
+    def generate(self, prompts: Any, **settings: Any) -> Any:
+        """Write after a prompt, or after each of a list of prompts in one left-padded batch.
+
+        Settings are the sampler's: max_new_tokens, steps, temperature, seed and its own. A prompt is a `Prompt`, a
+        question, or token ids in a list of prompts.
+        """
+        single = isinstance(prompts, Prompt | str)
+        chosen = self.settings(**settings)
+        batch = self._batch(self._prompts([prompts] if single else prompts))
+        P = batch.ids_BP.shape[1]
+        steps = 0
+        final = batch.ids_BP
+        kept = torch.full((len(batch.prompts), chosen.max_new_tokens), torch.nan)
+        for step in self.steps(batch, chosen):
+            final, steps = step.after_BT, steps + 1
+            committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
+            kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
+        made = [self._generation(final[row, P:].tolist(), kept[row], steps) for row in range(len(batch.prompts))]
+        return made[0] if single else made
+
+    def _generation(self, ids: list[int], confidence: torch.Tensor, steps: int) -> Generation:
+        end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)
+        kept = ids if end is None else ids[:end]
+        used = confidence[: len(ids) if end is None else end + 1]
+        if not self.family.diffusion:
+            steps = len(ids) if end is None else end + 1
+        mean = float(used.nanmean()) if len(used) else float("nan")
+        return Generation(self.decode(kept), kept, steps, mean, end is not None)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out; the ids themselves if there is no tokenizer."""
+        if self.tokenizer is None:
+            return " ".join(map(str, ids))
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def trace(
+        self,
+        prompt: Prompt | str | Sequence[int],
+        passages: Sequence[str | Passage] = (),
+        *,
+        gold: int | Sequence[int] | None = None,
+        answers: Sequence[str] = (),
+        sample_id: str = "",
+        **options: Any,
+    ) -> Trace:
+        """Generate and record: one forward pass per step, all layers and heads unless told otherwise.
+
+        `prompt` is a question (with `passages`, `gold` and `answers`), a `Prompt`, or token ids. Options are those of
+        `traces` and of the sampler.
+        """
+        if isinstance(prompt, str):
+            prompt = self.prompt(prompt, passages, gold=gold, answers=answers)
+        elif passages or gold is not None:
+            raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
+        elif not isinstance(prompt, Prompt):
+            prompt = Prompt.from_ids(prompt)
+        return self.traces([prompt], sample_ids=[sample_id], **options)[0]
+
+    def traces(
+        self,
+        prompts: Sequence[Prompt | str | Sequence[int]],
+        *,
+        sample_ids: Sequence[str] | None = None,
+        record: Sequence[str] = DEFAULT,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        record_steps: Collection[int] | None = None,
+        matrices: Sequence[str] = (),
+        matrix_layers: Collection[int] | None = None,
+        implementation: Implementation = "stream",
+        **settings: Any,
+    ) -> list[Trace]:
+        """Trace a batch of prompts together; each trace equals the one that its prompt gives alone.
+
+        Parameters
+        ----------
+        record: names of statistics; the default is all that need no matrix.
+        layers, heads, record_steps: what to keep; None keeps all.
+        matrices: any of "attention", "attention_mean", "queries", "keys", for `matrix_layers` (default: `layers`).
+        implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
+        """
+        chosen = self.settings(**settings)
+        unknown = [name for name in matrices if name not in MATRICES]
+        if unknown:
+            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
+        within(layers, self.shape["layers"], "layer")
+        within(matrix_layers, self.shape["layers"], "layer")
+        within(heads, self.shape["heads"], "head")
+        within(record_steps, chosen.step_count, "step")
+        batch = self._batch(self._prompts(prompts))
+        layout = batch.layout(chosen.max_new_tokens, self.family.shifted)
+        session = Session(
+            [*dict.fromkeys((*record, *matrices))],
+            layout=layout,
+            layers=layers,
+            matrix_layers=matrix_layers,
+            implementation=implementation,
+            rows=len(batch.prompts),
+        )
+        kept = sorted(range(chosen.step_count) if record_steps is None else record_steps)
+        recorder = Recorder(
+            batch,
+            session,
+            new_tokens=chosen.max_new_tokens,
+            steps=kept,
+            heads=None if heads is None else sorted(heads),
+            shifted=self.family.shifted,
+            special_ids=self.special_ids,
+        )
+        with observing(self.model, session):
+            # A diffusion step stands alone, so one that is not kept need not be looked at; a cached one builds on all.
+            session.paused = self.family.diffusion and 0 not in kept
+            for step in self.steps(batch, chosen):
+                recorder.add(step)
+                session.paused = self.family.diffusion and step.index + 1 not in kept
+        ids = sample_ids or [""] * len(batch.prompts)
+        return [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
+
+    def _trace(self, recorder: Recorder, batch: Batch, row: int, settings: Settings, sample_id: str) -> Trace:
+        prompt = batch.prompts[row]
+        data = recorder.dataset(row, {})
+        P = len(prompt.ids)
+        ids = data["final_tokens"].values[P:].tolist()
+        end = next((i for i, token in enumerate(ids) if token in self.end_ids), len(ids))
+        seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
+        data.attrs = {
+            "model": self.name,
+            "revision": str(self.checkpoint.revision or getattr(self.config, "_commit_hash", None) or ""),
+            "family": self.family.name,
+            "diffusion": int(self.family.diffusion),
+            "sampler": self.family.sampler,
+            "settings": as_json(settings.asdict()),
+            "seed": settings.seed,
+            "sample_id": sample_id,
+            "prompt": prompt.text,
+            "question": prompt.question,
+            "output": self.decode(ids[:end]),
+            "answers": as_json(list(prompt.answers)),
+            "prompt_length": P,
+            "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),
+            "gold": as_json(batch.gold(row)),
+            "vocabulary": as_json(self._strings(seen)),
+            "special_ids": as_json([i for i in self.special_ids if i in seen]),
+            "implementation": recorder.session.implementation,
+            "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
+            "versions": as_json({"python": platform.python_version()} | {name: version(name) for name in PACKAGES}),
+            "floatlens": __version__,
+            "rules": as_json([]),
+        }
+        return Trace(data)
+
+    def _strings(self, ids: Sequence[int]) -> dict[str, str]:
+        if self.tokenizer is None:
+            return {str(i): f"<{i}>" for i in ids}
+        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
+        return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+
+
+def within(chosen: Collection[int] | None, count: int | None, what: str) -> None:
+    """Refuse layers, heads or steps that do not exist.
+
+    >>> within([3], 3, "layer")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: layer 3 does not exist; there are 3, from 0 to 2
+    """
+    if chosen is None or count is None:
+        return
+    if not chosen:
+        raise FloatLensError(f"no {what} was chosen; name at least one of 0 to {count - 1}")
+    for number in chosen:
+        if not 0 <= number < count:
+            raise FloatLensError(f"{what} {number} does not exist; there are {count}, from 0 to {count - 1}")

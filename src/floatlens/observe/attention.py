@@ -1,0 +1,127 @@
+"""The way in: an attention function and a mask function that transformers calls by name.
+
+The output always comes from the implementation that the model had before (SDPA, flash, eager); the registered function
+calls it with the same arguments and then shows queries, keys and values to the active session. Both must be registered:
+with the attention function alone transformers passes no padding mask, and nothing warns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from floatlens.errors import FloatLensError
+from floatlens.observe.session import Session
+
+NAME = "floatlens"
+_active: ContextVar[tuple[Session, str] | None] = ContextVar("floatlens_session", default=None)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute attention as the model would, then let the session look."""
+    session, base = _current()
+    output = base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+    layer = getattr(module, "layer_idx", None)
+    layer = session.calls if layer is None else layer
+    session.calls += 1
+    mask = attention_mask
+    if mask is not None and not isinstance(mask, torch.Tensor):
+        raise FloatLensError(f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'")
+    causal = kwargs.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    if mask is not None and mask.ndim == 2:  # flash attention: padding of the keys; causality and window are flags
+        mask = mask[:, None, None, :].bool()
+        causal = bool(causal) and query.shape[2] > 1
+    else:
+        causal = bool(causal) and query.shape[2] > 1 and mask is None and base != "eager"
+    if base.startswith("flash") and kwargs.get("sliding_window"):
+        mask, causal = windowed(mask, query.shape[2], key.shape[2], int(kwargs["sliding_window"]), query.device), False
+    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: the keys past the queries are not there yet
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    session.see(
+        layer,
+        query,
+        key,
+        value,
+        scaling=kwargs.get("scaling"),
+        mask=mask,
+        causal=causal,
+        softcap=kwargs.get("softcap"),
+        bias=kwargs.get("position_bias"),
+        sinks=kwargs.get("s_aux"),
+    )
+    return output
+
+
+def mask(*args: Any, **kwargs: Any) -> Any:
+    """The mask that the model's own implementation would get."""
+    _, base = _current()
+    return ALL_MASK_ATTENTION_FUNCTIONS[base](*args, **kwargs)
+
+
+def windowed(padding: torch.Tensor | None, queries: int, keys: int, window: int, device: torch.device) -> torch.Tensor:
+    """The causal sliding-window mask that flash attention applies by flag (B or 1, 1, Q, T)."""
+    q = torch.arange(keys - queries, keys, device=device)[:, None]
+    k = torch.arange(keys, device=device)[None, :]
+    visible = ((k <= q) & (k > q - window))[None, None]
+    return visible if padding is None else visible & padding
+
+
+def base_function(module: torch.nn.Module, name: str) -> Callable[..., Any]:
+    """The implementation that the model's own code would call."""
+    home = sys.modules[type(module).__module__]
+    if name == "eager":
+        eager = getattr(home, "eager_attention_forward", None)
+        if eager is None:
+            raise FloatLensError(f"{type(module).__name__} has no eager attention function; load with attn_implementation='sdpa'")
+        return eager
+    return getattr(home, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)[name]
+
+
+def _current() -> tuple[Session, str]:
+    current = _active.get()
+    if current is None:
+        raise RuntimeError("the floatlens attention function was called outside `observing`")
+    return current
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, mask)
+
+
+@contextmanager
+def observing(model: Any, session: Session) -> Iterator[Session]:
+    """Show every attention call of a transformers model to `session`; everything is as before when the block ends."""
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    names = {name for name in before.values() if name}
+    if not names:
+        raise FloatLensError(f"{type(model).__name__} does not use transformers' attention interface; use floatlens.observe")
+    if len(names) > 1:
+        raise FloatLensError(f"the parts of {type(model).__name__} use several attention implementations: {sorted(names)}")
+    token = _active.set((session, names.pop()))
+    try:
+        for key, config in configs.items():
+            if before[key]:
+                config._attn_implementation_internal = NAME
+        yield session
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation_internal = before[key]
+        _active.reset(token)

@@ -1,0 +1,33 @@
+"""Received attention: the mean over queries of the attention that each position gets."""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observe.call import Call
+from floatlens.observe.statistic import Running, Statistic
+from floatlens.observe.tile import Tile
+
+
+class Received(Statistic):
+    """Column mean of attention: sums to 1 over the positions."""
+
+    name = "received"
+    dims = ("head", "position")
+
+    def __init__(self) -> None:
+        self.sum_BHT = Running()
+        self.queries_B = torch.zeros(0)
+
+    def start(self, call: Call) -> None:
+        if call.fresh:
+            self.sum_BHT.reset()
+            self.queries_B = call.queries_B
+        else:
+            self.queries_B = self.queries_B + call.queries_B
+
+    def tile(self, tile: Tile) -> None:
+        self.sum_BHT.add(tile.pooled_BHRT.sum(2), tile.call.first_key)
+
+    def result(self, call: Call) -> torch.Tensor:
+        return self.sum_BHT.value / self.queries_B.view(-1, 1, 1)

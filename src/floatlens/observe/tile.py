@@ -1,0 +1,71 @@
+"""Attention in tiles of queries: never more than a few megabytes at once, however long the sequence.
+
+Softmax over a tile's rows is exact, since a tile holds all keys that its queries may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from floatlens.observe.call import Call
+
+# Numbers in a tile: about a megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
+TILE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Queries start..end of a call, and the keys that they may see: T here is the number of those keys.
+
+    weights_BHQT  softmax of the scores, 0 in rows of padding
+    scores_BHQT   what the softmax saw, -inf where a key is masked
+    """
+
+    call: Call
+    start: int
+    end: int
+    scores_BHQT: torch.Tensor
+    weights_BHQT: torch.Tensor
+
+    @property
+    def T(self) -> int:
+        return self.scores_BHQT.shape[-1]
+
+    @property
+    def real_BQ(self) -> torch.Tensor | None:
+        """Queries of the tile that are not padding; None when all are real."""
+        real = self.call.real_BQ
+        return None if real is None else real[:, self.start : self.end]
+
+    @cached_property
+    def pooled_BHRT(self) -> torch.Tensor:
+        """Weights summed over the queries of each region; their sum over regions is the column sum."""
+        member_BRQ = self.call.member_BRQ[:, :, self.start : self.end]
+        return torch.matmul(member_BRQ[:, None], self.weights_BHQT)
+
+
+def tiles(call: Call, size: int = TILE) -> Iterator[Tile]:
+    """The tiles of a call, in order of the queries; `size` bounds the numbers in a tile."""
+    rows = max(1, size // (call.B * call.H * call.T))
+    for start in range(0, call.Q, rows):
+        end = min(call.Q, start + rows)
+        keys = end if call.causal else call.T
+        scores_BHQT = call.scores(start, end, keys)
+        yield Tile(call, start, end, scores_BHQT, softmax(call, scores_BHQT, start, end))
+
+
+def softmax(call: Call, scores_BHQT: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """Attention weights of rows start..end; rows of padding become 0, and a learned sink takes its share away."""
+    if call.sinks_H is not None:
+        sinks = call.sinks_H.float().view(1, -1, 1, 1).expand(*scores_BHQT.shape[:3], 1)
+        weights = torch.cat([scores_BHQT, sinks], -1).softmax(-1)[..., :-1]
+    else:
+        weights = scores_BHQT.softmax(-1)
+    if call.real_BQ is not None:
+        padding = ~call.real_BQ[:, None, start:end, None]
+        weights = weights.masked_fill(padding, 0.0)
+    return weights

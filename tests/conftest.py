@@ -1,0 +1,25 @@
+"""What all tests share: one thread, no network, and the place of the golden data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of golden data: FLOATLENS_GOLDEN, or the copy in tests/golden."""
+    return golden_folder()
+
+
+def golden_folder() -> Path:
+    return Path(os.environ.get("FLOATLENS_GOLDEN") or Path(__file__).parent / "golden")

@@ -1,0 +1,65 @@
+"""Every step history of the published samplers, reproduced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from floatlens.decode.draws import Draws
+from floatlens.decode.network import Network
+from floatlens.decode.registry import SAMPLERS, settings_for
+from tests import golden_data
+
+pytestmark = pytest.mark.golden
+IGNORED = {"prompt_index", "batched", "input_ids", "attention_mask", "final", "history", "rand_draws", "sampled", "gen_length"}
+RUNS = [
+    pytest.param(name, run, id=f"{name}-{number}")
+    for name in golden_data.names("samplers")
+    for number, run in enumerate(golden_data.read(f"samplers/{name}.json"))
+    # Runs marked `sampled` depend on how torch.topk orders equal certainties, which it leaves open.
+    if not run.get("sampled")
+]
+
+
+class Recorded(Draws):
+    """Plays back the uniforms that the published run drew."""
+
+    def __init__(self, seed: int, recorded: list[list[float]]) -> None:
+        super().__init__([seed])
+        self.recorded = iter(recorded)
+
+    def uniform(self, row: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.tensor(next(self.recorded), dtype=dtype)
+
+
+@pytest.mark.parametrize(("name", "run"), RUNS)
+def test_each_step_leaves_the_sequence_that_the_published_code_left(name: str, run: dict[str, Any]) -> None:
+    lens, special = golden_data.lens(name), golden_data.special()
+    if run.get("batched"):
+        ids = torch.tensor(run["input_ids"])
+        real = torch.tensor(run["attention_mask"]).bool()
+    else:
+        ids, real = torch.tensor(special["prompts"][run["prompt_index"]])[None], None
+    asked = {k: v for k, v in run.items() if k not in IGNORED and not k.startswith(("min_", "final_"))}
+    if "gen_length" in run:
+        asked["max_new_tokens"] = run["gen_length"]
+    settings = settings_for(lens.family.sampler, **asked)
+    draws = Recorded(run["seed"], run["rand_draws"]) if run.get("rand_draws") else None
+    steps = SAMPLERS[lens.family.sampler].sample(
+        Network(lens.model, lens.family.positions),
+        ids,
+        real,
+        settings,
+        mask_id=special["mask_token_id"],
+        eos_id=special["eos_token_id"],
+        eot_id=special["eot_token_id"],
+        draws=draws,
+    )
+    history = [step.after_BT for step in steps]
+    expected = torch.tensor(run["history"]).reshape(len(run["history"]), len(ids), -1)
+    assert len(history) == len(expected)
+    for index, (found, wanted) in enumerate(zip(history, expected, strict=True)):
+        assert found.equal(wanted), f"step {index}: {found.tolist()} is not {wanted.tolist()}"
+    assert history[-1].equal(torch.tensor(run["final"]).reshape(history[-1].shape))

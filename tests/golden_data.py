@@ -1,0 +1,40 @@
+"""The golden data as the tests use it: whatever models, prompts and settings the folder holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(os.environ.get("FLOATLENS_GOLDEN") or Path(__file__).parent / "golden")
+
+
+def read(name: str) -> Any:
+    return json.loads((FOLDER / name).read_text())
+
+
+def names(folder: str) -> list[str]:
+    """The models for which a folder holds data."""
+    return sorted(path.stem for path in (FOLDER / folder).iterdir())
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    with np.load(FOLDER / name, allow_pickle=False) as file:
+        return dict(file)
+
+
+@lru_cache
+def special() -> dict[str, Any]:
+    return read("prompts.json")
+
+
+@lru_cache(maxsize=4)
+def lens(name: str) -> Any:
+    """The golden model `name`, in float32."""
+    import floatlens
+
+    return floatlens.load(str(FOLDER / "models" / name), dtype="float32")
