@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from floatlens.tasks.metrics import accuracy, exact_match, f1
+from floatlens.tasks.metrics import score
+from floatlens.tasks.sample import Passage
 from floatlens.world.datasets import samples
 
 # data set, passages, new tokens
@@ -42,27 +43,18 @@ def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
     prompts = [
         lens.prompt(
             row["input"],
-            passages=[(f"{p['title']}: " if "title" in p else "") + p["segment"] for p in row["passage"]],
-            gold=[i for i, p in enumerate(row["passage"]) if p["gold"]],
-            answers=[output["answer"] for output in row["output"]],
+            passages=[Passage(p["segment"], p.get("title", ""), p["gold"]) for p in row["passage"]],
         )
         for row in rows
     ]
     answers = []
     for at in range(0, len(prompts), BATCH):
         answers += lens.generate(prompts[at : at + BATCH], max_new_tokens=new_tokens)
-    return [
-        {
-            "id": row["id"],
-            "answer": said.text,
-            "ended": said.ended,
-            "em": exact_match(said.text, gold),
-            "accuracy": accuracy(said.text, gold),
-            "f1": f1(said.text, gold),
-        }
-        for row, said in zip(rows, answers, strict=True)
-        for gold in [[output["answer"] for output in row["output"]]]
-    ]
+    told = []
+    for row, said in zip(rows, answers, strict=True):
+        right = score(said.text, [output["answer"] for output in row["output"]])
+        told.append({"id": row["id"], "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
+    return told
 
 
 def interval(share: float, n: int) -> tuple[float, float]:
@@ -82,7 +74,7 @@ def scores(lens: Any, limit: int) -> list[dict]:
     table = []
     for data, passages, new_tokens in CONDITIONS:
         told = answer(lens, samples(data, "test", limit, passages=passages), new_tokens)
-        means = {key: float(np.mean([one[key] for one in told])) for key in ("em", "accuracy", "f1", "ended")}
+        means = {key: float(np.mean([one[key] for one in told])) for key in ("em", "f1", "ended")}
         low, high = interval(means["em"], len(told))
         table.append(
             {

@@ -16,8 +16,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from floatlens.world.episodes import SINGLE, Episode, Turn, chain, hops, life, long, needle, single
-from floatlens.world.facts import common_people, entity, fresh_fact, split_of
+from floatlens.world.episodes import SINGLE, Episode, Turn, chain, distinct, hops, life, long, needle, single
+from floatlens.world.facts import Fact, common_people, entity, fresh_fact, split_of
 from floatlens.world.prompts import EOS, body, chat
 from floatlens.world.relations import HOPS, RELATIONS
 from floatlens.world.tokenizer import CONTEXT, shared
@@ -83,6 +83,48 @@ def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> 
     return ids, roles
 
 
+def restated(draw: random.Random, split: str, count: int, how: str) -> Row:
+    """Facts of every kind without a prompt around them, then some of them again: say their objects.
+
+    The step between recall and passages. Told again as a name, fillers and the object ("kinds"), as another sentence
+    ("statements"), or as a question and its answer ("questions").
+    """
+    lead = draw.choice(tuple(RELATIONS))
+    taken: set[str] = set()
+    facts = [distinct(lead if draw.random() < 0.8 else draw.choice(SINGLE), draw, split, taken) for _ in range(count)]
+
+    def told(fact: Fact, again: bool) -> tuple[str, str]:
+        """What stands before and after the object."""
+        if how == "kinds":
+            return "".join((filler_words(draw), " ", fact.subject, filler_words(draw), " ")).lstrip(), "."
+        if how == "questions" and again:
+            return f"Question: {fact.ask(draw)}\n", ""
+        before, after = draw.choice(RELATIONS[fact.relation].statements).split("{o}")
+        return before.format(s=fact.subject), after
+
+    text = "<|bos|>"
+    spans = []
+    join = " " if how == "kinds" else "\n"
+    for again, group in ((False, facts), (True, draw.sample(facts, min(3, count)))):
+        for fact in group:
+            before, after = told(fact, again)
+            text += (join if text != "<|bos|>" else "") + before
+            if again:
+                spans.append((len(text), len(text) + len(fact.object)))
+            text += fact.object + after
+    encoded = shared().encode(text)
+    roles = [
+        ANSWER if any(start < b and end > a for a, b in spans) else CONTEXT_ROLE for start, end in encoded.offsets
+    ]
+    return encoded.ids, roles
+
+
+def filler_words(draw: random.Random) -> str:
+    """Up to five function words, a space before each."""
+    tokens = draw.choices(fillers(), k=draw.randint(0, 5))
+    return "".join(" " + shared().decode([token]) for token in tokens)
+
+
 def row(episode: Episode, draw: random.Random) -> Row:
     """The tokens of an episode in the chat template, with the role of each."""
     tokenizer = shared()
@@ -123,6 +165,14 @@ def _recall(low: int, high: int, pool: int, gap: int = 0) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         pairs = draw.randint(low, high)
         return lambda: recall(draw, split, pairs, pool, gap)
+
+    return make
+
+
+def _restated(low: int, high: int, how: str) -> Maker:
+    def make(draw: random.Random, split: str) -> Callable[[], Row]:
+        count = draw.randint(low, high)
+        return lambda: restated(draw, split, count, how)
 
     return make
 
@@ -228,6 +278,9 @@ STAGES = (
     Stage("recall 4-8 pairs, 260 names", _recall(4, 8, 260), 0.85),
     Stage("recall 6-10 pairs, all names", _recall(6, 10, 480), 0.85),
     *(Stage(f"recall with gaps up to {gap}", _recall(2, 4, 480, gap), 0.8) for gap in range(1, 7)),
+    Stage("facts of all kinds, told twice", _restated(2, 4, "kinds"), 0.8),
+    Stage("sentences, told twice", _restated(2, 4, "statements"), 0.8),
+    Stage("sentences, then questions", _restated(2, 4, "questions"), 0.8),
     Stage("1-2 passages", _passages(1, 2, 1.0, 2), 0.8),
     Stage("2-3 passages", _passages(2, 3, 1.0), 0.8),
     Stage("2-5 passages", _passages(2, 5, 1.0), 0.8),
