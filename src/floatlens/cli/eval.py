@@ -12,6 +12,9 @@ from rich.console import Console
 
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.knowledge import knowledge
+from floatlens.findings.verdict import write_claims
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks import summary
 from floatlens.tasks.comparison import Outcome, open_sources, run
@@ -106,10 +109,19 @@ def command(
         "averages": averages,
         "comparisons": summary.comparisons(outcome.answers),
         "settings": asking.recorded(),
+        "claims": [],
         "problems": outcome.problems,
         "run": str(out) if out else None,
     }
     table = table1(entries, averages)
+    if both and any(entry["n"] for entry in entries):
+        measured = knowledge.measure(outcome.answers)
+        verdicts = [verdict for verdict in knowledge.claims(measured) if verdict.n]
+        found["claims"] = [verdict.to_dict() for verdict in verdicts]
+        if folder is not None:
+            drawn, numbers = knowledge.figure(measured), knowledge.figure(measured, backend="none")
+            style.save(drawn, numbers, folder.path / "figures" / "knowledge")
+            write_claims(folder.path / "claims.json", verdicts)
     if folder is not None:
         write(folder.path, found, table)
     show(found, table, outcome, as_json)
@@ -161,6 +173,8 @@ def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) 
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
                 notes.print(f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit")
+    for claim in found["claims"]:
+        notes.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
     for label, what in found["problems"].items():
         notes.print(f"{label}: {what}", markup=False)
     if not any(entry["n"] for entry in found["results"]):

@@ -17,6 +17,9 @@ from floatlens.cli.eval import check_retriever, check_settings, loader, started
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.stress import stress as finding
+from floatlens.findings.verdict import write_claims
 from floatlens.tasks.comparison import open_sources
 from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.plan import Plan
@@ -113,24 +116,29 @@ def command(
     folder = started(out, "stress", asked, resume)
     with bar("questions") as watch:
         answers = run(stress, plan.models, made, loader(device, dtype), folder, watch, trace)
+    if answers["error"].notna().all():
+        raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
+    measured = finding.measure(answers, score=score)
+    verdicts = [
+        v for v in finding.claims(measured) if v.n
+    ]  # what this stress and these models cannot decide is left out
     found: dict[str, Any] = {
         "results": curves.as_results(answers),
         "robustness": _records(curves.robustness(answers, score)),
-        "claims": [],
+        "claims": [verdict.to_dict() for verdict in verdicts],
         "problems": {source.label: source.problems for source in sources if source.problems},
         "settings": asking.recorded(),
         "run": str(out) if out else None,
     }
     if folder is not None:
         (folder.path / "results.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        drawn, numbers_ = finding.figure(measured), finding.figure(measured, backend="none")
+        style.save(drawn, numbers_, folder.path / "figures" / f"stress-{name}")
+        write_claims(folder.path / "claims.json", verdicts)
     if as_json:
         sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
     else:
         _show(curves.curves(answers, score), found)
-    if not any(entry["n"] for entry in found["results"]):
-        raise FloatLensError(
-            f"no question could be answered; the first failed because: {answers['error'].dropna().iloc[0]}"
-        )
 
 
 SCORES = ("accuracy", "accuracy_words", "f1", "em")
@@ -151,5 +159,7 @@ def _show(table: pd.DataFrame, found: dict[str, Any]) -> None:
     for row in found["robustness"]:
         text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)
         console.print(f"{row['model']}, {row['data']}: {text}", markup=False, highlight=False)
+    for claim in found["claims"]:
+        console.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
     for label, what in found["problems"].items():
         Console(stderr=True).print(f"{label}: {what}", markup=False)
