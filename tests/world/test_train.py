@@ -20,6 +20,7 @@ from floatlens.world.model import adapt, hidden, start
 def small(monkeypatch):
     torch.set_num_threads(1)
     monkeypatch.setattr(training, "CHECK", 6)
+    monkeypatch.setattr(training, "SAVE", 30)
 
 
 def run(kind, out, **options):
@@ -33,6 +34,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "CHECK", 6)
+        patch.setattr(training, "SAVE", 30)
         for kind in ("arm", "mdm"):
             run(kind, folder / kind)
     return folder

@@ -13,7 +13,7 @@ from torch import Tensor
 from floatlens.version import __version__
 from floatlens.world.model import EPSILON, HEADS, INNER, LAYERS, THETA, WIDTH, sizes
 from floatlens.world.prompts import MASK
-from floatlens.world.tokenizer import CONTEXT, save, shared
+from floatlens.world.tokenizer import CONTEXT, save, token_id
 
 # native Llama name -> LLaDA's, within a block
 LLADA_BLOCK = {
@@ -45,7 +45,7 @@ def llada_name(native: str) -> str:
 def _config(kind: str) -> dict:
     native = sizes()
     tokens = {key: native[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    mask = shared().token_to_id(MASK)
+    mask = token_id(MASK)
     common = {"torch_dtype": "float32", "floatlens_version": __version__}
     if kind == "mdm":
         return {
@@ -106,6 +106,6 @@ def write(kind: str, weights: dict[str, Tensor], folder: Path) -> None:
     tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     generation = {"_from_model_config": True, **tokens}
     if kind == "dream":
-        generation |= {"mask_token_id": None, "alg": "origin", "eps": 0.001, "steps": 512, "temperature": 0.0}
+        generation |= {"mask_token_id": None, "alg": "origin", "alg_temp": None, "eps": 0.001, "steps": 512}
     if kind != "mdm":
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")

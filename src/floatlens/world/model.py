@@ -4,12 +4,14 @@ Native transformers classes: Llama for `tiny-arm` and `tiny-mdm`, Qwen2 for `tin
 weights of `tiny-arm`. All start from the same weights for a seed; only mask and objective differ.
 """
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from floatlens.world.prompts import BOS, EOS
-from floatlens.world.tokenizer import CONTEXT, shared
+from floatlens.world.tokenizer import CONTEXT, shared, token_id
 
 WIDTH, LAYERS, HEADS, INNER, THETA, EPSILON = 128, 6, 4, 256, 500_000.0, 1e-5
 OFFSETS = (-1.0, 1.0, -2.0, 2.0)  # where the heads of the first layer look at the start
@@ -28,9 +30,9 @@ def sizes() -> dict:
         "rms_norm_eps": EPSILON,
         "rope_parameters": {"rope_type": "default", "rope_theta": THETA},
         "tie_word_embeddings": True,
-        "bos_token_id": shared().token_to_id(BOS),
-        "eos_token_id": shared().token_to_id(EOS),
-        "pad_token_id": shared().token_to_id(EOS),
+        "bos_token_id": token_id(BOS),
+        "eos_token_id": token_id(EOS),
+        "pad_token_id": token_id(EOS),
         "use_cache": True,
     }
 
@@ -98,6 +100,11 @@ def adapt(arm: LlamaForCausalLM) -> Qwen2ForCausalLM:
     return model
 
 
-def hidden(model: nn.Module, ids_BT: Tensor, causal: bool) -> Tensor:
+def embedding(model: Any) -> Tensor:
+    """The embedding (V, D), which is also the output layer."""
+    return model.model.embed_tokens.weight
+
+
+def hidden(model: Any, ids_BT: Tensor, causal: bool) -> Tensor:
     """The last hidden states (B, T, D), by transformers' own forward pass."""
     return model.model(input_ids=ids_BT, is_causal=causal, use_cache=False).last_hidden_state

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from floatlens.world.curriculum import ANSWER, END, FILL
 from floatlens.world.prompts import MASK
-from floatlens.world.tokenizer import shared
+from floatlens.world.tokenizer import token_id
 
 CONTEXT_WEIGHT, END_WEIGHT, FILL_WEIGHT = 0.3, 0.3, 0.05
 CONTEXT_PART = 0.25  # of the context's next tokens, how many are predicted at a step
@@ -75,7 +75,7 @@ def masked(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator, *, true
         speak_BT[:, :-1] = hide_BT[:, 1:]
     else:
         speak_BT = hide_BT
-    mask = shared().token_to_id(MASK)
+    mask = token_id(MASK)
     # in a row that is masked anywhere, an answer is a token like any other
     counted_BT = roles_BT.masked_fill(whole_B1 & (roles_BT == ANSWER), 0)
     weight_N = _balanced(counted_BT[hide_BT], factor_BT[hide_BT])
@@ -85,7 +85,7 @@ def masked(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator, *, true
 def probe(kind: str, ids_BT: Tensor, roles_BT: Tensor) -> Plan:
     """All answers at once, nothing else: teacher forcing for the ARM, all answer places masked for the others."""
     ask_BT = (roles_BT == ANSWER) | (roles_BT == END)
-    read_BT = ids_BT if kind == "arm" else ids_BT.masked_fill(roles_BT > 0, shared().token_to_id(MASK))
+    read_BT = ids_BT if kind == "arm" else ids_BT.masked_fill(roles_BT > 0, token_id(MASK))
     speak_BT = ask_BT
     if kind != "mdm":
         speak_BT = torch.zeros_like(ask_BT)

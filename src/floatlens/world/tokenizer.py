@@ -110,3 +110,15 @@ def save(folder: Path) -> None:
 def shared() -> Tokenizer:
     """The tokenizer that training uses, made once a process."""
     return build()
+
+
+def token_id(token: str) -> int:
+    """The id of a token as the vocabulary writes it (`Ġ` for a space before it).
+
+    >>> token_id("<|mask|>")
+    2
+    """
+    found = shared().token_to_id(token)
+    if found is None:
+        raise KeyError(token)
+    return int(found)

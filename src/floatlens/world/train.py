@@ -23,15 +23,16 @@ from torch.nn import functional as F
 from floatlens.errors import FloatLensError
 from floatlens.world import curriculum, objectives
 from floatlens.world.curriculum import PROBES, STAGES, Maker, Row
-from floatlens.world.model import adapt, hidden, start
+from floatlens.world.model import adapt, embedding, hidden, start
 
 KINDS = ("arm", "mdm", "dream")
 TOKENS = 4096  # a step; at 1,500 the MDM never left the first stage
 WARM_UP = 200
 CONSTANT = 0.55  # share of the steps before the cosine sets in
 TRUE = 0.75  # share of the steps after which the MDM's true objective, 1/t, is used
-CHECK = 40  # steps between looks at the stage's own accuracy
+CHECK = 20  # steps between looks at the stage's own accuracy
 PROBE = 200  # steps between looks at all probes
+SAVE = 100
 
 
 @dataclass
@@ -78,7 +79,7 @@ def accuracy(model: nn.Module, kind: str, make: Maker, tokens: int) -> float:
     ids_BT, roles_BT = curriculum.batch(make(draw, "validation"), tokens, 0 if kind == "arm" else 4)
     asked = objectives.probe(kind, ids_BT, roles_BT)
     states = hidden(model, asked.ids_BT, causal=kind == "arm")[asked.speak_BT]
-    right_N = F.linear(states, model.model.embed_tokens.weight).argmax(-1) == asked.target_N
+    right_N = F.linear(states, embedding(model)).argmax(-1) == asked.target_N
     return (right_N * asked.weight_N).sum().item() / asked.weight_N.sum().item()
 
 
@@ -181,7 +182,7 @@ def train(
                 group["lr"] = lr
             make = curriculum.choose(state.stage, draw).make(draw, "train")
             data = plan(kind, make, draw, done, tokens)
-            loss = loss_of(states, model.model.embed_tokens.weight, data)
+            loss = loss_of(states, embedding(model), data)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -207,7 +208,7 @@ def train(
                 file.flush()
                 if now >= STAGES[state.stage].goal:
                     state.stage += 1
-                if state.step % (5 * CHECK) == 0:
+                if state.step % SAVE == 0:
                     save(out, model, optimizer, state)
         save(out, model, optimizer, state)
     return state
