@@ -121,11 +121,21 @@ LLADA = {
 }  # fmt: skip
 
 
-def llada(folder: Path, *, shards: int = 1, tied: bool = False, width: int = 32, layers: int = 3, vocab: int = 64) -> Path:
+def llada(
+    folder: Path,
+    *,
+    shards: int = 1,
+    tied: bool = False,
+    width: int = 32,
+    layers: int = 3,
+    heads: int = 4,
+    vocab: int = 64,
+    context: int = 128,
+) -> Path:
     """LLaDA's published fields and keys, in one file or several."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(1)
-    heads, inner = 4, 3 * width // 2
+    inner = 3 * width // 2
     shapes = {"q_proj": (width, width), "k_proj": (width, width), "v_proj": (width, width), "attn_out": (width, width)}
     shapes |= {"ff_proj": (inner, width), "up_proj": (inner, width), "ff_out": (width, inner)}
     tensors = {"model.transformer.wte.weight": torch.randn(vocab, width), "model.transformer.ln_f.weight": torch.ones(width)}
@@ -138,7 +148,7 @@ def llada(folder: Path, *, shards: int = 1, tied: bool = False, width: int = 32,
     config = {
         "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": width, "n_layers": layers, "n_heads": heads,
         "n_kv_heads": heads, "mlp_hidden_size": inner, "vocab_size": vocab, "embedding_size": vocab, "rms_norm_eps": 1e-5,
-        "rope_theta": 5e5, "max_sequence_length": 128, "weight_tying": tied, "mask_token_id": vocab - 1, "eos_token_id": 2,
+        "rope_theta": 5e5, "max_sequence_length": context, "weight_tying": tied, "mask_token_id": vocab - 1, "eos_token_id": 2,
         "pad_token_id": 2, "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig"}, "block_type": "llama",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
