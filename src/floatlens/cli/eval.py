@@ -168,7 +168,9 @@ def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) 
     if as_json:
         sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
     else:
-        Console().print(table.terminal())
+        console = Console()
+        for part in table.terminal(console.width):
+            console.print(part)
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
