@@ -113,9 +113,11 @@ def figure(
             axes.set_xlim(-2, 102)
         for axes in list(grid.flat)[len(sets) :]:
             axes.set_axis_off()
-        for axes in grid[-1]:
-            axes.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
-        style.caption(drawn, "Hollow: without passages; filled: with passages; lines: 95 % intervals over questions.")
+        for column in range(columns):
+            lowest = grid[(len(sets) - 1 - column) // columns, column]
+            lowest.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
+            lowest.tick_params(labelbottom=True)
+        style.caption(drawn, "Hollow: without passages; filled: with; lines: 95 % intervals over questions; at the right: gain in points.")
     return drawn
 
 
@@ -128,7 +130,7 @@ def _arrow(axes: Any, y: int, part: pd.DataFrame, look: dict[str, Any]) -> None:
             axes.plot([mean], [y], ls="none", mfc=fill, mec=look["color"], ms=5, **look)
     if set(CONDITIONS) <= set(part.index) and np.isfinite(part["gain"].iloc[0]):
         text = f"{100 * part['gain'].iloc[0]:+.1f}"
-        axes.annotate(text, (100, y), ha="right", va="bottom", fontsize=6, color=look["color"])
+        axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
 
 
 def claim(

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
@@ -106,9 +107,9 @@ def figure(
         grid = drawn.subplots(-(-len(panels) // columns), columns, squeeze=False, sharey=True)
         for axes, (stress, data) in zip(grid.flat, panels, strict=False):
             part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
-            for model in models:
+            for place, model in enumerate(models):
                 look = {"color": colours[model], "marker": markers[model], "label": model}
-                _line(axes, part[part["model"] == model], look)
+                _line(axes, part[part["model"] == model], look, aside=0.08 * (place - (len(models) - 1) / 2))
             axes.set_title(f"{stress}, {data}")
             axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
             axes.set_ylim(-2, 102)
@@ -122,20 +123,22 @@ def figure(
     return drawn
 
 
-def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any]) -> None:
+def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> None:
     """Levels on the axis as a line; those without a place (reversed, shuffled, before …) as points beside it."""
     placed = part[np.isfinite(part["x"])].sort_values("x")
     if len(placed):
         axes.plot(placed["x"], 100 * placed["mean"], **look)
+        if (placed["x"] % 1 == 0).all():
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.fill_between(placed["x"], 100 * placed["low"], 100 * placed["high"], color=look["color"], alpha=0.16, lw=0)
     other = part[~np.isfinite(part["x"])]
     if not len(other):
         return
-    step = (placed["x"].max() / 5 if len(placed) else 1.0) or 1.0
+    step = (placed["x"].max() / 2.2 if len(placed) else 1.0) or 1.0
     at = (placed["x"].max() + step if len(placed) else 0.0) + step * np.arange(len(other))
     errors = 100 * np.array([other["mean"] - other["low"], other["high"] - other["mean"]])
     shown = look if not len(placed) else {**look, "label": "_"}
-    axes.errorbar(at, 100 * other["mean"], yerr=errors, ls="none", lw=0.9, **shown)
+    axes.errorbar(at + aside * step, 100 * other["mean"], yerr=errors, ls="none", lw=0.9, **shown)
     ticks = [*(placed["x"] if len(placed) else []), *at]
     labels = [*(f"{x:g}" for x in placed["x"]), *other["level"]]
     axes.set_xticks(ticks, labels)
