@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from floatlens.cli.main import versions
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
@@ -145,7 +147,10 @@ def check_retriever(retriever: str | None, corpus: str | None) -> None:
 
 def started(out: Path | None, command: str, asked: dict[str, Any], resume: bool) -> RunFolder | None:
     """The run folder, if one was asked for."""
-    return RunFolder.create(out, {"command": command, "asked": asked}, resume=resume) if out else None
+    if out is None:
+        return None
+    about = {"command": command, "asked": asked, "versions": versions(), "machine": f"{os.cpu_count()} cores"}
+    return RunFolder.create(out, about, resume=resume)
 
 
 def loader(device: str | None, dtype: str) -> Any:

@@ -129,7 +129,8 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
     if row.condition != CLOSED:
         row.recall, row.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
     if row.condition == OPEN and not passages:
-        row.error = "the question has no passages"
+        retrieved = "answer_recall" in sample.meta
+        row.error = "no passage was retrieved for the question" if retrieved else "the question has no passages"
         return row, None
     try:
         if lens.tokenizer is None:
