@@ -52,9 +52,9 @@ def test_one_json_object_and_all_files(name, runs, run_command, tmp_path):
     for view in get(name).views:
         stem = name if view == get(name).views[0] else f"{name}-{view}"
         for ending in ("png", "svg", "pdf", "parquet"):
-            assert (tmp_path / "figures" / f"{stem}.{ending}").is_file()
+            assert (tmp_path / f"{stem}.{ending}").is_file()
     assert json.loads((tmp_path / "claims.json").read_text())["claims"] == found["results"]
-    assert set(pd.read_parquet(tmp_path / "findings" / f"{name}.parquet")["model"]) == {"mdm", "arm"}
+    assert set(pd.read_parquet(tmp_path / f"{name}-samples.parquet")["model"]) == {"mdm", "arm"}
 
 
 @pytest.mark.usefixtures("quick_pictures")
@@ -64,22 +64,29 @@ def test_the_verdict_is_shown_in_the_terminal(runs, run_command, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert "supported" in result.output and "sigma(k=2)" in result.output
-    cells = pd.read_parquet(tmp_path / "figures" / "drift.parquet")
+    cells = pd.read_parquet(tmp_path / "drift.parquet")
     assert set(cells["sample"]) == {"sample-3"} and set(cells["layer"]) == {0}
-    numbers = pd.read_parquet(tmp_path / "findings" / "drift.parquet")
+    numbers = pd.read_parquet(tmp_path / "drift-samples.parquet")
     assert set(numbers["layer"]) == set(range(6))  # the maps' layer does not narrow the numbers
+
+
+def test_samples_that_failed_are_spoken_of(runs, run_command, tmp_path, quick_pictures):
+    RunFolder.open(runs[1]).record_error("sample-9", "too long")
+    assert json.loads(run_command("heads", *runs, "--out", tmp_path, "--json").stdout)["failed"] == 1
+    assert "1 samples failed" in run_command("heads", *runs, "--out", tmp_path).output
 
 
 def test_results_go_to_the_run_when_no_place_is_named(runs, run_command):
     assert run_command("flow", runs[0]).exit_code == 0
-    assert (runs[0] / "figures" / "flow.png").is_file() and (runs[0] / "claims.json").is_file()
+    for name in ("figures/flow.png", "findings/flow.parquet", "claims.json"):
+        assert (runs[0] / name).is_file()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["vibes"], "no finding 'vibes'"),
-        (["drift", "--layer", "x"], "--layer x is not understood"),
+        (["drift", "--layer", "x"], "--layer 'x' is not understood"),
         (["drift", "--rule", "loud(3)"], "anchor rule 'loud"),
         (["drift", "--rule", "first", "--rule", "top(1)"], "one --rule"),
         (["heads", "--layer", "1"], "--layer means nothing to heads"),
@@ -92,11 +99,11 @@ def test_errors_name_the_thing_and_the_way_out(words, message, runs, run_command
 
 
 def test_a_run_without_traces_is_refused(tmp_path):
-    RunFolder.create(tmp_path / "run", {})
+    run = RunFolder.create(tmp_path / "run", {})
     with pytest.raises(FloatLensError, match="holds no traces"):
-        RunTraces([tmp_path / "run"])
+        RunTraces([run])
 
 
 def test_traces_are_opened_when_they_are_asked_for(runs):
-    traces = RunTraces(runs, limit=2)
+    traces = RunTraces([RunFolder.open(run) for run in runs], limit=2)
     assert len(traces) == 4 and traces[0].model == "mdm" and [t.model for t in traces[2:]] == ["arm", "arm"]

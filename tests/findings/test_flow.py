@@ -59,6 +59,12 @@ def test_the_answer_of_an_arm_counts_from_the_step_at_which_it_exists():
     assert np.isfinite(found["rollout"].values[0, answer]).all()
 
 
+def test_a_row_of_zeros_is_an_answer_that_is_not_there_yet():
+    trace, same = planted(diffusion=False), planted(diffusion=False)
+    same.data["flow"].values[:] = np.nan_to_num(same.data["flow"].values)
+    np.testing.assert_allclose(flow(trace)["rollout"], flow(same)["rollout"])
+
+
 def test_the_claim_needs_gold_at_more_than_one_place():
     swept = [planted(seed=i, gold=1 + i % 4, gold_pull=0.5) for i in range(8)]
     assert flow.claim(swept).verdict == "supported"

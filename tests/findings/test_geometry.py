@@ -92,17 +92,23 @@ def test_a_trace_without_scores_says_what_to_record():
 
 
 def test_maps_show_queries_and_keys_where_they_were_recorded():
-    trace = planted(diffusion=False, steps=3, layers=1)
+    """With a cache each position is recorded at the step that computed it; the map puts them together."""
+    trace = planted(diffusion=False, steps=3, layers=2)
     rng = np.random.default_rng(0)
-    steps, length = 3, trace.data.sizes["position"]
-    q, k = rng.standard_normal((steps, 1, 4, length, 8)), rng.standard_normal((steps, 1, 2, length, 8))
+    length = trace.data.sizes["position"]
+    q, k = rng.standard_normal((4, length, 8)), rng.standard_normal((2, length, 8))
+    computed_at = np.maximum(np.arange(length) - trace.prompt_length + 1, 0)
+    mine = computed_at == np.arange(3)[:, None]
+    cached = [np.where(mine[:, None, None, :, None], x, np.nan) for x in (q, k)]
     trace.data = trace.data.assign(
-        queries=(("step", "layer", "head", "position", "dim"), q),
-        keys=(("step", "layer", "kv_head", "position", "dim"), k),
-    )
-    cells = geometry.figure(trace, view="heatmap", layer=0, head=3, backend="none")
+        queries=(("step", "queries_layer", "head", "position", "dim"), cached[0]),
+        keys=(("step", "keys_layer", "kv_head", "position", "dim"), cached[1]),
+    ).assign_coords(queries_layer=[1], keys_layer=[1])
+    cells = geometry.figure(trace, view="heatmap", layer=1, head=3, backend="none")
     score = cells[cells["factor"] == "qk"].pivot(index="row", columns="position", values="value").to_numpy()
-    expected = q[-1, 0, 3] @ k[-1, 0, 1].T
-    seen = np.tril(np.ones_like(expected, bool))
-    np.testing.assert_allclose(score[seen], expected[seen])
+    known = computed_at < 3  # the last token is written, never read
+    seen = np.tril(np.ones_like(score, bool)) & known & known[:, None]
+    np.testing.assert_allclose(score[seen], (q[3] @ k[1].T)[seen])
     assert np.isnan(score[~seen]).all()
+    with pytest.raises(FloatLensError, match="queries of layer 0 were not recorded"):
+        geometry.figure(trace, view="heatmap", layer=0, head=3)

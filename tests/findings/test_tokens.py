@@ -1,5 +1,7 @@
 """Token kinds of anchors that were planted on known tokens."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,16 @@ def test_a_mask_is_a_mask_until_it_is_committed():
         assert (kinds[: committed[position] + 1, position] == "mask").all()
         assert (kinds[committed[position] + 1 :, position] != "mask").all()
     assert MASK in trace.strings(0) and MASK not in trace.strings()
+
+
+def test_masks_and_special_tokens_are_known_by_their_ids_whatever_they_look_like():
+    trace = planted()
+    names = json.loads(trace.data.attrs["vocabulary"])
+    mask, bos = (next(i for i, s in names.items() if s == text) for text in (MASK, "<|bos|>"))
+    trace.data.attrs["vocabulary"] = json.dumps(names | {mask: "blank", bos: "begin"})
+    trace.data.attrs["special_ids"] = json.dumps([int(mask), int(bos)])
+    kinds = kinds_by_step(trace)
+    assert kinds[0, 0] == "special" and (kinds[0, trace.prompt_length :] == "mask").all()
 
 
 def test_positions_that_do_not_exist_yet_have_no_kind():

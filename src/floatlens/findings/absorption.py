@@ -101,7 +101,7 @@ def figure(
         for axes, name in zip(grid.flat, rules, strict=False):
             for model in models:
                 part = data[(data["rule"] == name) & (data["model"] == model)]
-                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": model}
+                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                 draw.band(axes, part, **look)
             axes.set_title(name)
             axes.set_ylim(0, 100)

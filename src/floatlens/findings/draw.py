@@ -25,6 +25,7 @@ def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm:
     if norm is None:
         norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(values_ST, initial=0.0)), 1e-9))
     image = axes.imshow(np.ma.masked_invalid(values_ST), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
+    axes.autoscale(False)  # marks drawn over the map must not move it
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     for side in ("top", "right"):
@@ -33,15 +34,21 @@ def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm:
 
 
 def hatch_anchors(axes: Axes, anchors_ST: Array, *, colour: str = "#00a5a5") -> None:
-    """A hatched box over each run of steps in which a position is an anchor."""
+    """A hatched box over each run of steps in which a position is an anchor.
+
+    Where columns are narrower than the lines of a hatching, the box is drawn around the column and left clear.
+    """
+    points = axes.get_position().width * axes.figure.bbox.width / axes.figure.dpi * 72 / anchors_ST.shape[1]
+    narrow = points < 4
+    pad = 0.6 / points if narrow else 0.0
     boxes = []
     for position in np.flatnonzero(anchors_ST.any(axis=0)):
         padded = np.concatenate([[False], anchors_ST[:, position], [False]])
         starts, ends = np.flatnonzero(~padded[:-1] & padded[1:]), np.flatnonzero(padded[:-1] & ~padded[1:])
-        boxes += [Rectangle((position - 0.5, s - 0.5), 1.0, float(e - s)) for s, e in zip(starts, ends, strict=True)]
-    axes.add_collection(
-        PatchCollection(boxes, facecolor="none", edgecolor=colour, linewidth=0.7, hatch="//////", zorder=3)
-    )
+        left, width = position - 0.5 - pad, 1.0 + 2 * pad
+        boxes += [Rectangle((left, s - 0.5), width, float(e - s)) for s, e in zip(starts, ends, strict=True)]
+    look = {"linewidth": 0.5} if narrow else {"linewidth": 0.7, "hatch": "//////"}
+    axes.add_collection(PatchCollection(boxes, facecolor="none", edgecolor=colour, zorder=3, **look), autolim=False)
 
 
 def commit_front(axes: Axes, committed_at: Array, label: str = "commit") -> None:
@@ -106,7 +113,9 @@ def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: in
 def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.0, **line: Any) -> None:
     """A line of the table's `mean` along a column, with its `std` over samples as a band."""
     x, mean, std = part[along].to_numpy(), scale * part["mean"].to_numpy(), scale * part["std"].to_numpy()
-    axes.plot(x, mean, **line)
+    if len(x) > 16:
+        line["markersize"] = 2.0
+    axes.plot(x, mean, clip_on=False, zorder=3, **line)
     if np.nanmax(std, initial=0.0) > 0:
         axes.fill_between(x, mean - std, mean + std, color=line.get("color"), alpha=0.16, lw=0)
 

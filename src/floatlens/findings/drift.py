@@ -40,9 +40,9 @@ from floatlens.trace import Trace
 VIEWS = ("heatmap", "numbers")
 STILL = 0.1  # anchors that move lose more than one in ten from a step to the next; those that stay lose fewer
 LABELS = {
-    "turnover": "turnover per step (1 − Jaccard)",
+    "turnover": "turnover (1 − Jaccard)",
     "dwell": "dwell time (steps)",
-    "head_similarity": "step-to-step similarity\nof per-head patterns (cosine)",
+    "head_similarity": "similarity of heads'\npatterns, step to step (cosine)",
 }
 
 
@@ -178,7 +178,7 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
             _panel(grid[row, column], trace, layer, a_ST, anchors_ST, positions, last=row == rows - 1, figure=figure)
             if row == 0:
                 kind = "MDM" if trace.diffusion else "ARM"
-                grid[row, column].set_title(f"{trace.model} ({kind})", pad=14, weight="bold")
+                grid[row, column].set_title(f"{style.short(trace.model)} ({kind})", pad=14, weight="bold")
             if column:
                 grid[row, column].set_ylabel("")
         for column, model in enumerate(models):
@@ -186,7 +186,7 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
                 grid[row, column].set_axis_off()
         style.caption(
             figure,
-            f"Received attention (mean over heads and queries); hatched: anchors by {parse_rule(rule).id}; "
+            f"Received attention (mean over heads and queries); hatched or framed: anchors by {parse_rule(rule).id}; "
             "dots: where and when a token is committed; * gold document.",
         )
     return figure

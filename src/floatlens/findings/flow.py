@@ -56,6 +56,8 @@ def _measure_one(trace: Trace, step: int | None, residual: bool) -> xr.Dataset:
             raise FloatLensError(f"step {step} was not recorded; steps go from 0 to {int(flow['step'].values[-1])}")
         flow = flow.sel(step=[step])
     values_SLRR = flow.values.astype(np.float64)
+    absent_SR = np.nan_to_num(values_SLRR).sum(axis=(1, 3)) == 0  # a region without queries yet: an ARM's answer
+    values_SLRR = np.where(absent_SR[:, None, :, None] | absent_SR[:, None, None, :], np.nan, values_SLRR)
     rolled_SRR = np.array([rollout(one, residual=residual) for one in values_SLRR])
     regions = [str(r) for r in flow["region"].values]
     gold = [g for g in trace.gold if g in regions]
@@ -184,13 +186,13 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     models = models_of(measured)
     positions = sorted(set(data["gold_position"]))
     regions = ordered(list(dict.fromkeys(data["region"])))
-    norm = PowerNorm(0.5, 0.0, float(data.loc[data["region"] != data["region_to"], "flow"].max()))
     with style.sheet():
         width = max(3.4, min(style.WIDTH, 1.6 + 1.8 * len(positions)))
         side_length = (width - 1.6) / len(positions)
         figure = style.new_figure(0.5 + (side_length + 0.85) * len(models), width=width)
         grid = figure.subplots(len(models), len(positions), squeeze=False)
         for row, model in enumerate(models):
+            norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data[data["model"] == model]))
             for column, position in enumerate(positions):
                 axes = grid[row, column]
                 part = data[(data["model"] == model) & (data["gold_position"] == position)]
@@ -200,7 +202,7 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                 values = part.pivot(index="region", columns="region_to", values="flow").reindex(
                     index=regions, columns=regions
                 )
-                mesh = draw.attention_map(axes, values.values, norm=norm)
+                mesh = draw.attention_map(axes, 100 * values.to_numpy(), norm=norm)
                 places = np.arange(len(regions))
                 axes.set_xticks(places, labels=regions, rotation=90)
                 axes.set_yticks(places, labels=regions if column == 0 else [])
@@ -214,14 +216,24 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                     axes.set_title(
                         f"gold at {position}" if position > 0 else "no gold document", color=GOLD, weight="bold"
                     )
-            grid[row, 0].set_ylabel(f"{model}\nfrom")
+            grid[row, 0].set_ylabel(f"{style.short(model, 22)}\nfrom")
+            bar = figure.colorbar(mesh, ax=list(grid[row]), pad=0.01, aspect=16, extend="max")
+            bar.set_label("flow (% of the row)")
         for axes in grid[-1]:
             axes.set_xlabel("to")
-        bar = figure.colorbar(mesh, ax=grid, pad=0.01, aspect=30, extend="max")
-        bar.set_label("flow (share of the row)")
         how = "rollout with residual (A + I)/2" if measured.attrs["residual"] else "rollout without residual"
-        style.caption(figure, f"Region flow, {how}, mean over steps and samples; the gold document's column is framed.")
+        text = "mean over steps and samples; the gold document's column is framed. Each model has its own scale"
+        style.caption(figure, f"Region flow, {how}, {text}; flow to bos may lie beyond it.")
     return figure
+
+
+def largest_of_interest(data: pd.DataFrame) -> float:
+    """The top of the colour scale: the largest flow between different regions, not counting the pull of bos.
+
+    Through many causal layers nearly everything ends at bos; a scale up to it would show nothing else.
+    """
+    between = data[(data["region"] != data["region_to"]) & (data["region_to"] != "bos")]
+    return max(float(between["flow"].max()), 1e-6)
 
 
 def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure:
@@ -235,9 +247,9 @@ def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure
                 part = data[(data["model"] == model) & (data["to"] == target)]
                 look: dict[str, Any] = {"color": colours[target], "marker": markers[target], "label": f"to {target}"}
                 draw.band(axes, part, along, scale=100, **look)
-            axes.set(title=model, xlabel=along)
-            axes.set_ylim(bottom=0)
+            axes.set(title=style.short(model), xlabel=along)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        grid[0].set_ylim(bottom=0)
         grid[0].set_ylabel(f"flow from the {source} (%)")
         figure.legend(
             *grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(TARGETS), columnspacing=1.0

@@ -23,9 +23,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import parse_rule
+from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
 from floatlens.findings.numbers import layer_table
-from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile
+from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import (
     Array,
@@ -136,7 +137,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
         a_ST = profile(trace, number).values[:, 0]
         anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
         if full:
-            q, k = (trace.data[name].sel(layer=number, step=at).values for name in ("queries", "keys"))
+            q, k = (_until(trace, name, number, at) for name in ("queries", "keys"))
             maps = dict(zip(FACTORS, (m[head] for m in factors(q, k)), strict=True))
             if not trace.diffusion:
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
@@ -149,6 +150,19 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
             values = values_SHT.mean(axis=1) if head is None else values_SHT[:, head]
             found.append((number, name, "step", values, anchors_ST))
     return found
+
+
+def _until(trace: Trace, name: str, layer: int, step: int) -> Array:
+    """Queries or keys as they stand at a step; with a cache each position is recorded at the step that computed it."""
+    array = trace.data[name]
+    own = "layer" if "layer" in array.dims else f"{name}_layer"
+    if layer not in trace.data[own].values:
+        raise FloatLensError(f"{name} of layer {layer} were not recorded; recorded are {spell(trace.data[own].values)}")
+    found_SHTD = array.isel({own: list(trace.data[own].values).index(layer)}).sel(step=slice(None, step)).values
+    latest = np.full(found_SHTD.shape[1:], np.nan)
+    for one in found_SHTD:
+        latest = np.where(np.isfinite(one), one, latest)
+    return latest
 
 
 def _cells(trace: Trace, layer: int, name: str, rows: str, values: Array, anchors: Array) -> pd.DataFrame:
@@ -180,14 +194,16 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
             axes = grid[layers.index(layer), list(FACTORS).index(name)]
             lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
             if name == "qk_norm":
-                norm, cmap = Normalize(0.0, highest), style.SEQUENTIAL
+                middle = float(np.nanmedian(values))  # noise must not fill the scale
+                norm, cmap = Normalize(min(lowest, 0.8 * middle), max(highest, 1.2 * middle)), style.SEQUENTIAL
             else:
                 reach = max(-lowest, highest, 1e-9)
                 norm, cmap = TwoSlopeNorm(0.0, -reach, reach), style.DIVERGING
             mesh = draw.attention_map(axes, values, cmap=cmap, norm=norm)
             if rows == "step":
                 draw.hatch_anchors(axes, anchors)
-            draw.mark_columns(axes, anchors.any(axis=0))
+            else:
+                draw.mark_columns(axes, anchors.any(axis=0))
             draw.name_on_hover(axes, values, tokens, rows=rows)
             if layer == layers[0]:
                 axes.set_title(FACTORS[name], pad=10)
@@ -197,8 +213,9 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
                 axes.set_xlabel("key position" if rows == "query" else "position")
             figure.colorbar(mesh, ax=axes, pad=0.01, aspect=14).ax.tick_params(labelsize=6)
         which = "mean over heads" if head is None else f"head {head}"
+        marked = "framed" if maps[0][2] == "step" else "marked by triangles"
         style.caption(
-            figure, f"{trace.model}, {which}; anchors by {parse_rule(rule).id} hatched and marked ▾; scores unscaled."
+            figure, f"{style.short(trace.model)}, {which}; anchors by {parse_rule(rule).id} {marked}; scores unscaled."
         )
     return figure
 
@@ -223,7 +240,7 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
             upper.axhline(0, color=style.FAINT, lw=0.6)
             lower.axhline(1, color=style.FAINT, lw=0.6, ls="--")
             lower.set_ylim(bottom=0)
-            upper.set_title(model)
+            upper.set_title(style.short(model))
             lower.set_xlabel("layer")
             lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         grid[0, 0].set_ylabel("score of anchors minus others")
@@ -265,8 +282,14 @@ geometry = Finding(
 
 
 def group_mean(values: Array, group: Array) -> Array:
-    """Mean over the last axis of the members of a group; NaN for an empty one."""
-    return mean_over(np.where(group, values, np.nan), -1)
+    """Mean over the last axis of the members of a group; NaN for an empty one.
+
+    >>> group_mean(np.array([1.0, 3.0, np.nan]), np.array([True, True, False])).item()
+    2.0
+    """
+    total = np.einsum("...t,...t->...", np.nan_to_num(values), group.astype(values.dtype))
+    count = group.sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Array, Array, Array]:
@@ -279,7 +302,7 @@ def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Arr
     [1.0, 1.0, 0.0]
     """
     # a key of norm zero has no direction; its score is zero whatever the cosine
-    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm > 0)
+    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
     S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
     advantage = S[0] - S[1]
     cross = N[0] * C[1] - N[1] * C[0]
@@ -299,4 +322,4 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     queries = queries_HTD.astype(np.float64)
     score = queries @ keys_HTD.transpose(0, 2, 1)
     norm = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys_HTD, axis=-1)[:, None, :]
-    return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm > 0)
+    return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)

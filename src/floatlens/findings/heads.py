@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -90,10 +90,10 @@ def _measure_one(trace: Trace, top: float) -> xr.Dataset:
 
 def why_not(trace: Trace) -> str:
     """Why a sample says nothing about retrieval heads; empty when it does."""
-    if any(name not in trace.data for name in ("evidence_hit", "evidence_mass", "evidence_count")):
-        return "evidence was not recorded"
     if not trace.gold:
         return "no gold document is named"
+    if any(name not in trace.data for name in ("evidence_hit", "evidence_mass", "evidence_count")):
+        return "evidence was not recorded"
     if trace.answers:
         spans = {r.name: r for r in trace.regions}
         strings = trace.strings()
@@ -220,15 +220,17 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                 axes = grid[row, column]
                 part = data[(data["model"] == model) & (data["score"] == name)]
                 if part.empty:
-                    axes.text(0.5, 0.5, "no usable sample", ha="center", transform=axes.transAxes)
+                    axes.text(0.5, 0.5, "nothing recorded", ha="center", transform=axes.transAxes)
                     axes.set_axis_off()
                 else:
                     values = part.pivot(index="layer", columns="head", values="value")
-                    mesh = draw.attention_map(axes, values.to_numpy(), norm=Normalize(0, 1))
+                    mesh = draw.attention_map(
+                        axes, values.to_numpy(), norm=Normalize(0, 1) if name == "hit" else PowerNorm(0.5, 0, 1)
+                    )
                     axes.set_xlabel("head")
                     draw.name_rows(axes, values.index.tolist())
                     figure.colorbar(mesh, ax=axes, pad=0.02, aspect=18)
-                axes.set_title(f"{model}: {SCORES[name]}" if row == 0 else SCORES[name])
+                axes.set_title(f"{style.short(model)}\n{SCORES[name]}" if row == 0 else SCORES[name])
             grid[row, 0].set_ylabel("layer")
         style.caption(figure, f"Mean over samples. {_note(measured)}")
     return figure
@@ -243,7 +245,7 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
             part = data[data["model"] == model]
             axes.bar(part["layer"], part["above_0.1"], color=style.COLOURS[5], label="score above 0.1")
             axes.bar(part["layer"], part["above_0.5"], color=style.COLOURS[0], label="above 0.5")
-            axes.set(title=model, xlabel="layer")
+            axes.set(title=style.short(model), xlabel="layer")
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         most = int(data["heads"].max())

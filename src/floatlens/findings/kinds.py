@@ -49,7 +49,7 @@ FUNCTION_WORDS = frozenset(
 )
 _SPECIAL = re.compile(
     r"<[|｜].*[|｜]>|</?s>|<(?:bos|eos|pad|unk|mask|sep|cls|s|start_of_turn|end_of_turn|start_of_image|end_of_text)>"
-    r"|\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS|INST|/INST|gMASK|unused\d+)\]|<(?:unused|extra_id_|reserved)_?\d+>|<\d+>|<<?/?SYS>?>",
+    r"|\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS|INST|/INST|gMASK|unused\d+)\]|<(?:unused|extra_id_|reserved)_?\d+>|<<?/?SYS>?>",
     re.DOTALL,
 )
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -49,7 +49,7 @@ def layer_lines(measured: xr.Dataset, names: Mapping[str, str], *, backend: str)
         for axes, (name, label) in zip(grid, names.items(), strict=True):
             for model in models:
                 part = table[(table["number"] == name) & (table["model"] == model)]
-                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": model}
+                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                 draw.band(axes, part, **look)
             axes.set(xlabel="layer", ylabel=label)
             axes.set_ylim(bottom=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -66,7 +66,8 @@ def newest_rows(profile_SLT: Array) -> Array:
     """Attention of the newest query at each step of an autoregressive model, from running column means.
 
     A step of a causal model adds one row to the attention matrix and leaves the others, so the column sums of two
-    steps differ by that row: n_s·a_s − n_{s−1}·a_{s−1}. The first step has no earlier one and is left out.
+    steps differ by that row: n_s·a_s − n_{s−1}·a_{s−1}. The first step has no earlier one and is left out. Where steps
+    in between were not recorded it is the mean of the rows that were added.
 
     >>> rows = np.array([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]])
     >>> a = np.array([[rows[:2].sum(0)[0] / 2, rows[:2].sum(0)[1] / 2, np.nan], rows.mean(0)])
@@ -74,19 +75,20 @@ def newest_rows(profile_SLT: Array) -> Array:
     array([0.2, 0.2, 0.6])
     """
     there = np.isfinite(profile_SLT)
-    sums = np.where(there, profile_SLT, 0.0).astype(np.float64) * there.sum(-1, keepdims=True)
-    rows = np.diff(sums, axis=0)
+    count = there.sum(axis=-1, keepdims=True)
+    sums = np.where(there, profile_SLT, 0.0).astype(np.float64) * count
+    rows = np.diff(sums, axis=0) / np.maximum(np.diff(count, axis=0), 1)
     return np.where(there[1:], rows, np.nan)
 
 
-def spell(numbers: Sequence[int]) -> str:
+def spell(numbers: Iterable[int]) -> str:
     """A list of numbers as a person writes it.
 
     >>> spell([0, 1, 2, 5])
     '0-2, 5'
     """
     runs: list[list[int]] = []
-    for n in numbers:
+    for n in map(int, numbers):
         if runs and n == runs[-1][-1] + 1:
             runs[-1].append(n)
         else:

@@ -6,6 +6,7 @@ Categorical colours are those of Okabe and Ito; maps are perceptually uniform (s
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +75,8 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 def caption(figure: Figure, text: str) -> None:
     """Model, rule and what is drawn, under the figure: it stays with the picture wherever the picture goes."""
-    figure.supxlabel(text, fontsize=6.5, color="#555555", x=0.01, ha="left")
+    lines = textwrap.fill(text, int(figure.get_figwidth() * 21))
+    figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
 
 
 def colour_of(names: Sequence[str]) -> dict[str, str]:
@@ -89,6 +91,16 @@ def colour_of(names: Sequence[str]) -> dict[str, str]:
 def marker_of(names: Sequence[str]) -> dict[str, str]:
     """A marker for each name, so that lines differ without colour too."""
     return {name: MARKERS[place % len(MARKERS)] for place, name in enumerate(names)}
+
+
+def short(model: str, width: int = 26) -> str:
+    """A model's name as it fits over a panel: the end of a path or hub id, without a file's ending.
+
+    >>> short("GSAI-ML/LLaDA-8B-Instruct"), short("/models/a/SmolLM2-135M-Instruct.Q4_1.gguf")
+    ('LLaDA-8B-Instruct', 'SmolLM2-135M-Instruct.Q4_1')
+    """
+    name = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
+    return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def check_backend(backend: str) -> None:

@@ -6,6 +6,8 @@ is the share of each kind among anchors, by number and by attention, layer by la
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -87,21 +89,37 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
     """Kind of the token at each step and position (object array), empty where there is none.
 
     The finished text is classified as a whole, since a word's kind depends on its pieces and neighbours; a token that
-    is still another at a step (a mask, or one that is revised) is classified by itself.
+    is still another at a step (a mask, or one that is revised) is classified by itself. Special tokens and the mask are
+    known by their ids where the trace has them, whatever they look like.
     """
     ids_ST, final = trace.data["tokens"].values, trace.final_tokens
     ask = classifier or (lambda tokens: classify(tokens, template_positions(trace)))
     strings = trace.strings()
+    if all(re.fullmatch(r"<\d+>", s) for s in strings):  # ids in place of strings: nothing to classify
+        sample = trace.data.attrs.get("sample_id") or trace.model
+        raise FloatLensError(f"the trace of {sample!r} holds no token strings; trace it with the model's tokenizer")
     last = np.array(_checked(ask(strings), strings), dtype=object)
     found = np.broadcast_to(last, ids_ST.shape).copy()
-    found[ids_ST < 0] = ""
     differs = (ids_ST != final) & (ids_ST >= 0)
     for token in np.unique(ids_ST[differs]):
         where = differs & (ids_ST == token)
         step, position = (int(x[0]) for x in np.nonzero(where))
         text = trace.strings(int(trace.data["step"].values[step]))[position]
         found[where] = (classifier or classify)([text])[0]
+    if classifier is None:
+        special = json.loads(trace.data.attrs.get("special_ids", "[]"))
+        found[np.isin(ids_ST, special) & (found != "mask")] = "special"
+        found[np.isin(ids_ST, mask_ids(trace))] = "mask"
+    found[ids_ST < 0] = ""
     return found
+
+
+def mask_ids(trace: Trace) -> list[int]:
+    """The id of an MDM's mask token: the one that stands at all positions that are still to be written at the start."""
+    first = trace.data["step"].values[0]
+    open_T = trace.data["committed_at"].values >= first
+    ids = np.unique(trace.data["tokens"].values[0][open_T])
+    return [int(ids[0])] if trace.diffusion and open_T.sum() > 1 and len(ids) == 1 else []
 
 
 def template_positions(trace: Trace) -> list[bool]:
@@ -185,7 +203,7 @@ def figure(
             step = max(1, -(-len(layers) // 8))
             ticks = [int(n) for n in layers[::step]]
             axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
-            axes.set(title=model, xlabel="layer", ylim=(0, 100))
+            axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
         grid[0].set_ylabel("anchor mass by kind (%)")
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
