@@ -106,7 +106,7 @@ def memory() -> list[dict[str, Any]]:
             for way in ("plain", "trace")
         }
         matrix = 8 * length**2 * 4 / 2**20
-        rows.append({"positions": length, **peaks, "one layer's matrices": matrix})
+        rows.append({"positions": length, **peaks, "matrices": matrix})
     return rows
 
 
@@ -123,9 +123,7 @@ def main() -> None:
     elif options.memory:
         print("MiB above the start        plain    trace   one layer's matrices would be")
         for row in rows:
-            print(
-                f"{row['positions']:>9} positions {row['plain']:>11.0f} {row['trace']:>8.0f} {row['one layer' + chr(39) + 's matrices']:>10.0f}"
-            )
+            print(f"{row['positions']:>9} positions {row['plain']:>11.0f} {row['trace']:>8.0f} {row['matrices']:>10.0f}")
     else:
         print("CPU seconds                    plain    trace    naive   trace/plain  naive/plain  target")
         for row in rows:

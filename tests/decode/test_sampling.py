@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_every_position_is_committed_once_all_steps_are_done(lenses: dict[str, f
         steps = list(lens.steps(batch, settings))
         committed = torch.stack([step.committed_BT for step in steps]).sum(0)
         assert (committed[:, 8:] >= 1).all() and not committed[:, :8].any()
-        for before, after in zip(steps, steps[1:], strict=False):
+        for before, after in pairwise(steps):
             assert before.after_BT.equal(after.tokens_BT)
 
 
