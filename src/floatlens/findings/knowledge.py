@@ -117,7 +117,8 @@ def figure(
             lowest = grid[(len(sets) - 1 - column) // columns, column]
             lowest.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
             lowest.tick_params(labelbottom=True)
-        style.caption(drawn, "Hollow: without passages; filled: with; lines: 95 % intervals over questions; at the right: gain in points.")
+        about = "Hollow: without passages; filled: with; lines: 95 % intervals over questions; right: gain in points."
+        style.caption(drawn, about)
     return drawn
 
 
