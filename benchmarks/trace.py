@@ -123,7 +123,9 @@ def main() -> None:
     elif options.memory:
         print("MiB above the start        plain    trace   one layer's matrices would be")
         for row in rows:
-            print(f"{row['positions']:>9} positions {row['plain']:>11.0f} {row['trace']:>8.0f} {row['matrices']:>10.0f}")
+            print(
+                f"{row['positions']:>9} positions {row['plain']:>11.0f} {row['trace']:>8.0f} {row['matrices']:>10.0f}"
+            )
     else:
         print("CPU seconds                    plain    trace    naive   trace/plain  naive/plain  target")
         for row in rows:

@@ -159,4 +159,6 @@ def claim(
     )
 
 
-knowledge = Finding("knowledge", paper="Table 1", measure=measure, figure=figure, claims=(claim,), views=VIEWS)
+knowledge = Finding(
+    "knowledge", paper="Table 1", measure=measure, figure=figure, claims=(claim,), views=VIEWS, reads="answers"
+)

@@ -252,5 +252,11 @@ def _absent(stress: str, claim: str, statistic: str, reason: str = "", models: t
 
 
 stress = Finding(
-    "stress", paper="robustness", measure=measure, figure=figure, claims=(noise_claim, position_claim), views=VIEWS
+    "stress",
+    paper="robustness",
+    measure=measure,
+    figure=figure,
+    claims=(noise_claim, position_claim),
+    views=VIEWS,
+    reads="answers",
 )

@@ -113,9 +113,7 @@ def restated(draw: random.Random, split: str, count: int, how: str) -> Row:
                 spans.append((len(text), len(text) + len(fact.object)))
             text += fact.object + after
     encoded = shared().encode(text)
-    roles = [
-        ANSWER if any(start < b and end > a for a, b in spans) else CONTEXT_ROLE for start, end in encoded.offsets
-    ]
+    roles = [ANSWER if any(start < b and end > a for a, b in spans) else CONTEXT_ROLE for start, end in encoded.offsets]
     return encoded.ids, roles
 
 
