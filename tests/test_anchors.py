@@ -51,7 +51,9 @@ def test_absent_positions_change_nothing(raw: np.ndarray, absent: int) -> None:
         assert not found[12:].any()
 
 
-@pytest.mark.parametrize("rule", ["sigmoid(3)", "sigma(x)", "sigma(k=)", "top(0)", "top(1.5)", "sigma(3, 4)", "", "first(2)"])
+@pytest.mark.parametrize(
+    "rule", ["sigmoid(3)", "sigma(x)", "sigma(k=)", "top(0)", "top(1.5)", "sigma(3, 4)", "", "first(2)"]
+)
 def test_an_unknown_rule_is_named(rule: str) -> None:
     with pytest.raises(FloatLensError, match="anchor rule"):
         parse_rule(rule)

@@ -25,7 +25,11 @@ def paper_file(path: Path, steps: int = 3, layers: int = 2, length: int = 6) -> 
         | {f"layer_{n}_attention_avg": stochastic(length, length) for n in range(layers)}
         for s in range(steps)
     ]
-    fields: dict[str, Any] = {"step_attention_data": np.array(data, dtype=object), "input_length": 4, "num_generated_tokens": 2}
+    fields: dict[str, Any] = {
+        "step_attention_data": np.array(data, dtype=object),
+        "input_length": 4,
+        "num_generated_tokens": 2,
+    }
     fields |= {"question": np.array("why?"), "gold_answer": np.array(["because"], dtype=object)}
     np.savez(path, **fields)
     return {"steps": data, **fields}
@@ -51,7 +55,10 @@ def test_full_matrices_become_one_step_with_the_right_key_heads(name: str, tmp_p
     fields = {"input_length": arrays["input_length"]}
     for n, heads in enumerate(arrays["attention_heads"]):
         fields |= {f"layer_{n}_full_attention": heads.mean(0), f"layer_{n}_full_attention_heads": heads}
-        fields |= {f"layer_{n}_query_states": arrays["query_states"][n], f"layer_{n}_key_states": arrays["key_states"][n]}
+        fields |= {
+            f"layer_{n}_query_states": arrays["query_states"][n],
+            f"layer_{n}_key_states": arrays["key_states"][n],
+        }
     np.savez(tmp_path / "full.npz", **fields)
     trace = import_npz(tmp_path / "full.npz")
     np.testing.assert_allclose(trace.data["received"][0], arrays["attention_heads"].mean(-2), atol=1e-6)

@@ -27,7 +27,9 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> floatlens.Lens:
 
 @pytest.fixture(scope="module")
 def trace(lens: floatlens.Lens) -> Trace:
-    prompt = Prompt("hi", [1, 5, 9, 13, 17], [Region("query", 1, 3), Region("doc1", 3, 5)], question="<b>why?</b>", gold=[0])
+    prompt = Prompt(
+        "hi", [1, 5, 9, 13, 17], [Region("query", 1, 3), Region("doc1", 3, 5)], question="<b>why?</b>", gold=[0]
+    )
     return lens.trace(prompt, max_new_tokens=4, sample_id="a/b")
 
 
@@ -112,7 +114,9 @@ def test_the_running_mean_equals_one_pass_over_the_whole_sequence(causal: floatl
 
 def test_only_what_was_asked_for_is_kept(lens: floatlens.Lens) -> None:
     whole = lens.trace([4, 5, 6], max_new_tokens=4)
-    part = lens.trace([4, 5, 6], max_new_tokens=4, layers=[0, 2], heads=[1], record_steps=[1, 3], record=["received", "value_norm"])
+    part = lens.trace(
+        [4, 5, 6], max_new_tokens=4, layers=[0, 2], heads=[1], record_steps=[1, 3], record=["received", "value_norm"]
+    )
     assert part.data["received"].shape == (2, 2, 1, 7) and "entropy" not in part.data
     wanted = whole.data["received"].sel(step=[1, 3], layer=[0, 2], head=[1])
     xr.testing.assert_allclose(part.data["received"].drop_attrs(), wanted.drop_attrs(), atol=1e-6)
@@ -175,7 +179,9 @@ def test_evidence_finds_a_head_that_copies(lens: floatlens.Lens) -> None:
         if not places:
             continue
         rows = trace.data["attention"].values[step][:, :, places]
-        np.testing.assert_allclose(trace.data["evidence_mass"].values[step], rows[..., 1:58].sum(-1).mean(-1), atol=1e-5)
+        np.testing.assert_allclose(
+            trace.data["evidence_mass"].values[step], rows[..., 1:58].sum(-1).mean(-1), atol=1e-5
+        )
         top = rows.argmax(-1)
         hit = (top >= 1) & (top < 58) & (tokens[top] == trace.final_tokens[places])
         np.testing.assert_allclose(trace.data["evidence_hit"].values[step], hit.mean(-1), atol=1e-6)

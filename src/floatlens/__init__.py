@@ -13,6 +13,12 @@ from floatlens.version import __version__
 
 if TYPE_CHECKING:
     from floatlens.anchors import parse_rule
+    from floatlens.findings.absorption import absorption
+    from floatlens.findings.drift import drift
+    from floatlens.findings.flow import flow
+    from floatlens.findings.geometry import geometry
+    from floatlens.findings.heads import heads
+    from floatlens.findings.tokens import tokens
     from floatlens.lens import Generation, Lens, load
     from floatlens.npz import import_npz
     from floatlens.observe.functions import observe
@@ -32,11 +38,17 @@ _PLACES = {
     "Sample": "floatlens.tasks.sample",
     "Statistic": "floatlens.observe.statistic",
     "Trace": "floatlens.trace",
+    "absorption": "floatlens.findings.absorption",
+    "drift": "floatlens.findings.drift",
+    "flow": "floatlens.findings.flow",
+    "geometry": "floatlens.findings.geometry",
+    "heads": "floatlens.findings.heads",
     "import_npz": "floatlens.npz",
     "load": "floatlens.lens",
     "observe": "floatlens.observe",
     "parse_rule": "floatlens.anchors",
     "register": "floatlens.observe.registry",
+    "tokens": "floatlens.findings.tokens",
 }
 
 __all__ = [
@@ -50,11 +62,17 @@ __all__ = [
     "Statistic",
     "Trace",
     "__version__",
+    "absorption",
+    "drift",
+    "flow",
+    "geometry",
+    "heads",
     "import_npz",
     "load",
     "observe",
     "parse_rule",
     "register",
+    "tokens",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,12 @@ from tests.models import checkpoints
 PROMPTS = [[1, 5, 9, 13, 17, 21, 25, 29], [1, 8, 3, 40], [7, 7, 50, 2, 19, 33]]
 SETTINGS = {
     "llada": [{}, {"temperature": 0.8}, {"remasking": "random"}, {"block_length": 4, "steps": 4, "cfg_scale": 1.5}],
-    "dream": [{}, {"alg": "origin"}, {"temperature": 0.7, "top_p": 0.9}, {"alg": "topk_margin", "alg_temp": 0.5, "top_k": 20}],
+    "dream": [
+        {},
+        {"alg": "origin"},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"alg": "topk_margin", "alg_temp": 0.5, "top_k": 20},
+    ],
     "causal": [{}, {"temperature": 0.9, "top_k": 12}, {"temperature": 0.9, "top_p": 0.8}],
 }
 CASES = [(family, settings) for family, all_settings in SETTINGS.items() for settings in all_settings]
@@ -33,7 +39,9 @@ def lenses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, floatlens.Lens
 
 
 @pytest.mark.parametrize(("family", "settings"), CASES)
-def test_a_batch_writes_what_its_rows_write_alone(lenses: dict[str, floatlens.Lens], family: str, settings: dict) -> None:
+def test_a_batch_writes_what_its_rows_write_alone(
+    lenses: dict[str, floatlens.Lens], family: str, settings: dict
+) -> None:
     lens = lenses[family]
     together = lens.generate(PROMPTS, max_new_tokens=8, seed=3, **settings)
     alone = [lens.generate([ids], max_new_tokens=8, seed=3, **settings)[0] for ids in PROMPTS]
@@ -44,7 +52,9 @@ def test_a_batch_writes_what_its_rows_write_alone(lenses: dict[str, floatlens.Le
 
 
 @pytest.mark.parametrize(("family", "settings"), [case for case in CASES if case[1]])
-def test_a_seed_repeats_a_run_and_another_does_not(lenses: dict[str, floatlens.Lens], family: str, settings: dict) -> None:
+def test_a_seed_repeats_a_run_and_another_does_not(
+    lenses: dict[str, floatlens.Lens], family: str, settings: dict
+) -> None:
     lens = lenses[family]
     first, again = (lens.generate(PROMPTS, max_new_tokens=8, seed=5, **settings) for _ in range(2))
     assert first == again or str(first) == str(again)
@@ -61,7 +71,9 @@ def test_greedy_decoding_equals_that_of_transformers(lenses: dict[str, floatlens
         assert lens.generate([ids], max_new_tokens=8)[0].ids == wanted
 
 
-def test_each_diffusion_step_is_one_forward_pass(lenses: dict[str, floatlens.Lens], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_diffusion_step_is_one_forward_pass(
+    lenses: dict[str, floatlens.Lens], monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
     whole = Network.logits
     monkeypatch.setattr(Network, "logits", lambda self, ids, *rest: calls.append(ids.shape) or whole(self, ids, *rest))
@@ -77,7 +89,7 @@ def test_every_position_is_committed_once_all_steps_are_done(lenses: dict[str, f
         steps = list(lens.steps(batch, settings))
         committed = torch.stack([step.committed_BT for step in steps]).sum(0)
         assert (committed[:, 8:] >= 1).all() and not committed[:, :8].any()
-        for before, after in zip(steps, steps[1:], strict=False):
+        for before, after in pairwise(steps):
             assert before.after_BT.equal(after.tokens_BT)
 
 

@@ -43,14 +43,20 @@ NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma2Config",
         SIZES | {"head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
     ),
-    "gpt2": ("GPT2Config", {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, "eos_token_id": 2}),
+    "gpt2": (
+        "GPT2Config",
+        {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, "eos_token_id": 2},
+    ),
     "gpt-oss-sinks": (
         "GptOssConfig",
         SIZES | {"head_dim": 8, "sliding_window": 6, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
     "bert": ("BertConfig", ABSOLUTE),
     "roberta": ("RobertaConfig", ABSOLUTE | {"pad_token_id": 1}),
-    "modernbert": ("ModernBertConfig", ABSOLUTE | {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0}),
+    "modernbert": (
+        "ModernBertConfig",
+        ABSOLUTE | {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
+    ),
 }
 MASKED = ("bert", "roberta", "modernbert")
 
@@ -138,18 +144,21 @@ def llada(
     inner = 3 * width // 2
     shapes = {"q_proj": (width, width), "k_proj": (width, width), "v_proj": (width, width), "attn_out": (width, width)}
     shapes |= {"ff_proj": (inner, width), "up_proj": (inner, width), "ff_out": (width, inner)}
-    tensors = {"model.transformer.wte.weight": torch.randn(vocab, width), "model.transformer.ln_f.weight": torch.ones(width)}
+    tensors = {
+        "model.transformer.wte.weight": torch.randn(vocab, width),
+        "model.transformer.ln_f.weight": torch.ones(width),
+    }
     if not tied:
         tensors["model.transformer.ff_out.weight"] = torch.randn(vocab, width)
     for layer in range(layers):
         block = f"model.transformer.blocks.{layer}."
-        tensors |= {f"{block}{name}.weight": torch.randn(shape) * 0.3 for name, shape in shapes.items()}
+        tensors |= {f"{block}{name}.weight": torch.randn(shape) * 1.7 * width**-0.5 for name, shape in shapes.items()}
         tensors |= {f"{block}{name}.weight": torch.ones(width) for name in ("attn_norm", "ff_norm")}
     config = {
         "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": width, "n_layers": layers, "n_heads": heads,
         "n_kv_heads": heads, "mlp_hidden_size": inner, "vocab_size": vocab, "embedding_size": vocab, "rms_norm_eps": 1e-5,
-        "rope_theta": 5e5, "max_sequence_length": context, "weight_tying": tied, "mask_token_id": vocab - 1, "eos_token_id": 2,
-        "pad_token_id": 2, "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig"}, "block_type": "llama",
+        "rope_theta": 5e5, "max_sequence_length": context, "weight_tying": tied, "mask_token_id": vocab - 1,
+        "eos_token_id": 2, "pad_token_id": 2, "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig"}, "block_type": "llama",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     names = sorted(tensors)

@@ -97,7 +97,10 @@ def test_dreams_tokenizer_is_read_by_the_native_class(tmp_path: Path) -> None:
     letters = {letter: i for i, letter in enumerate("abcdefgh")} | {"Ġ": 8, "ab": 9, "<|endoftext|>": 10}
     (tmp_path / "vocab.json").write_text(json.dumps(letters))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
-    tokens = {"tokenizer_class": "DreamTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]}}
+    tokens = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens | {"eos_token": "<|endoftext|>"}))
     tokenizer = floatlens.load(str(tmp_path)).tokenizer
     assert tokenizer is not None and tokenizer("abc")["input_ids"] == [9, 2]

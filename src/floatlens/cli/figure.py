@@ -20,7 +20,10 @@ COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="FINDING", help="drift, absorption, geometry, tokens, heads or flow.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress."),
+    ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are put together.")],
     out: Annotated[Path | None, typer.Option(help="Folder for all files; default: inside the first run.")] = None,
     layer: Annotated[list[str] | None, typer.Option(help="Layers to show, such as 0,4-7, or average.")] = None,
@@ -52,8 +55,10 @@ def command(
     asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
     given = {key: value for key, value in asked.items() if value is not None}
     settings = _accepted(finding, "figure", given)
+    traces: Any = [folder.path for folder in folders]
     with bar("traces") as watch:
-        traces = RunTraces(folders, limit, lambda count: watch(name, count))
+        if finding.reads == "traces":
+            traces = RunTraces(folders, limit, lambda count: watch(name, count))
         measured = finding.measure(traces, **_accepted(finding, "measure", given))
     target = out or folders[0].path
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)

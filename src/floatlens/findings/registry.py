@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import xarray as xr
 
@@ -14,14 +14,14 @@ from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Traces, is_measured, models_of
 from floatlens.findings.verdict import Verdict
 
-NAMES = ("drift", "absorption", "geometry", "tokens", "heads", "flow")
+NAMES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress")
 
 
 class Finding:
     """One result of the paper: its measurement, its figure and its claims.
 
     Calling it measures: `fl.drift(trace)` is `fl.drift.measure(trace)`. `views` are the figures it can draw; all but
-    those in `maps` can be drawn from what `measure` returned as well as from traces.
+    those in `maps` can be drawn from what `measure` returned as well as from traces. `reads` says what of a run it measures.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Finding:
         claims: Sequence[Callable[..., Verdict]],
         views: Sequence[str],
         maps: Sequence[str] = (),
+        reads: Literal["traces", "answers"] = "traces",
     ) -> None:
         self.name = name
         self.paper = paper
@@ -41,6 +42,7 @@ class Finding:
         self.figure = figure
         self.views = tuple(views)
         self.maps = frozenset(maps)
+        self.reads = reads
         self._claims = tuple(claims)
         functools.update_wrapper(self, measure)
 
