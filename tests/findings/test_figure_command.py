@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import typer
 from matplotlib.figure import Figure
-from planted import planted, wandering
+from planted import TRACED, planted, wandering
 from typer.testing import CliRunner
 
 from floatlens.cli.figure import RunTraces, command
 from floatlens.errors import FloatLensError
-from floatlens.findings.registry import NAMES, get
+from floatlens.findings.registry import get
 from floatlens.runs.folder import RunFolder
 
 
@@ -43,7 +43,7 @@ def quick_pictures(monkeypatch):
 
 
 @pytest.mark.usefixtures("quick_pictures")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRACED)
 def test_one_json_object_and_all_files(name, runs, run_command, tmp_path):
     result = run_command(name, *runs, "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.output

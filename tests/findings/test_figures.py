@@ -5,13 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from planted import planted, wandering
+from planted import TRACED, planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
-from floatlens.findings.registry import NAMES, get
+from floatlens.findings.registry import get
 
-VIEWS = [(name, view) for name in NAMES for view in get(name).views]
+VIEWS = [(name, view) for name in TRACED for view in get(name).views]
 
 
 @pytest.fixture(scope="module")

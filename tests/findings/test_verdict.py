@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from planted import planted, wandering
+from planted import TRACED, planted, wandering
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.registry import NAMES, get
+from floatlens.findings.registry import get
 from floatlens.findings.samples import per_sample, pick
 from floatlens.findings.verdict import (
     Verdict,
@@ -74,7 +74,7 @@ def test_every_finding_answers_with_verdicts_that_carry_everything():
     traces = [planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3) for i in range(5)]
     traces += [planted(seed=i, diffusion=False, model="arm", gold=1 + i % 3) for i in range(5)]
     texts = set()
-    for name in NAMES:
+    for name in TRACED:
         finding = get(name)
         for verdict in finding.claims(traces):
             assert verdict.verdict in ("supported", "not supported", "inconclusive")

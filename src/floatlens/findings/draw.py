@@ -71,7 +71,7 @@ def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequenc
         for edge in (start, end):
             if 0 < edge < width:
                 axes.axvline(edge - 0.5, color=FAINT, lw=0.4, ls=":", zorder=2)
-        if (end - start) / width * axes.bbox.width / axes.figure.dpi * 72 > 3.6 * len(region.name):
+        if (end - start) / width * axes.bbox.width / axes.figure.dpi * 72 > 4.4 * len(region.name):
             is_gold = region.name in gold
             text = f"{region.name}*" if is_gold else region.name
             weight = "bold" if is_gold else "normal"

@@ -251,7 +251,7 @@ def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Arr
     """
     totals = []
     for weight_SLT in (anchors_SLT.astype(np.float64), mass_SLT.astype(np.float64)):
-        sums = np.einsum("slt,kst->lk", weight_SLT, one_hot_KST.astype(np.float64), optimize=True)
+        sums = (weight_SLT @ one_hot_KST.transpose(1, 2, 0).astype(np.float64)).sum(axis=0)
         total = sums.sum(axis=1, keepdims=True)
         totals.append(np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan))
     return totals[0], totals[1]
