@@ -31,7 +31,14 @@ def test_an_anchor_that_moves_every_other_step_turns_over_half_the_time():
 
 def test_one_planted_sink_does_not_move():
     found = drift(planted(diffusion=False, anchors=lambda step, layer: {0: 0.6}))
-    for name in ("turnover", "turnover_newest", "turnover_total", "anchor_slope", "top_variance_steps"):
+    for name in (
+        "turnover",
+        "top_turnover",
+        "top_turnover_newest",
+        "turnover_total",
+        "anchor_slope",
+        "top_variance_steps",
+    ):
         np.testing.assert_allclose(found[name], 0.0, atol=1e-6)
     np.testing.assert_allclose(found["dwell"], 12.0)
 
@@ -69,6 +76,20 @@ def test_the_newest_row_is_recovered_from_running_means():
     rows = newest_rows(means)
     for step, query in enumerate(range(5, 8)):
         np.testing.assert_allclose(rows[step, 0, : query + 1], matrix[query, : query + 1], atol=1e-12)
+
+
+def test_steps_that_were_left_out_count():
+    whole = planted(anchors=wandering(speed=2), steps=9)
+    part = planted(anchors=wandering(speed=2), steps=9)
+    part.data = part.data.isel(step=[0, 4, 8])
+    np.testing.assert_allclose(drift(part)["anchor_slope"], 2.0, atol=1e-5)
+    np.testing.assert_allclose(drift(part)["anchor_shift"], drift(whole)["anchor_shift"], atol=1e-6)
+
+
+def test_rounded_running_means_do_not_give_rows():
+    trace = planted(diffusion=False)
+    trace.data = trace.data.assign(received=trace.data["received"].astype(np.float16))
+    assert drift(trace)["top_turnover_newest"].isnull().all()
 
 
 def test_distances_and_slopes_by_hand():

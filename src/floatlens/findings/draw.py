@@ -51,21 +51,12 @@ def hatch_anchors(axes: Axes, anchors_ST: Array, *, colour: str = "#00a5a5") -> 
     axes.add_collection(PatchCollection(boxes, facecolor="none", edgecolor=colour, zorder=3, **look), autolim=False)
 
 
-def commit_front(axes: Axes, committed_at: Array, label: str = "commit") -> None:
-    """Where and when each position receives its final token."""
+def commit_front(axes: Axes, committed_at: Array, steps: Array) -> None:
+    """Where and when each position receives its final token; between rows where steps were left out."""
     positions = np.flatnonzero(committed_at >= 0)
-    axes.plot(
-        positions,
-        committed_at[positions],
-        ls="none",
-        marker="o",
-        ms=2.2,
-        mfc="white",
-        mec=INK,
-        mew=0.5,
-        zorder=4,
-        label=label,
-    )
+    rows = np.interp(committed_at[positions], steps, np.arange(len(steps)))
+    look: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 2.2, "mfc": "white", "mec": INK, "mew": 0.5}
+    axes.plot(positions, rows, zorder=4, **look)
 
 
 def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequence[str] = ()) -> None:
