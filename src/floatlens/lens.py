@@ -24,7 +24,7 @@ from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.observe.attention import observing
-from floatlens.observe.registry import DEFAULT, MATRICES
+from floatlens.observe.registry import DEFAULT, MATRICES, statistic
 from floatlens.observe.session import Implementation, Session
 from floatlens.recorder import Recorder, as_json
 from floatlens.tasks.prompt import Prompt, build
@@ -301,13 +301,7 @@ class Lens:
         implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
         """
         chosen = self.settings(**settings)
-        unknown = [name for name in matrices if name not in MATRICES]
-        if unknown:
-            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
-        within(layers, self.shape["layers"], "layer")
-        within(matrix_layers, self.shape["layers"], "layer")
-        within(heads, self.shape["heads"], "head")
-        within(record_steps, chosen.step_count, "step")
+        self.check_record(chosen, record, layers, heads, record_steps, matrices, matrix_layers, implementation)
         batch = self._batch(self._prompts(prompts))
         layout = batch.layout(chosen.max_new_tokens, self.family.shifted)
         session = Session(
@@ -336,6 +330,30 @@ class Lens:
                 session.paused = self.family.diffusion and step.index + 1 not in kept
         ids = sample_ids or [""] * len(batch.prompts)
         return [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
+
+    def check_record(
+        self,
+        settings: Settings,
+        record: Sequence[str] = DEFAULT,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        record_steps: Collection[int] | None = None,
+        matrices: Sequence[str] = (),
+        matrix_layers: Collection[int] | None = None,
+        implementation: str = "stream",
+    ) -> None:
+        """Refuse to record what does not exist; no weight is needed for that."""
+        if implementation not in ("stream", "exact"):
+            raise FloatLensError(f"implementation {implementation!r} is not known; use stream or exact")
+        unknown = [name for name in matrices if name not in MATRICES]
+        if unknown:
+            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
+        for name in record:
+            statistic(name)
+        within(layers, self.shape["layers"], "layer")
+        within(matrix_layers, self.shape["layers"], "layer")
+        within(heads, self.shape["heads"], "head")
+        within(record_steps, settings.step_count, "step")
 
     def _trace(self, recorder: Recorder, batch: Batch, row: int, settings: Settings, sample_id: str) -> Trace:
         prompt = batch.prompts[row]

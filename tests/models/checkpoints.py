@@ -158,7 +158,8 @@ def llada(
         "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": width, "n_layers": layers, "n_heads": heads,
         "n_kv_heads": heads, "mlp_hidden_size": inner, "vocab_size": vocab, "embedding_size": vocab, "rms_norm_eps": 1e-5,
         "rope_theta": 5e5, "max_sequence_length": context, "weight_tying": tied, "mask_token_id": vocab - 1,
-        "eos_token_id": 2, "pad_token_id": 2, "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig"}, "block_type": "llama",
+        "eos_token_id": 2, "pad_token_id": 2, "block_type": "llama",
+        "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig"},
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     names = sorted(tensors)

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 import typer.core
@@ -33,7 +33,9 @@ CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ i
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands, imported one by one."""
+    """The commands, imported one by one; none of them when only their list is to be shown."""
+
+    listing: ClassVar[bool] = True
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -50,11 +52,6 @@ class Commands(typer.core.TyperGroup):
         command = typer.main.get_command(made)
         command.name = name
         return command
-
-    @property
-    def listing(self) -> bool:
-        """True when only the list of commands is to be shown."""
-        return not any(word in COMMANDS for word in sys.argv[1:])
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, rich_markup_mode="markdown")
@@ -74,15 +71,19 @@ def floatlens(
     """
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the program; the exit code is 0, 2 for what the user can mend, 130 when interrupted, 1 for a bug of ours."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    sys.argv[1:] = words
+def main() -> None:
+    """The program `floatlens`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: list[str]) -> int:
+    """Run a command line; the exit code is 0, 2 for what the user can mend, 130 when interrupted, 1 for a bug of ours."""
+    debug = "--debug" in argv
+    words = [word for word in argv if word != "--debug"]
+    Commands.listing = not any(word in COMMANDS for word in words)
     if words == ["--version"]:
         print(versions())
-        return _done(0)
+        return 0
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -92,14 +93,14 @@ def main(argv: list[str] | None = None) -> int:
         return _failed(str(error), 2, debug)
     except CommandLineError as error:
         error.show()
-        return _done(2)
+        return 2
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", 130, debug)
     except BrokenPipeError:
-        return _done(0)
+        return 0
     except Exception as error:
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
-    return _done(int(code or 0))
+    return int(code or 0)
 
 
 def versions() -> str:
@@ -117,13 +118,6 @@ def _failed(sentence: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     print(f"floatlens: {' '.join(sentence.split())}", file=sys.stderr)
-    return _done(code)
-
-
-def _done(code: int) -> int:
-    """The code, also as this process's exit code when it is the program itself."""
-    if sys.argv[0].endswith(("floatlens", "__main__.py")):
-        sys.exit(code)
     return code
 
 

@@ -84,6 +84,7 @@ def command(
         "matrix_layers": numbers(matrix_layers, "--matrix-layers"),
         "implementation": implementation,
     }
+    lens.check_record(lens.settings(**settings), **options)
     room = (lens.context_length or 10**9) - max_new_tokens
     if prompt is not None:
         one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or ())

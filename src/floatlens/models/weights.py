@@ -10,6 +10,7 @@ import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.quiet import quietly
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -53,7 +54,10 @@ def load_model(
         }
     auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
     try:
-        model, report = auto.from_pretrained(checkpoint.source, **{k: v for k, v in options.items() if v is not None})
+        with quietly():
+            model, report = auto.from_pretrained(
+                checkpoint.source, **{k: v for k, v in options.items() if v is not None}
+            )
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise FloatLensError(

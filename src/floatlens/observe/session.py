@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 
-from floatlens.errors import FloatLensError
 from floatlens.observe.call import Call, Layout
 from floatlens.observe.exact import Matrices, exactly
 from floatlens.observe.registry import DEFAULT, MATRICES, NEEDS_GOLD, statistic
@@ -36,8 +35,6 @@ class Session:
         tile: int = TILE,
         rows: int | None = None,
     ) -> None:
-        if implementation not in ("stream", "exact"):
-            raise FloatLensError(f"implementation {implementation!r} is not known; use stream or exact")
         self.statistics = {name: statistic(name) for name in statistics}
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
