@@ -15,5 +15,5 @@ def names() -> list[str]:
 def trace(name: str) -> Any:
     import floatlens
 
-    prompt = json.loads((FOLDER / "prompts.json").read_text())["prompts"][1]
+    prompt = json.loads((FOLDER / "prompts.json").read_text())["prompts"][-1]
     return floatlens.load(str(FOLDER / "models" / name), dtype="float32").trace(prompt, max_new_tokens=8, steps=4)
