@@ -253,13 +253,13 @@ def _common(low: int, high: int) -> Maker:
 
 
 FULL: dict[str, tuple[float, Maker]] = {
-    "few": (0.20, _passages(1, 5, 0.8, 4)),
-    "many": (0.20, _passages(4, 10, 0.8, 4)),
+    "few": (0.17, _passages(1, 5, 0.8, 4)),
+    "many": (0.18, _passages(4, 10, 0.8, 4)),
     "hops": (0.24, _hops(2, 8)),
     "long": (0.10, _long(1, 6)),
     "needle": (0.05, _needle(5, 20)),
     "slots": (0.06, _passages(2, 8, 0.8, 4, slot=True)),
-    "by heart": (0.08, _by_heart),
+    "by heart": (0.13, _by_heart),
     "common": (0.04, _common(2, 6)),
     "recall": (0.03, _recall(2, 5, 480, 5)),
 }
