@@ -231,7 +231,7 @@ def _by_heart(draw: random.Random, split: str) -> Callable[[], Row]:
     names = list(common_people())
 
     def one() -> Row:
-        facts = [draw.choice(common_people()[draw.choice(names)]) for _ in range(4)]
+        facts = [draw.choice(common_people()[draw.choice(names)]) for _ in range(6)]
         turns = [Turn(f.slot() if draw.random() < 0.1 else f.ask(draw), f.object, (), f.relation) for f in facts]
         return row(Episode([], turns), draw)
 
@@ -253,15 +253,15 @@ def _common(low: int, high: int) -> Maker:
 
 
 FULL: dict[str, tuple[float, Maker]] = {
-    "few": (0.14, _passages(1, 5, 0.8, 4)),
-    "many": (0.16, _passages(4, 10, 0.8, 4)),
-    "hops": (0.24, _hops(2, 8)),
-    "long": (0.10, _long(1, 6)),
-    "needle": (0.05, _needle(5, 20)),
-    "slots": (0.06, _passages(2, 8, 0.8, 4, slot=True)),
-    "by heart": (0.13, _by_heart),
-    "common": (0.04, _common(2, 6)),
-    "recall": (0.08, _recall(2, 5, 480, 5)),
+    "few": (0.10, _passages(1, 5, 0.8, 4)),
+    "many": (0.15, _passages(4, 10, 0.8, 4)),
+    "hops": (0.28, _hops(2, 8)),
+    "long": (0.16, _long(1, 6)),
+    "needle": (0.04, _needle(5, 20)),
+    "slots": (0.05, _passages(2, 8, 0.8, 4, slot=True)),
+    "by heart": (0.14, _by_heart),
+    "common": (0.05, _common(2, 6)),
+    "recall": (0.03, _recall(2, 5, 480, 5)),
 }
 
 
