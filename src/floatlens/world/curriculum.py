@@ -265,9 +265,14 @@ FULL: dict[str, tuple[float, Maker]] = {
 }
 
 
-def _full(draw: random.Random, split: str) -> Callable[[], Row]:
-    weights, makers = zip(*FULL.values(), strict=True)
-    return draw.choices(makers, weights)[0](draw, split)
+def everything(without: tuple[str, ...] = ()) -> Maker:
+    """The mix of the last stage, or a part of it."""
+    parts = [part for name, part in FULL.items() if name not in without]
+
+    def make(draw: random.Random, split: str) -> Callable[[], Row]:
+        return draw.choices([maker for _, maker in parts], [weight for weight, _ in parts])[0](draw, split)
+
+    return make
 
 
 STAGES = (
@@ -284,7 +289,7 @@ STAGES = (
     Stage("1-2 passages", _passages(1, 2, 1.0, 2), 0.8),
     Stage("2-3 passages", _passages(2, 3, 1.0), 0.8),
     Stage("2-5 passages", _passages(2, 5, 1.0), 0.8),
-    Stage("everything", _full, 2.0),
+    Stage("everything", everything(), 2.0),
 )
 PROBES = {
     "one": _passages(1, 1, 1.0, 1),
@@ -296,8 +301,10 @@ PROBES = {
 }
 
 
-def choose(stage: int, draw: random.Random) -> Stage:
-    """The stage that a step trains: mostly the current one, sometimes an earlier one, so that its skill stays."""
-    if 0 < stage < len(STAGES) - 1 and draw.random() < 0.2:
-        return STAGES[max(0, stage - draw.choice((1, 1, 2, 3)))]
-    return STAGES[stage]
+def choose(stage: int, draw: random.Random, without: tuple[str, ...] = ()) -> Maker:
+    """What a step trains: mostly the current stage, sometimes an earlier one, so that its skill stays."""
+    if stage == len(STAGES) - 1:
+        return everything(without)
+    if stage > 0 and draw.random() < 0.2:
+        return STAGES[max(0, stage - draw.choice((1, 1, 2, 3)))].make
+    return STAGES[stage].make

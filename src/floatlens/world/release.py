@@ -13,7 +13,7 @@ from floatlens.lens import load
 from floatlens.world import bundled, card, layouts
 from floatlens.world.train import weights
 
-LIMIT = 500  # questions a condition
+LIMIT = 300  # questions a condition
 
 SAID = {
     "tiny-arm": {
