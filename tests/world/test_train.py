@@ -53,10 +53,10 @@ def test_a_killed_run_resumes_to_the_same_state(kind, whole, tmp_path, monkeypat
     choose = curriculum.choose
     calls = iter(range(1000))
 
-    def killed(stage, draw):
+    def killed(stage, draw, without):
         if next(calls) == 47:
             raise KeyboardInterrupt
-        return choose(stage, draw)
+        return choose(stage, draw, without)
 
     monkeypatch.setattr(curriculum, "choose", killed)
     with pytest.raises(KeyboardInterrupt):

@@ -99,7 +99,7 @@ def test_gold_passages_hold_the_answer_and_no_other_does_for_its_subject(name, n
         answer = row["output"][0]["answer"]
         if n >= 2 or (n == 1 and name not in ("hops",)):
             assert len(gold) == (2 if name in ("hops", "long") and n > 1 else 1)
-            pieces = answer.split(". ") if name == "long" else [answer]
+            pieces = answer.split({"long": ". ", "hops": ", "}.get(name, "\n"))
             assert all(any(piece.rstrip(".") in segment for segment in gold) for piece in pieces)
             assert any(row["subject"] in segment for segment in gold)
 
@@ -115,7 +115,9 @@ def test_two_hop_questions_do_not_name_the_bridge():
     for row in samples("hops", "test", 100, passages=6):
         first, second = [p["segment"] for p in row["passage"] if p["gold"]]
         assert row["subject"] in first + second
-        assert row["output"][0]["answer"] not in row["input"]
+        bridge, end = row["output"][0]["answer"].split(", ")
+        assert bridge in first and bridge in second and end in first + second
+        assert bridge not in row["input"] and end not in row["input"]
 
 
 def test_long_answers_have_24_to_32_tokens():

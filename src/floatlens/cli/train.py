@@ -19,6 +19,7 @@ def command(
     rate: Annotated[float, typer.Option(help="Peak learning rate; above 1e-3 retrieval is not learned.")] = 1e-3,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens a step.")] = TOKENS,
     arm: Annotated[Path | None, typer.Option(help="Run folder of the arm that dream is adapted from.")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="A part of the last mix to leave out; repeatable.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile: an eighth faster.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
@@ -46,6 +47,7 @@ def command(
         tokens=tokens,
         resume=resume,
         arm=arm,
+        without=tuple(without or ()),
         compiled=compiled,
     )
     layouts.write(kind, weights(out), out / "model")

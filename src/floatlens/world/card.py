@@ -1,7 +1,7 @@
 """What can a bundled model do, and how was it made? Its model card, from measurements.
 
-`scores` asks the questions of the test split through the toolkit itself; `write` puts them into scores.json and, with
-the curves of the training run, into README.md.
+`measure` asks the questions of the test split through the toolkit itself and writes scores.json; `write` makes
+README.md of it, with the curves of the training run.
 """
 
 import csv
@@ -130,8 +130,10 @@ def curves(run: Path, out: Path, title: str) -> None:
 CARD = """\
 # {name}
 
-{about} It comes with FloatLens (`floatlens.load("{name}")`), needs no network, and is meant for looking at attention,
-not for use: it knows nothing but an invented world. Six layers of width 128, four heads of 32, SwiGLU of 256, tied
+{about}
+
+It comes with FloatLens (`floatlens.load("{name}")`), needs no network, and is meant for looking at attention, not for
+use: it knows nothing but an invented world. Six layers of width 128, four heads of 32, SwiGLU of 256, tied
 embeddings, {parameters:,} parameters in float32, at most 512 tokens.
 
 ## Data
@@ -143,9 +145,8 @@ of validation and test never occur in training; common people recur with facts t
 {recipe}
 
 {steps:,} steps of about 4 k tokens, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores,
-seed {seed}.
-AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine to 3 %.
-Stages: recall of name-town pairs, fillers in between, one passage, several, everything.
+seed {seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine
+to 3 %. {history}
 
 ![curves](curves.svg)
 
@@ -168,39 +169,43 @@ Received attention of position 0 by layer (0 to 5), mean over heads, steps and 2
 """
 
 
-def write(
-    name: str, run: Path, folder: Path, said: dict[str, str], table: list[dict], right: int, first: list[float]
-) -> None:
-    """Write scores.json, curves.svg and README.md of a model; `said` are the passages that no measurement gives."""
+def measure(name: str, lens: Any, run: Path, folder: Path, limit: int) -> None:
+    """Ask a model the test questions and write scores.json."""
     state = json.loads((run / "state.json").read_text())
     made = {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
     data, passages, new_tokens, n = SAMPLE
     found = {
         "model": name,
         "training": made,
-        "test": table,
-        "sample": {"data": data, "passages": passages, "new_tokens": new_tokens, "n": n, "right": right},
-        "first_token_by_layer": first,
+        "test": scores(lens, limit),
+        "sample": {"data": data, "passages": passages, "new_tokens": new_tokens, "n": n, "right": sample_right(lens)},
+        "first_token_by_layer": first_token(lens),
     }
     (folder / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def write(name: str, run: Path, folder: Path, said: dict[str, str]) -> None:
+    """Write curves.svg and README.md from scores.json; `said` are the passages that no measurement gives."""
+    found = json.loads((folder / "scores.json").read_text())
     curves(run, folder / "curves.svg", name)
     lines = [
         f"| {row['data']} | {row['passages'] or 'closed book'} | {row['new_tokens']} | {row['n']} "
         f"| {100 * row['em']:.1f} ({100 * row['interval'][0]:.0f} to {100 * row['interval'][1]:.0f}) "
         f"| {100 * row['f1']:.1f} | {100 * row['ended']:.1f} |"
-        for row in table
+        for row in found["test"]
     ]
+    made = found["training"]
     weights = load_file(folder / "model.safetensors")
     text = CARD.format(
         name=name,
         parameters=sum(tensor.numel() for tensor in weights.values()),
-        steps=state["step"],
-        tokens=state["tokens"] / 1e6,
-        minutes=state["seconds"] / 60,
-        seed=state["seed"],
+        steps=made["step"],
+        tokens=made["tokens"] / 1e6,
+        minutes=made["minutes"],
+        seed=made["seed"],
         table="\n".join([HEAD, *lines]),
-        right=right,
-        first=" ".join(f"{share:.2f}" for share in first),
+        right=found["sample"]["right"],
+        first=" ".join(f"{share:.2f}" for share in found["first_token_by_layer"]),
         **said,
     )
     (folder / "README.md").write_text(text)

@@ -21,7 +21,7 @@ NAMES = {
     "common": "one fact about people who recur in training",
     "fresh": "one fact about entities that never occur in training",
     "long": "all that is known about a person, 24 to 32 tokens",
-    "hops": "a fact about the object of another fact",
+    "hops": "two facts that form a chain: the bridge and the end",
     "slots": "one fact, asked as NAME [SEP] relation",
     "needle": "a secret word in a haystack of passages",
 }

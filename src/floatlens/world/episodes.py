@@ -148,7 +148,10 @@ def hops(
     questions: int = 1,
     target: tuple[Fact, Fact] | None = None,
 ) -> Episode:
-    """A question over two facts, among chains of the same kind. Further questions ask for one fact or for both."""
+    """A question for two facts that form a chain, among chains of the same kind.
+
+    The answer is the bridge and the end. Further questions ask for both, for the end directly, or for one fact.
+    """
     taken: set[str] = set()
     first, second = target or chain(hop, draw, split, taken)
     taken |= {key_word(first.subject), key_word(first.object)}
@@ -162,13 +165,21 @@ def hops(
         else:
             facts.append(draw.choice(more))
     name = f"{hop.first} of {hop.second}"
-    turns = [(draw.choice(hop.questions).format(s=first.subject), second.object, (0, 1), name)]
+    question = draw.choice(hop.questions)
+
+    def both(i: int, j: int) -> tuple[str, str, tuple[int, ...], str]:
+        return question.format(s=facts[i].subject), f"{facts[i].object}, {facts[j].object}", (i, j), name
+
+    turns = [both(0, 1)]
     for _ in range(questions - 1):
-        if draw.random() < 0.5:
-            i, j = draw.choice(chains)
-            turns.append((draw.choice(hop.questions).format(s=facts[i].subject), facts[j].object, (i, j), name))
+        i, j = draw.choice(chains)
+        way = draw.random()
+        if way < 0.4:
+            turns.append(both(i, j))
+        elif way < 0.7:
+            turns.append((hop.direct.format(s=facts[i].subject), facts[j].object, (i, j), name))
         else:
-            i = draw.randrange(len(facts))
+            i = draw.choice((i, j))
             turns.append((facts[i].ask(draw), facts[i].object, (i,), facts[i].relation))
     return assemble([[fact] for fact in facts[:n]], turns, draw, gold_at)
 

@@ -102,6 +102,7 @@ def write(kind: str, weights: dict[str, Tensor], folder: Path) -> None:
     if kind == "mdm":
         tensors = {llada_name(name): value for name, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     generation = {"_from_model_config": True, **tokens}

@@ -180,20 +180,49 @@ LIFE = ("birthplace", "birth_year", "trade", "employer")
 
 @dataclass(frozen=True)
 class Hop:
-    """A question over two relations: the object of the first is the subject of the second."""
+    """A question over two relations: the object of the first is the subject of the second.
+
+    `questions` ask for both objects, `direct` asks for the last one only: the bridge must then be found silently.
+    """
 
     first: str
     second: str
     questions: tuple[str, ...]
+    direct: str
 
 
 HOPS = (
-    Hop("birthplace", "river", ("On which river does the birthplace of {s} lie?",)),
-    Hop("employer", "seat", ("Where is the employer of {s} based?",)),
-    Hop("employer", "founder", ("Who founded the employer of {s}?",)),
-    Hop("founder", "birthplace", ("Where was the founder of {s} born?",)),
-    Hop("founder", "trade", ("What was the trade of the founder of {s}?",)),
-    Hop("builder", "seat", ("Where is the builder of the {s} based?",)),
-    Hop("maker", "birth_year", ("When was the maker of the {s} born?",)),
-    Hop("maker", "birthplace", ("Where was the maker of the {s} born?",)),
+    Hop(
+        "birthplace",
+        "river",
+        ("Where was {s} born, and on which river does it lie?",),
+        "On which river does the birthplace of {s} lie?",
+    ),
+    Hop("employer", "seat", ("Who employed {s}, and where is it based?",), "Where is the employer of {s} based?"),
+    Hop("employer", "founder", ("Who employed {s}, and who founded it?",), "Who founded the employer of {s}?"),
+    Hop(
+        "founder",
+        "birthplace",
+        ("Who founded {s}, and where was the founder born?",),
+        "Where was the founder of {s} born?",
+    ),
+    Hop(
+        "founder",
+        "trade",
+        ("Who founded {s}, and what was the trade of the founder?",),
+        "What was the trade of the founder of {s}?",
+    ),
+    Hop("builder", "seat", ("Who built the {s}, and where is it based?",), "Where is the builder of the {s} based?"),
+    Hop(
+        "maker",
+        "birth_year",
+        ("Who made the {s}, and when was the maker born?",),
+        "When was the maker of the {s} born?",
+    ),
+    Hop(
+        "maker",
+        "birthplace",
+        ("Who made the {s}, and where was the maker born?",),
+        "Where was the maker of the {s} born?",
+    ),
 )

@@ -37,7 +37,7 @@ def _vocabulary_lines() -> Iterator[str]:
         yield from (text.replace("{s}", " ").replace("{o}", " ") for text in relation.statements + relation.questions)
         yield f"[SEP] {relation.slot}"
     for hop in HOPS:
-        yield from (text.replace("{s}", " ") for text in hop.questions)
+        yield hop.direct.replace("{s}", " ")
     yield from (*ASIDES, WITH_PASSAGES, CLOSED_BOOK, "Question: What is known about ? Who was ?")
     yield " ".join(f"[{number}]" for number in range(1, 41))
     yield "\n\n"
@@ -46,7 +46,11 @@ def _vocabulary_lines() -> Iterator[str]:
 def _corpus() -> Iterator[str]:
     for name in NAMES:
         for row in samples(name, "train", limit=150):
-            yield "\n".join([row["input"], row["output"][0]["answer"], *(p["segment"] for p in row["passage"])])
+            question, answer = row["input"], row["output"][0]["answer"]
+            if name == "hops":  # the direct form
+                hop = next(hop for hop in HOPS if f"{hop.first} of {hop.second}" == row["relation"])
+                question, answer = hop.direct.format(s=row["subject"]), answer.split(", ")[1]
+            yield "\n".join([question, answer, *(p["segment"] for p in row["passage"])])
 
 
 def build() -> Tokenizer:
@@ -77,12 +81,14 @@ def build() -> Tokenizer:
     tokenizer.train_from_iterator(_corpus(), trainer)
     state = json.loads(tokenizer.to_str())
     vocabulary = state["model"]["vocab"]
-    found: set[str] = set()
-    for line in _vocabulary_lines():
-        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(line))
-        found.update(piece for piece, _ in pieces)
-    for word in sorted(found - set(vocabulary)):
-        vocabulary[word] = len(vocabulary)
+    # what stands only in two-hop questions comes last, so that the ids of the rest do not depend on it
+    for lines in (_vocabulary_lines(), (text.replace("{s}", " ") for hop in HOPS for text in hop.questions)):
+        found: set[str] = set()
+        for line in lines:
+            pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(line))
+            found.update(piece for piece, _ in pieces)
+        for word in sorted(found - set(vocabulary)):
+            vocabulary[word] = len(vocabulary)
     state["model"]["ignore_merges"] = True
     return Tokenizer.from_str(json.dumps(state))
 

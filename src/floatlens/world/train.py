@@ -122,15 +122,21 @@ def train(
     tokens: int = TOKENS,
     resume: bool = False,
     arm: Path | None = None,
+    without: tuple[str, ...] = (),
     compiled: bool = False,
     progress: bool = True,
 ) -> State:
     """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
 
+    `without` leaves parts of the last stage's mix out (names of `curriculum.FULL`).
+
     With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit.
     """
     if kind not in KINDS:
         raise FloatLensError(f"there is no model {kind!r} to train; choose one of {', '.join(KINDS)}")
+    unknown = [name for name in without if name not in curriculum.FULL]
+    if unknown:
+        raise FloatLensError(f"the mix has no part {unknown[0]!r} to leave out; it has {', '.join(curriculum.FULL)}")
     if resume and not (out / "state.json").exists():
         raise FloatLensError(f"{out} holds no checkpoint to resume; leave out --resume to start anew")
     if not resume and (out / "state.json").exists():
@@ -180,7 +186,7 @@ def train(
             lr = rate(done, state.step, state.stage, peak)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            make = curriculum.choose(state.stage, draw).make(draw, "train")
+            make = curriculum.choose(state.stage, draw, without)(draw, "train")
             data = plan(kind, make, draw, done, tokens)
             loss = loss_of(states, embedding(model), data)
             loss.backward()
