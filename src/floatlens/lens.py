@@ -367,6 +367,7 @@ class Lens:
             "revision": str(self.checkpoint.revision or getattr(self.config, "_commit_hash", None) or ""),
             "family": self.family.name,
             "diffusion": int(self.family.diffusion),
+            "n_layers": self.shape["layers"] or 0,
             "sampler": self.family.sampler,
             "settings": as_json(settings.asdict()),
             "seed": settings.seed,

@@ -143,7 +143,7 @@ class Trace:
         if not (Path(path) / "zarr.json").is_file():
             raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
         try:
-            data = xr.open_zarr(path, chunks=None, consolidated=False, mask_and_scale=False)
+            data = xr.open_dataset(path, engine="zarr", consolidated=False, mask_and_scale=False, cache=False)
             if "region_names" in data.attrs and "region" in data.dims:
                 data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
             return cls(data)
