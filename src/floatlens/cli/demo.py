@@ -18,13 +18,12 @@ def command(
     out: Annotated[
         Path, typer.Option("--out", help="Folder for traces and figures; an earlier demo is replaced.")
     ] = DEMO,
-    limit: Annotated[int, typer.Option(help="Questions a model is traced on.")] = 12,
+    limit: Annotated[int, typer.Option(help="Questions a model is traced on.")] = 8,
 ) -> None:
     """Trace the bundled models on the synthetic world, draw drift and absorption, and say which claims hold.
 
     Example: floatlens demo --out demo
     """
-    import torch
     from rich.console import Console
 
     from floatlens.cli import figure, trace
@@ -38,7 +37,6 @@ def command(
         for path in out.iterdir():
             shutil.rmtree(path)
     console = Console(highlight=False)
-    torch.set_num_threads(min(2, torch.get_num_threads()))
     for model in MODELS:
         console.print(f"[bold]{model}[/bold] writes answers to {limit} questions, five passages each", highlight=False)
         trace.command(

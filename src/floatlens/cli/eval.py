@@ -155,9 +155,10 @@ def started(out: Path | None, command: str, asked: dict[str, Any], resume: bool)
 
 def loader(device: str | None, dtype: str) -> Any:
     """Loads a model by its name."""
+    from floatlens.cli.threads import settle
     from floatlens.lens import load
 
-    return lambda name: load(name, device_map=device, dtype=dtype)
+    return lambda name: settle(load(name, device_map=device, dtype=dtype))
 
 
 def write(path: Path, found: dict[str, Any], table: Table1) -> None:

@@ -58,6 +58,7 @@ def command(
 
     from floatlens.cli.numbers import numbers
     from floatlens.cli.progress import bar
+    from floatlens.cli.threads import settle
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
     from floatlens.runs.folder import RunFolder
@@ -67,7 +68,7 @@ def command(
         raise FloatLensError("give either --prompt with a question or --data with a data set")
     asked = {name: value for name, value in locals().items() if name in ASKED}
     # Everything that can be refused is refused before the weights are read.
-    lens = Lens(find(model, revision=revision), device_map=device, dtype=dtype)
+    lens = settle(Lens(find(model, revision=revision), device_map=device, dtype=dtype))
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "steps": steps,
