@@ -24,7 +24,7 @@ from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.observe.attention import observing
-from floatlens.observe.registry import DEFAULT, MATRICES
+from floatlens.observe.registry import DEFAULT, MATRICES, statistic
 from floatlens.observe.session import Implementation, Session
 from floatlens.recorder import Recorder, as_json
 from floatlens.tasks.prompt import Prompt, build
@@ -168,7 +168,9 @@ class Lens:
     def prompt(self, question: str, passages: Sequence[str | Passage] = (), **options: Any) -> Prompt:
         """Build a prompt with the model's chat template; see `floatlens.tasks.prompt.build` for the options."""
         if self.tokenizer is None:
-            raise FloatLensError(f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])")
+            raise FloatLensError(
+                f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])"
+            )
         return build(self.tokenizer, question, passages, **options)
 
     def _prompts(self, given: Any) -> list[Prompt]:
@@ -299,13 +301,7 @@ class Lens:
         implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
         """
         chosen = self.settings(**settings)
-        unknown = [name for name in matrices if name not in MATRICES]
-        if unknown:
-            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
-        within(layers, self.shape["layers"], "layer")
-        within(matrix_layers, self.shape["layers"], "layer")
-        within(heads, self.shape["heads"], "head")
-        within(record_steps, chosen.step_count, "step")
+        self.check_record(chosen, record, layers, heads, record_steps, matrices, matrix_layers, implementation)
         batch = self._batch(self._prompts(prompts))
         layout = batch.layout(chosen.max_new_tokens, self.family.shifted)
         session = Session(
@@ -335,6 +331,30 @@ class Lens:
         ids = sample_ids or [""] * len(batch.prompts)
         return [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
 
+    def check_record(
+        self,
+        settings: Settings,
+        record: Sequence[str] = DEFAULT,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        record_steps: Collection[int] | None = None,
+        matrices: Sequence[str] = (),
+        matrix_layers: Collection[int] | None = None,
+        implementation: str = "stream",
+    ) -> None:
+        """Refuse to record what does not exist; no weight is needed for that."""
+        if implementation not in ("stream", "exact"):
+            raise FloatLensError(f"implementation {implementation!r} is not known; use stream or exact")
+        unknown = [name for name in matrices if name not in MATRICES]
+        if unknown:
+            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
+        for name in record:
+            statistic(name)
+        within(layers, self.shape["layers"], "layer")
+        within(matrix_layers, self.shape["layers"], "layer")
+        within(heads, self.shape["heads"], "head")
+        within(record_steps, settings.step_count, "step")
+
     def _trace(self, recorder: Recorder, batch: Batch, row: int, settings: Settings, sample_id: str) -> Trace:
         prompt = batch.prompts[row]
         data = recorder.dataset(row, {})
@@ -347,6 +367,7 @@ class Lens:
             "revision": str(self.checkpoint.revision or getattr(self.config, "_commit_hash", None) or ""),
             "family": self.family.name,
             "diffusion": int(self.family.diffusion),
+            "n_layers": self.shape["layers"] or 0,
             "sampler": self.family.sampler,
             "settings": as_json(settings.asdict()),
             "seed": settings.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observe.session import Session
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
+FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
 
 
@@ -73,14 +75,16 @@ class Recorder:
             value = layers[layer].detach()
             if "head" in dims and self.heads is not None:
                 value = value.index_select(1 + dims.index("head"), torch.tensor(self.heads, device=value.device))
-            if not torch.isfinite(value).all() and self.batch.real_BP is None and name != "query_mass":
-                raise FloatLensError(f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32")
+            if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value.sum())):
+                raise FloatLensError(
+                    f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32"
+                )
             if name not in self.arrays:
                 sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value.shape[1:], strict=True)]
                 shape = (value.shape[0], len(self.steps), len(layers), *sizes)
                 self.arrays[name] = np.full(shape, np.nan, np.float32)
                 self.layers[name] = sorted(layers)
-            where: list[slice] = []
+            where: list[Any] = []
             for dim, size in zip(dims, value.shape[1:], strict=True):
                 # A step that extends a cache has only its own queries: they are the last of the sequence so far.
                 first = length - size if dim == "query" else 0

@@ -113,7 +113,11 @@ class Trace:
         received = self.data["received"].mean("head")
         visible = None if self.diffusion else causal_visibility(np.isfinite(received.values))
         return xr.DataArray(
-            rule(received.values, visible), coords=received.coords, dims=received.dims, name="anchors", attrs={"rule": rule.id}
+            rule(received.values, visible),
+            coords=received.coords,
+            dims=received.dims,
+            name="anchors",
+            attrs={"rule": rule.id},
         )
 
     # --- store --------------------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ class Trace:
         if not (Path(path) / "zarr.json").is_file():
             raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
         try:
-            data = xr.open_zarr(path, chunks=None, consolidated=False, mask_and_scale=False)
+            data = xr.open_dataset(path, engine="zarr", consolidated=False, mask_and_scale=False, cache=False)
             if "region_names" in data.attrs and "region" in data.dims:
                 data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
             return cls(data)
@@ -169,14 +173,14 @@ class Trace:
         return {label: text for label, text in about.items() if text}
 
     def __repr__(self) -> str:
-        lines = (f"  {label:<9} {text if len(text) < 200 else text[:197] + '...'}" for label, text in self.summary().items())
+        short = {label: text if len(text) < 200 else text[:197] + "..." for label, text in self.summary().items()}
+        lines = (f"  {label:<9} {text}" for label, text in short.items())
         return "<floatlens.Trace>\n" + "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(label)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for label, text in self.summary().items()
-        )
+        about = {html.escape(label): html.escape(text) for label, text in self.summary().items()}
+        left = "style='text-align:left'"
+        rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in about.items())
         return f"<h4>floatlens.Trace</h4><table>{rows}</table>{self.data._repr_html_()}"
 
 

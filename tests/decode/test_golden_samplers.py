@@ -13,7 +13,17 @@ from floatlens.decode.registry import SAMPLERS, settings_for
 from tests import golden_data
 
 pytestmark = pytest.mark.golden
-IGNORED = {"prompt_index", "batched", "input_ids", "attention_mask", "final", "history", "rand_draws", "sampled", "gen_length"}
+IGNORED = {
+    "prompt_index",
+    "batched",
+    "input_ids",
+    "attention_mask",
+    "final",
+    "history",
+    "rand_draws",
+    "sampled",
+    "gen_length",
+}
 RUNS = [
     pytest.param(name, run, id=f"{name}-{number}")
     for name in golden_data.names("samplers")

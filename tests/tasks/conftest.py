@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -141,3 +142,27 @@ def fresh() -> Callable[[str], PreTrainedTokenizerFast]:
 @pytest.fixture(scope="session")
 def without_offsets() -> type[WithoutOffsets]:
     return WithoutOffsets
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A small autoregressive and a small diffusion checkpoint with random weights and a byte-level tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_level()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id, initializer_range=0.5,
+    )  # fmt: skip
+    found = {}
+    for name, kind in (("arm", "llama"), ("mdm", "a2d-llama")):
+        folder = tmp_path_factory.mktemp("checkpoints") / name
+        LlamaForCausalLM(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        written = json.loads((folder / "config.json").read_text())
+        written |= {"model_type": kind, "mask_token_id": tokenizer.mask_token_id}
+        (folder / "config.json").write_text(json.dumps(written))
+        found[name] = str(folder)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -27,6 +28,8 @@ class Answer:
 
 class Oracle:
     """A lens that copies the gold passage's text and knows nothing else; it can be told to fail."""
+
+    family = SimpleNamespace(diffusion=False)
 
     def __init__(self, tokenizer, context_length=4096, fails=None):
         self.tokenizer, self.context_length, self.fails = tokenizer, context_length, fails
@@ -196,7 +199,8 @@ def test_table_1_in_four_forms(answers):
     assert r"\textbf{100.00 (+100.00)}" in table.latex() and table.latex().count(r"\\") == 6
     lines = table.csv().splitlines()
     assert lines[0].startswith("model,d1 Acc,d1 Acc gain") and lines[2].startswith("copy + passages,100.0000,100.0000")
-    assert len(table.terminal().columns) == 10
+    assert [len(part.columns) for part in table.terminal(width=300)] == [10]
+    assert [len(part.columns) for part in table.terminal(width=80)] == [4, 4, 4]
 
 
 def test_names_from_outside_are_escaped():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,11 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from floatlens.cli.main import versions
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.knowledge import knowledge
+from floatlens.findings.verdict import write_claims
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks import summary
-from floatlens.tasks.comparison import Outcome, run
+from floatlens.tasks.comparison import Outcome, open_sources, run
 from floatlens.tasks.evaluate import CLOSED, OPEN, Asking
 from floatlens.tasks.plan import Plan
 from floatlens.tasks.readers.columns import parse_names
@@ -52,7 +57,16 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Answer the questions of data sets and score the answers."""
+    """Answer the questions of data sets and score the answers, with intervals and paired tests.
+
+    Examples:
+
+        floatlens eval tiny-mdm tiny-arm --data world --both --limit 200 --out table1
+
+        floatlens eval tiny-mdm --data nq.jsonl.gz --max-passages 5 --json
+
+        floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
+    """
     if closed_book and both:
         raise FloatLensError("--closed-book and --both exclude each other; --both asks without and with passages")
     if resume and out is None:
@@ -84,9 +98,10 @@ def command(
         strict=strict,
     )
     check_settings(plan)
+    sources = open_sources(plan)
     folder = started(out, "eval", plan.recorded(), resume)
     with bar("questions") as watch:
-        outcome = run(plan, loader(device, dtype), folder, watch)
+        outcome = run(plan, sources, loader(device, dtype), folder, watch)
     entries, averages = summary.results(outcome.answers), summary.averages(outcome.answers)
     for entry in entries:
         took = outcome.seconds[entry["model"], entry["data"], entry["condition"]]
@@ -96,22 +111,31 @@ def command(
         "averages": averages,
         "comparisons": summary.comparisons(outcome.answers),
         "settings": asking.recorded(),
+        "claims": [],
         "problems": outcome.problems,
         "run": str(out) if out else None,
     }
     table = table1(entries, averages)
+    if both and any(entry["n"] for entry in entries):
+        measured = knowledge.measure(outcome.answers)
+        verdicts = [verdict for verdict in knowledge.claims(measured) if verdict.n]
+        found["claims"] = [verdict.to_dict() for verdict in verdicts]
+        if folder is not None:
+            drawn, numbers = knowledge.figure(measured), knowledge.figure(measured, backend="none")
+            style.save(drawn, numbers, folder.path / "figures" / "knowledge")
+            write_claims(folder.path / "claims.json", verdicts)
     if folder is not None:
         write(folder.path, found, table)
     show(found, table, outcome, as_json)
 
 
-def check_settings(plan: Plan) -> None:
+def check_settings(plan: Plan, asking: Asking | None = None) -> None:
     """Refuse settings that cannot work for one of the models before any weight is read."""
     from floatlens.decode.registry import settings_for
     from floatlens.models.checkpoint import find
 
     for model in plan.models:
-        settings_for(find(model).family.sampler, **plan.asking.generation())
+        settings_for(find(model).family.sampler, **(asking or plan.asking).generation())
 
 
 def check_retriever(retriever: str | None, corpus: str | None) -> None:
@@ -123,7 +147,10 @@ def check_retriever(retriever: str | None, corpus: str | None) -> None:
 
 def started(out: Path | None, command: str, asked: dict[str, Any], resume: bool) -> RunFolder | None:
     """The run folder, if one was asked for."""
-    return RunFolder.create(out, {"command": command, "asked": asked}, resume=resume) if out else None
+    if out is None:
+        return None
+    about = {"command": command, "asked": asked, "versions": versions(), "machine": f"{os.cpu_count()} cores"}
+    return RunFolder.create(out, about, resume=resume)
 
 
 def loader(device: str | None, dtype: str) -> Any:
@@ -146,11 +173,15 @@ def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) 
     if as_json:
         sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
     else:
-        Console().print(table.terminal())
+        console = Console()
+        for part in table.terminal(console.width):
+            console.print(part)
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
                 notes.print(f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit")
+    for claim in found["claims"]:
+        notes.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
     for label, what in found["problems"].items():
         notes.print(f"{label}: {what}", markup=False)
     if not any(entry["n"] for entry in found["results"]):

@@ -66,6 +66,7 @@ def sample(
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
     real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
+    pads = [0] * B if real_BP is None else (P - real_BP.sum(1)).tolist()
     times = torch.linspace(1, settings.eps, settings.step_count + 1)
 
     for index in range(settings.step_count):
@@ -89,7 +90,7 @@ def sample(
                 rank_N, x0_N, probability_N = propose(logits_NV, settings, draws, row)
                 confidence_BT[row, places_N] = probability_N
                 count = len(places_N) if last else int(torch.tensor(float(len(places_N))) * reveal)
-                order = pick(rank_N, places_N, x_BT.shape[1], count, settings, draws, row)
+                order = pick(rank_N, places_N - pads[row], x_BT.shape[1] - pads[row], count, settings, draws, row)
                 chosen, x0 = places_N[order], x0_N[order]
             after_BT[row, chosen] = x0
             committed_BT[row, chosen] = True

@@ -90,6 +90,7 @@ def sample(
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
     real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
     prompt_BT = x_BT != mask_id
+    lengths = [P] * B if real_BP is None else real_BP.sum(1).tolist()
     steps_per_block = settings.step_count // (length // block)
 
     for index in range(settings.step_count):
@@ -104,7 +105,7 @@ def sample(
             logits_BNV = without + (settings.cfg_scale + 1) * (with_prompt - without)
         else:
             logits_BNV = network.logits(x_BT, real_BT, length)
-        x0_BN, probability_BN, rank_BN = propose(logits_BNV, P, settings, draws, eos_id, eot_id)
+        x0_BN, probability_BN, rank_BN = propose(logits_BNV, lengths, settings, draws, eos_id, eot_id)
         masked_BN = x_BT[:, P:] == mask_id
         rank_BN = rank_BN.masked_fill(~masked_BN, -torch.inf)
         rank_BN[:, end - P :] = -torch.inf
@@ -119,15 +120,25 @@ def sample(
             x_BT,
             after_BT,
             torch.cat([torch.zeros_like(prompt_BT[:, :P]), committed_BN], 1),
-            torch.cat([probability_BN.new_full((B, P), torch.nan), probability_BN.masked_fill(~masked_BN, torch.nan)], 1),
+            torch.cat(
+                [probability_BN.new_full((B, P), torch.nan), probability_BN.masked_fill(~masked_BN, torch.nan)], 1
+            ),
         )
         x_BT = after_BT
 
 
 def propose(
-    logits_BNV: torch.Tensor, prompt: int, settings: LLaDASettings, draws: Draws, eos_id: int | None, eot_id: int | None
+    logits_BNV: torch.Tensor,
+    prompts: list[int],
+    settings: LLaDASettings,
+    draws: Draws,
+    eos_id: int | None,
+    eot_id: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For each position the token to commit, its probability, and the rank by which positions are chosen (B, N)."""
+    """For each position the token to commit, its probability, and the rank by which positions are chosen (B, N).
+
+    The published sampler draws for the whole sequence, so each row skips what belongs to its own prompt's length.
+    """
     B, N, V = logits_BNV.shape
     logits_BNV = logits_BNV.clone()
     if settings.logits_eos_inf:
@@ -136,7 +147,7 @@ def propose(
     if settings.temperature > 0:
         noise_BNV = torch.empty(B, N, V, dtype=torch.float64)
         for row in range(B):
-            draws.skip(row, prompt * V, torch.float64)
+            draws.skip(row, prompts[row] * V, torch.float64)
             noise_BNV[row] = draws.uniform(row, (N, V), torch.float64)
         gumbel_BNV = (-noise_BNV.log()) ** settings.temperature
         noisy_BNV = logits_BNV.double().exp() / gumbel_BNV.to(logits_BNV.device)
@@ -149,5 +160,5 @@ def propose(
     probability_BN = logits_BNV.softmax(-1).gather(-1, x0_BN[..., None])[..., 0]
     if settings.remasking == "low_confidence":
         return x0_BN, probability_BN, probability_BN.clone()
-    rank_BN = torch.stack([draws.uniform(row, (prompt + N,))[prompt:] for row in range(B)])
+    rank_BN = torch.stack([draws.uniform(row, (prompts[row] + N,))[-N:] for row in range(B)])
     return x0_BN, probability_BN, rank_BN.to(probability_BN)

@@ -33,7 +33,7 @@ class Settings:
             room = context - prompt_length
             way = (
                 f"use --max-new-tokens {room}"
-                if 0 < room
+                if room > 0
                 else f"shorten the prompt by {prompt_length - context + 1} tokens or more"
             )
             raise FloatLensError(

@@ -20,7 +20,9 @@ def recognises(config: Config) -> bool:
 def native(config: Config) -> Any:
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     if base not in BASES:
-        raise FloatLensError(f"config.json: field 'model_type' is {config.get('model_type')!r}; A2D is made from {BASES}")
+        raise FloatLensError(
+            f"config.json: field 'model_type' is {config.get('model_type')!r}; A2D is made from {BASES}"
+        )
     drop = ("model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "is_causal")
     made = AutoConfig.for_model(base, **{key: value for key, value in config.items() if key not in drop})
     return bidirectional(made, config)

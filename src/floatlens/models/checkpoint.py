@@ -43,12 +43,18 @@ class Checkpoint:
             try:
                 return self.family.native(self.config)
             except (TypeError, ValueError) as error:
-                raise FloatLensError(f"{self.name}: config.json does not describe a {self.family.name} model: {error}") from None
-        extra = {"gguf_file": self.gguf_file} if self.gguf_file else {}
+                raise FloatLensError(
+                    f"{self.name}: config.json does not describe a {self.family.name} model: {error}"
+                ) from None
         try:
-            return AutoConfig.from_pretrained(self.source, revision=self.revision, trust_remote_code=False, **extra)
+            if self.gguf_file:  # its header was read already, which takes seconds
+                known = {key: value for key, value in self.config.items() if key != "model_type"}
+                return AutoConfig.for_model(self.config["model_type"], **known)
+            return AutoConfig.from_pretrained(self.source, revision=self.revision, trust_remote_code=False)
         except (TypeError, ValueError, KeyError) as error:
-            raise FloatLensError(f"{self.name}: config.json cannot be read as {self.config.get('model_type')}: {error}") from None
+            raise FloatLensError(
+                f"{self.name}: config.json cannot be read as {self.config.get('model_type')}: {error}"
+            ) from None
 
 
 def find(name: str, *, revision: str | None = None, family: str | None = None) -> Checkpoint:

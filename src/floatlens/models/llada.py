@@ -49,7 +49,9 @@ def recognises(config: Config) -> bool:
 def native(config: Config) -> Any:
     for name, expected in PLAIN.items():
         if name in config and config[name] not in (expected, None):
-            raise FloatLensError(f"config.json: field {name!r} is {config[name]!r}; LLaDA checkpoints have {expected!r}")
+            raise FloatLensError(
+                f"config.json: field {name!r} is {config[name]!r}; LLaDA checkpoints have {expected!r}"
+            )
     heads = number(config, "n_heads")
     kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
     width = number(config, "d_model")

@@ -6,6 +6,7 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
+from floatlens.models.quiet import quietly
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
 
@@ -24,9 +25,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
         # A family whose tokenizer is published as remote code names the native class that reads the same files.
         named = checkpoint.family.tokenizer
         has_fast = folder is not None and (folder / "tokenizer.json").exists()
-        if named and not has_fast:
-            return getattr(transformers, named).from_pretrained(checkpoint.source, **options)
-        return transformers.AutoTokenizer.from_pretrained(checkpoint.source, **options)
+        kind = getattr(transformers, named) if named and not has_fast else transformers.AutoTokenizer
+        with quietly():
+            return kind.from_pretrained(checkpoint.source, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error

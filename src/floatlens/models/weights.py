@@ -10,6 +10,7 @@ import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.quiet import quietly
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -46,13 +47,22 @@ def load_model(
     if checkpoint.gguf_file:
         from transformers import GgufConfig
 
-        options |= {"gguf_file": checkpoint.gguf_file, "quantization_config": GgufConfig(dequantize=True), "use_safetensors": None}
+        options |= {
+            "gguf_file": checkpoint.gguf_file,
+            "quantization_config": GgufConfig(dequantize=True),
+            "use_safetensors": None,
+        }
     auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
     try:
-        model, report = auto.from_pretrained(checkpoint.source, **{k: v for k, v in options.items() if v is not None})
+        with quietly():
+            model, report = auto.from_pretrained(
+                checkpoint.source, **{k: v for k, v in options.items() if v is not None}
+            )
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
         reason = " ".join(str(error).split())
-        raise FloatLensError(f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}") from error
+        raise FloatLensError(
+            f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"
+        ) from error
     missing = sorted(report["missing_keys"])
     if missing:
         raise FloatLensError(
@@ -92,7 +102,11 @@ def check_files(folder: Path) -> list[Path]:
         files = [folder / "model.safetensors"]
         if not files[0].exists():
             pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
-            hint = f"; it has {pickled[0]}, a pickle, which FloatLens does not open: convert it to safetensors" if pickled else ""
+            hint = (
+                f"; it has {pickled[0]}, a pickle, which FloatLens does not open: convert it to safetensors"
+                if pickled
+                else ""
+            )
             raise FloatLensError(f"{files[0]} is missing: a checkpoint holds its weights as safetensors{hint}")
     for file in files:
         if not file.is_file():
@@ -107,7 +121,9 @@ def check_header(file: Path) -> None:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > size - 8:
-            raise FloatLensError(f"{file} is not a whole safetensors file: {size} bytes, header of {length}; fetch it again")
+            raise FloatLensError(
+                f"{file} is not a whole safetensors file: {size} bytes, header of {length}; fetch it again"
+            )
         try:
             header = json.loads(stream.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]

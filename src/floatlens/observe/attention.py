@@ -42,7 +42,9 @@ def attention(
     session.calls += 1
     mask = attention_mask
     if mask is not None and not isinstance(mask, torch.Tensor):
-        raise FloatLensError(f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'")
+        raise FloatLensError(
+            f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'"
+        )
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     if mask is not None and mask.ndim == 2:  # flash attention: padding of the keys; causality and window are flags
@@ -89,7 +91,9 @@ def base_function(module: torch.nn.Module, name: str) -> Callable[..., Any]:
     if name == "eager":
         eager = getattr(home, "eager_attention_forward", None)
         if eager is None:
-            raise FloatLensError(f"{type(module).__name__} has no eager attention function; load with attn_implementation='sdpa'")
+            raise FloatLensError(
+                f"{type(module).__name__} has no eager attention function; load with attn_implementation='sdpa'"
+            )
         return eager
     return getattr(home, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)[name]
 
@@ -108,13 +112,19 @@ AttentionMaskInterface.register(NAME, mask)
 @contextmanager
 def observing(model: Any, session: Session) -> Iterator[Session]:
     """Show every attention call of a transformers model to `session`; everything is as before when the block ends."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}
+    configs = {
+        id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")
+    }
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
     if not names:
-        raise FloatLensError(f"{type(model).__name__} does not use transformers' attention interface; use floatlens.observe")
+        raise FloatLensError(
+            f"{type(model).__name__} does not use transformers' attention interface; use floatlens.observe"
+        )
     if len(names) > 1:
-        raise FloatLensError(f"the parts of {type(model).__name__} use several attention implementations: {sorted(names)}")
+        raise FloatLensError(
+            f"the parts of {type(model).__name__} use several attention implementations: {sorted(names)}"
+        )
     token = _active.set((session, names.pop()))
     try:
         for key, config in configs.items():

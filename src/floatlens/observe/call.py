@@ -6,10 +6,13 @@ sequence; the keys are its last T (all of it, but for a sliding-window cache). G
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+
+from floatlens.observe.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Layout:
     region_names: list[list[str]]
     gold_BN: torch.Tensor
     writes_BN: torch.Tensor
+
+    @cached_property
+    def has_gold(self) -> bool:
+        """Whether any row has gold evidence."""
+        return bool(self.gold_BN.any())
 
     @cached_property
     def member_BRN(self) -> torch.Tensor:
@@ -116,28 +124,67 @@ class Call:
     @cached_property
     def keys(self) -> torch.Tensor:
         """Keys in float32, transposed for products: (B·K, D, T)."""
-        return self.k_BKTD.float().flatten(0, 1).transpose(1, 2)
+        return self.k.flatten(0, 1).transpose(1, 2)
 
     @cached_property
     def q(self) -> torch.Tensor:
         """Queries in float32 (B, H, Q, D)."""
         return self.q_BHQD.float()
 
-    def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
-        """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys."""
+    @cached_property
+    def scaled(self) -> torch.Tensor:
+        """Queries in float32, times the scaling (B, H, Q, D)."""
+        return self.q * self.scaling
+
+    @cached_property
+    def q_norm(self) -> torch.Tensor:
+        """Norms of the queries (B, H, Q, 1)."""
+        return self.q.norm(dim=-1, keepdim=True)
+
+    @cached_property
+    def k_norm(self) -> torch.Tensor:
+        """Norms of the keys (B, K, T, 1)."""
+        return self.k.norm(dim=-1, keepdim=True)
+
+    @cached_property
+    def k(self) -> torch.Tensor:
+        """Keys in float32 (B, K, T, D)."""
+        return self.k_BKTD.float()
+
+    def once(self, quantity: Callable[[Call], torch.Tensor]) -> torch.Tensor:
+        """A quantity of the call that several statistics need, computed for the first of them."""
+        if quantity.__name__ not in self._shared:
+            self._shared[quantity.__name__] = quantity(self)
+        return self._shared[quantity.__name__]
+
+    @cached_property
+    def _shared(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def scores(self, start: int, end: int, keys: int | None = None, space: Workspace | None = None) -> torch.Tensor:
+        """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys.
+
+        With a workspace they are written there, and last until it is used again.
+        """
         keys = self.T if keys is None else keys
-        groups = self.H // self.K
-        rows = (self.q[:, :, start:end] * self.scaling).reshape(self.B * self.K, groups * (end - start), -1)
-        scores = torch.bmm(rows, self.keys[:, :, :keys]).view(self.B, self.H, end - start, keys)
+        groups, count = self.H // self.K, end - start
+        rows = self.scaled[:, :, start:end].reshape(self.B * self.K, groups * count, -1)
+        product = self.keys[:, :, :keys]
+        if space is None:
+            scores = torch.bmm(rows, product)
+        else:
+            scores = space.take("scores", (self.B * self.K, groups * count, keys), rows.device)
+            torch.bmm(rows, product, out=scores)
+        scores = scores.view(self.B, self.H, count, keys)
         if self.softcap is not None:
-            scores = torch.tanh(scores / self.softcap) * self.softcap
+            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
-            scores = scores + self.bias[..., start:end, :keys].float()
+            scores += self.bias[..., start:end, :keys].float()
         if self.mask is not None:
             mask = self.mask[..., start:end, :keys]
-            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.float()
+            scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask.float())
         if self.causal:
-            scores = scores.masked_fill(self.future(start, end, keys), -torch.inf)
+            scores = scores.masked_fill_(self.future(start, end, keys), -torch.inf)
         return scores
 
     def future(self, start: int, end: int, keys: int) -> torch.Tensor:

@@ -21,15 +21,29 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
         return x_BHQC.sum(2, keepdim=True)
     if call.mask is None:
         return x_BHQC.flip(2).cumsum(2).flip(2)
-    total = x_BHQC.new_zeros(call.B, call.H, call.T, x_BHQC.shape[-1])
+    total = x_BHQC.new_zeros(call.B, x_BHQC.shape[1], call.T, x_BHQC.shape[-1])
     rows = max(1, TILE // (call.B * call.T))
     for start in range(0, call.Q, rows):
         end = min(call.Q, start + rows)
         visible = call.may_see(start, end)
         assert visible is not None
         seen = visible.expand(call.B, -1, end - start, call.T).to(x_BHQC.dtype).transpose(2, 3)
-        total += torch.matmul(seen, x_BHQC[:, :, start:end])
+        total += torch.matmul(seen[:, : x_BHQC.shape[1]], x_BHQC[:, :, start:end])
     return total
+
+
+def visible_count(call: Call) -> torch.Tensor:
+    """Number of real queries that may see each key (B, T); computed once a call."""
+    ones = torch.ones(call.B, 1, call.Q, 1, device=call.q_BHQD.device)
+    count_BT = visible_sum(call, ones)[:, 0, :, 0].expand(-1, call.T)
+    keys_BT = visible_keys(call)
+    return count_BT.contiguous() if keys_BT is None else count_BT * keys_BT
+
+
+def visible_keys(call: Call) -> torch.Tensor | None:
+    """Where all queries see the same keys: True for those (B, T). None when that is all of them, or when it differs."""
+    visible = call.may_see(0, 1) if call.same_for_all_queries else None
+    return None if visible is None else visible.expand(call.B, -1, 1, call.T)[:, 0, 0]
 
 
 class ColumnMean(Statistic):
@@ -42,48 +56,31 @@ class ColumnMean(Statistic):
         self.sum_BHT = Running()
         self.count_BT = Running()
 
-    def parts(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        """The query part (B, H, Q, C) and the key part (B, K, T, C) whose product is the score."""
+    def query_sum(self, call: Call) -> torch.Tensor:
+        """The query part, summed over the queries that may see each key: (B, H, T or 1, C)."""
+        raise NotImplementedError
+
+    def key_part(self, call: Call) -> torch.Tensor:
+        """The key part (B, K, T, C)."""
         raise NotImplementedError
 
     def start(self, call: Call) -> None:
         if call.fresh:
             self.sum_BHT.reset()
             self.count_BT.reset()
-        x_BHQC, y_BKTC = self.parts(call)
-        seen_BHTC = visible_sum(call, x_BHQC)
+        seen_BHTC, y_BKTC = self.query_sum(call), self.key_part(call)
         groups = call.H // call.K
         if seen_BHTC.shape[2] == 1:
             rows = seen_BHTC.view(call.B, call.K, groups, -1)
             part = torch.matmul(rows, y_BKTC.transpose(2, 3)).view(call.B, call.H, call.T)
+            keys_BT = visible_keys(call)
+            if keys_BT is not None:  # keys that no query sees: padding, or outside the window of a single query
+                part = part.masked_fill(~keys_BT[:, None], 0.0)
         else:
             grouped = seen_BHTC.view(call.B, call.K, groups, call.T, -1)
             part = torch.einsum("bkgtc,bktc->bkgt", grouped, y_BKTC).reshape(call.B, call.H, call.T)
         self.sum_BHT.add(part, call.first_key)
-        self.count_BT.add(self._count(call), call.first_key)
-
-    def _count(self, call: Call) -> torch.Tensor:
-        ones = torch.ones(call.B, 1, call.Q, 1, device=call.q_BHQD.device)
-        if call.same_for_all_queries or call.mask is None:
-            one_head = ones if call.real_BQ is None else ones.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
-            if call.same_for_all_queries:
-                count = one_head.sum(2)[:, :, 0].expand(-1, call.T)
-                visible = call.may_see(0, 1)
-                if visible is None:
-                    return count.contiguous()
-                return count * visible.expand(call.B, -1, 1, call.T)[:, 0, 0].float()
-            return one_head.flip(2).cumsum(2).flip(2)[:, 0, :, 0]
-        total = torch.zeros(call.B, call.T, device=call.q_BHQD.device)
-        rows = max(1, TILE // (call.B * call.T))
-        for start in range(0, call.Q, rows):
-            end = min(call.Q, start + rows)
-            visible = call.may_see(start, end)
-            assert visible is not None
-            seen = visible.expand(call.B, -1, end - start, call.T)[:, 0].float()
-            if call.real_BQ is not None:
-                seen = seen * call.real_BQ[:, start:end, None]
-            total += seen.sum(1)
-        return total
+        self.count_BT.add(call.once(visible_count), call.first_key)
 
     def result(self, call: Call) -> torch.Tensor:
         return self.sum_BHT.value / self.count_BT.value[:, None]

@@ -32,13 +32,14 @@ class Entropy(Statistic):
     def tile(self, tile: Tile) -> None:
         call, scores, weights = tile.call, tile.scores_BHQT, tile.weights_BHQT
         if call.causal or call.mask is not None:
-            scores = scores.clamp_min(torch.finfo(torch.float32).min)  # 0 · -inf is not a number; 0 · min is 0
+            scores = scores.clamp_min_(torch.finfo(torch.float32).min)  # 0 · -inf is not a number; 0 · min is 0
         if call.sinks_H is not None:
-            weights = weights / weights.sum(-1, keepdim=True)  # the distribution over positions, given one is attended
+            # the distribution over positions, given that one is attended; a row of padding stays 0
+            weights = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         rows_BHQ = scores.amax(-1) - weights.amax(-1).log()
         if tile.real_BQ is not None:
             rows_BHQ = rows_BHQ.masked_fill(~tile.real_BQ[:, None], 0.0)
-        self.sum_BH += rows_BHQ.sum(-1) - (weights * scores).sum((-1, -2))
+        self.sum_BH += rows_BHQ.sum(-1) - torch.mul(weights, scores, out=tile.scratch()).sum((-1, -2))
 
     def result(self, call: Call) -> torch.Tensor:
         return self.sum_BH / self.queries_B.view(-1, 1)

@@ -80,7 +80,7 @@ def entropy(m: Matrices, call: Call) -> torch.Tensor:
     rows = real_rows(call)
     weights = torch.where(rows > 0, m.weights_BHQT, 0.0)
     if call.sinks_H is not None:
-        weights = weights / weights.sum(-1, keepdim=True)
+        weights = torch.where(rows > 0, weights / weights.sum(-1, keepdim=True), 0.0)
     return torch.special.entr(weights).sum((-1, -2)) / rows.sum((-1, -2))
 
 
@@ -132,7 +132,9 @@ EXACT: dict[str, Callable[[Matrices, Call], torch.Tensor]] = {
     "evidence": evidence,
     "query_mass": query_mass,
     "attention": lambda m, call: torch.where(real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.first_query :],
-    "attention_mean": lambda m, call: torch.where(real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.first_query :].mean(1),
+    "attention_mean": lambda m, call: torch.where(real_rows(call) > 0, m.weights_BHQT, 0.0)[
+        :, :, call.first_query :
+    ].mean(1),
     "queries": lambda m, call: call.q_BHQD.float(),
     "keys": lambda m, call: call.k_BKTD[:, :, call.T - call.Q :].float(),
 }

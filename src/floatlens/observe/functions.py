@@ -87,5 +87,3 @@ def observe(model: torch.nn.Module, statistics: Sequence[str] = WITHOUT_REGIONS,
             yield session
     finally:
         hook.remove()
-
-

@@ -5,6 +5,8 @@ These are the only records that grow with the square of the length; they are nev
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from floatlens.observe.call import Call
@@ -16,7 +18,7 @@ class Attention(Statistic):
     """Attention weights per head. With a cache, the rows that the step computed; NaN for rows of earlier steps."""
 
     name = "attention"
-    dims = ("head", "query", "key")
+    dims: ClassVar[tuple[str, ...]] = ("head", "query", "key")
 
     def start(self, call: Call) -> None:
         self.rows_BHQT = torch.zeros(call.B, call.H, call.Q, call.length, device=call.q_BHQD.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from floatlens.observe.call import Call
-from floatlens.observe.columns import ColumnMean
+from floatlens.observe.columns import ColumnMean, visible_sum
 
 
 class QK(ColumnMean):
@@ -13,5 +13,8 @@ class QK(ColumnMean):
 
     name = "qk"
 
-    def parts(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        return call.q, call.k_BKTD.float()
+    def query_sum(self, call: Call) -> torch.Tensor:
+        return visible_sum(call, call.q)
+
+    def key_part(self, call: Call) -> torch.Tensor:
+        return call.k

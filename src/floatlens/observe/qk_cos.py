@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from floatlens.observe.call import Call
-from floatlens.observe.columns import ColumnMean
+from floatlens.observe.columns import ColumnMean, visible_sum
 
 
 class QKCos(ColumnMean):
@@ -13,15 +13,19 @@ class QKCos(ColumnMean):
 
     name = "qk_cos"
 
-    def parts(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        return unit(call.q), unit(call.k_BKTD.float())
+    def query_sum(self, call: Call) -> torch.Tensor:
+        if call.same_for_all_queries and call.real_BQ is None:  # the sum of unit vectors, without writing them out
+            return torch.matmul(inverse(call.q_norm).transpose(2, 3), call.q)
+        return visible_sum(call, call.q * inverse(call.q_norm))
+
+    def key_part(self, call: Call) -> torch.Tensor:
+        return call.k * inverse(call.k_norm)
 
 
-def unit(x: torch.Tensor) -> torch.Tensor:
-    """Vectors of length 1; a zero vector stays zero.
+def inverse(norm: torch.Tensor) -> torch.Tensor:
+    """1 over a norm, and 0 over 0.
 
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
+    >>> inverse(torch.tensor([2.0, 0.0]))
+    tensor([0.5000, 0.0000])
     """
-    return x / x.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(norm > 0, 1 / norm, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from floatlens.observe.call import Call
-from floatlens.observe.columns import ColumnMean
+from floatlens.observe.columns import ColumnMean, visible_sum
 
 
 class QKNorm(ColumnMean):
@@ -13,5 +13,8 @@ class QKNorm(ColumnMean):
 
     name = "qk_norm"
 
-    def parts(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        return call.q.norm(dim=-1, keepdim=True), call.k_BKTD.float().norm(dim=-1, keepdim=True)
+    def query_sum(self, call: Call) -> torch.Tensor:
+        return visible_sum(call, call.q_norm)
+
+    def key_part(self, call: Call) -> torch.Tensor:
+        return call.k_norm

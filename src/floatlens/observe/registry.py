@@ -23,6 +23,7 @@ STATISTICS: dict[str, type[Statistic]] = {
     )
 }  # fmt: skip
 DEFAULT = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "evidence", "query_mass")
+NEEDS_GOLD = ("evidence", "query_mass")
 MATRICES = ("attention", "attention_mean", "queries", "keys")
 
 

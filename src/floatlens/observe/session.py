@@ -7,12 +7,12 @@ from typing import Literal
 
 import torch
 
-from floatlens.errors import FloatLensError
 from floatlens.observe.call import Call, Layout
 from floatlens.observe.exact import Matrices, exactly
-from floatlens.observe.registry import DEFAULT, MATRICES, statistic
+from floatlens.observe.registry import DEFAULT, MATRICES, NEEDS_GOLD, statistic
 from floatlens.observe.statistic import Statistic
 from floatlens.observe.tile import TILE, tiles
+from floatlens.observe.workspace import Workspace
 
 Implementation = Literal["stream", "exact"]
 
@@ -35,8 +35,6 @@ class Session:
         tile: int = TILE,
         rows: int | None = None,
     ) -> None:
-        if implementation not in ("stream", "exact"):
-            raise FloatLensError(f"implementation {implementation!r} is not known; use stream or exact")
         self.statistics = {name: statistic(name) for name in statistics}
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
@@ -46,6 +44,7 @@ class Session:
         self.length: dict[int, int] = {}
         self.results: dict[str, dict[int, torch.Tensor]] = {}
         self.paused = False
+        self.space = Workspace()
         self.begin()
 
     def begin(self) -> None:
@@ -55,10 +54,12 @@ class Session:
 
     def wanted(self, layer: int) -> list[str]:
         """The statistics to take at a layer."""
+        without = NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ()
         return [
             name
             for name in self.statistics
-            if (chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen
+            if name not in without
+            and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
         ]
 
     @torch.no_grad()
@@ -104,7 +105,7 @@ class Session:
             observer.start(call)
         tiled = [observer for observer in observers.values() if observer.tiled]
         if tiled:
-            for tile in tiles(call, self.tile):
+            for tile in tiles(call, self.tile, self.space):
                 for observer in tiled:
                     observer.tile(tile)
         for name, observer in observers.items():

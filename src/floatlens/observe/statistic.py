@@ -22,7 +22,9 @@ class Statistic:
 
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
-    tiled: ClassVar[bool] = True  # False: needs queries, keys or values only, so no attention weights are computed for it
+    tiled: ClassVar[bool] = (
+        True  # False: needs queries, keys or values only, so no attention weights are computed for it
+    )
 
     def start(self, call: Call) -> None:
         """A call begins. `call.fresh` is False when it extends what was seen before."""

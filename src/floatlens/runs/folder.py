@@ -79,9 +79,13 @@ class RunFolder:
         try:
             found = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise FloatLensError(f"{self.path / MANIFEST} is not valid JSON ({error}); the run cannot be read") from None
+            raise FloatLensError(
+                f"{self.path / MANIFEST} is not valid JSON ({error}); the run cannot be read"
+            ) from None
         if not isinstance(found, dict):
-            raise FloatLensError(f"{self.path / MANIFEST} holds {type(found).__name__}, not an object; the run is broken")
+            raise FloatLensError(
+                f"{self.path / MANIFEST} holds {type(found).__name__}, not an object; the run is broken"
+            )
         return found
 
     def trace_path(self, sample_id: str) -> Path:

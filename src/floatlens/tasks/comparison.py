@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,14 +35,27 @@ class Outcome:
     seconds: dict[Key, float]
 
 
-def run(plan: Plan, load: Callable[[str], Any], folder: RunFolder | None = None, watch: Watch | None = None) -> Outcome:
-    """Ask every model every question under every condition.
+def open_sources(plan: Plan) -> list[Source]:
+    """The plan's data sets, each found to have questions: what cannot be read is refused before a model is loaded."""
+    index = index_of(plan.corpus) if plan.corpus else None
+    sources = [Source(each, plan, index) for name in plan.data for each in registry.expand(name)]
+    for source in sources:
+        next(iter(source.samples()))
+    return sources
+
+
+def run(
+    plan: Plan,
+    sources: Sequence[Source],
+    load: Callable[[str], Any],
+    folder: RunFolder | None = None,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Ask every model every question of the sources under every condition.
 
     `load` makes a lens of a model's name. `watch` is told what begins and how many questions it has, if that is known,
     and returns what is to be called for each that is done.
     """
-    index = index_of(plan.corpus) if plan.corpus else None
-    sources = [Source(each, plan, index) for name in plan.data for each in registry.expand(name)]
     journal = Journal(folder)
     rows: list[Row] = []
     seconds: dict[Key, float] = {}
@@ -52,9 +65,9 @@ def run(plan: Plan, load: Callable[[str], Any], folder: RunFolder | None = None,
             for condition in plan.conditions:
                 key = (model, source.label, condition)
                 samples = source.samples()
-                done = watch(", ".join(key), source.count) if watch else _ignore
+                done = watch(", ".join(key), source.count) if watch else ignore
                 began = time.perf_counter()
-                rows += _answered(lens, samples, plan.asking, key, journal, done)
+                rows += answered(lens, samples, plan.asking, key, journal, done)
                 seconds[key] = time.perf_counter() - began
         del lens
         gc.collect()
@@ -66,9 +79,16 @@ def run(plan: Plan, load: Callable[[str], Any], folder: RunFolder | None = None,
     return outcome
 
 
-def _answered(
-    lens: Any, samples: Iterable[Sample], asking: Asking, key: Key, journal: Journal, done: Callable[[], None]
+def answered(
+    lens: Any,
+    samples: Iterable[Sample],
+    asking: Asking,
+    key: Key,
+    journal: Journal,
+    done: Callable[[], None],
+    **labels: Any,
 ) -> list[Row]:
+    """Rows of all samples in their order: those that the journal has, and new ones for the rest."""
     model, data, condition = key
     asked: list[str] = []
 
@@ -77,10 +97,10 @@ def _answered(
         done()
 
     new = journal.unanswered(samples, key, asked, done)
-    for _ in evaluate(lens, new, asking, model=model, data=data, condition=condition, keep=keep):
+    for _ in evaluate(lens, new, asking, keep=keep, model=model, data=data, condition=condition, **labels):
         pass
     return journal.rows(key, asked)
 
 
-def _ignore() -> None:
-    return None
+def ignore() -> None:
+    """Nobody watches."""

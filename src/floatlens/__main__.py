@@ -1,0 +1,5 @@
+"""`python -m floatlens` is the program `floatlens`."""
+
+from floatlens.cli.main import main
+
+main()

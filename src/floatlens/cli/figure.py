@@ -1,0 +1,178 @@
+"""floatlens figure: redraw a finding of the paper for traced models, with its numbers and its verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    from floatlens.findings.registry import Finding
+    from floatlens.findings.verdict import Verdict
+    from floatlens.trace import Trace
+
+COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
+
+
+def command(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress."),
+    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are put together.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for all files; default: inside the first run.")] = None,
+    layer: Annotated[list[str] | None, typer.Option(help="Layers to show, such as 0,4-7, or average.")] = None,
+    rule: Annotated[list[str] | None, typer.Option(help="Anchor rule; absorption takes several.")] = None,
+    sample: Annotated[str | None, typer.Option(help="Sample that maps show; default: each model's first.")] = None,
+    head: Annotated[int | None, typer.Option(help="Head in geometry's maps; default: mean over heads.")] = None,
+    step: Annotated[int | None, typer.Option(help="Step of flow, or of geometry's maps of queries and keys.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples of each run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Redraw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the claim's verdict.
+
+    Examples:
+
+        floatlens figure drift runs/mdm runs/arm --out figures --layer 0,15
+
+        floatlens figure absorption runs/mdm runs/arm --rule "sigma(3)" --rule "top(1)"
+
+        floatlens figure flow runs/mdm --json
+    """
+    from floatlens.cli.progress import bar
+    from floatlens.findings import style
+    from floatlens.findings.registry import get
+    from floatlens.findings.verdict import write_claims
+    from floatlens.runs.folder import RunFolder
+
+    finding = get(name)
+    folders = [RunFolder.open(run) for run in runs]
+    asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
+    given = {key: value for key, value in asked.items() if value is not None}
+    settings = _accepted(finding, "figure", given)
+    traces: Any = [folder.path for folder in folders]
+    with bar("traces") as watch:
+        if finding.reads == "traces":
+            traces = RunTraces(folders, limit, lambda count: watch(name, count))
+        measured = finding.measure(traces, **_accepted(finding, "measure", given))
+    target = out or folders[0].path
+    figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
+    written = []
+    for view in finding.views:
+        source = traces if view in finding.maps else measured
+        data = finding.figure(source, view=view, backend="none", **settings)
+        stem = name if view == finding.views[0] else f"{name}-{view}"
+        written += style.save(finding.figure(source, view=view, **settings), data, figures / stem)
+    written.append(_write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
+    verdicts = finding.claims(measured)
+    written.append(write_claims(target / "claims.json", verdicts))
+    failed = sum(len(folder.errors()) for folder in folders)
+    if as_json:
+        found = {"results": [v.to_dict() for v in verdicts], "failed": failed, "files": [str(p) for p in written]}
+        print(json.dumps({**found, "run": str(target)}, ensure_ascii=False))
+        return
+    _show(verdicts, written, failed)
+
+
+class RunTraces(Sequence["Trace"]):
+    """The traces of run folders, opened when they are asked for, so that a large run never lies in memory whole."""
+
+    def __init__(
+        self, folders: Sequence[Any], limit: int | None = None, watch: Callable[[int], Callable[[], None]] | None = None
+    ) -> None:
+        self.paths = [path for folder in folders for _, path in folder.samples()[:limit]]
+        if not self.paths:
+            names = ", ".join(str(folder.path) for folder in folders)
+            raise FloatLensError(f"{names} holds no traces; make some with `floatlens trace`")
+        self.advance = watch(len(self)) if watch else lambda: None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, place: Any) -> Any:
+        from floatlens.trace import Trace
+
+        if isinstance(place, slice):
+            return [Trace.open(path) for path in self.paths[place]]
+        return Trace.open(self.paths[place])
+
+    def __iter__(self) -> Iterator[Trace]:
+        for place in range(len(self)):
+            yield self[place]
+            self.advance()
+
+
+def _layers(asked: list[str] | None) -> Any:
+    from floatlens.cli.numbers import numbers
+
+    return "average" if asked == ["average"] else numbers(",".join(asked) if asked else None, "--layer")
+
+
+def _rule(name: str, asked: list[str] | None) -> Any:
+    from floatlens.anchors import parse_rule
+
+    if not asked:
+        return None
+    for spec in asked:
+        parse_rule(spec)
+    if name == "absorption":
+        return asked
+    if len(asked) > 1:
+        raise FloatLensError(f"{name} takes one --rule, not {len(asked)}; only absorption puts several side by side")
+    return asked[0]
+
+
+def _accepted(finding: Finding, function: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Those options that the finding has; one that it has nowhere is refused."""
+    known = {name: set(getattr(finding, name).__kwdefaults__ or ()) for name in ("measure", "figure")}
+    for key in given:
+        if key not in known["measure"] | known["figure"]:
+            raise FloatLensError(f"--{key} means nothing to {finding.name}; leave it out")
+    # a choice of layers for the maps must not narrow the numbers that the claims rest on
+    kept = known[function] - {"layer"} if function == "measure" else known[function]
+    return {key: value for key, value in given.items() if key in kept}
+
+
+def _write_numbers(measured: Any, target: Path) -> Path:
+    """Numbers of each sample and layer, as one table; what has further dimensions stays with its figure's data."""
+    from floatlens.files import written_atomically
+
+    names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
+    with written_atomically(target) as temporary:
+        measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)
+    return target
+
+
+def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from floatlens.findings.style import short
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
+    for column in ("claim", "models", "value [95 % interval]", "n", "rule", "verdict"):
+        table.add_column(column.replace("[", r"\["), overflow="fold")
+    for v in verdicts:
+        verdict = f"[{COLOURS[v.verdict]}]{v.verdict}[/]" + (f"\n[dim]{v.reason}[/]" if v.reason else "")
+        value = f"{_spell(v.value)}\n\\[{_spell(v.interval[0])}, {_spell(v.interval[1])}]"
+        table.add_row(v.claim, "\n".join(map(short, v.models)), value, str(v.n), v.rule or "–", verdict)
+    console.print(table)
+    if failed:
+        console.print(f"{failed} samples failed when they were traced and are not here: see errors.jsonl of the runs.")
+    endings: dict[Path, list[str]] = {}
+    for path in written:
+        endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
+    for stem, found in endings.items():
+        console.print(
+            f"{stem}.{found[0] if len(found) == 1 else '{' + ','.join(found) + '}'}", style="dim", markup=False
+        )
+
+
+def _spell(x: float) -> str:
+    return "–" if x != x else f"{x:.3g}"

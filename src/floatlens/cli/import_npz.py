@@ -1,0 +1,31 @@
+"""floatlens import: a trace from one of the paper's own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(help=".npz files of the paper's scripts.")],
+    out: Annotated[Path, typer.Option("--out", help="A new run folder.")],
+    model: Annotated[str, typer.Option(help="Name of the model that the files are from.")] = "",
+    autoregressive: Annotated[bool, typer.Option("--autoregressive", help="The model is causal.")] = False,
+) -> None:
+    """Make traces of the paper's own .npz files. Pickled parts are read by an unpickler that admits NumPy only.
+
+    Example: floatlens import llada_sample_0.npz --model LLaDA-8B-Instruct --out imported
+    """
+    from rich.console import Console
+
+    from floatlens.npz import import_npz
+    from floatlens.runs.folder import RunFolder
+
+    traces = [import_npz(file, model=model, diffusion=not autoregressive) for file in files]
+    asked = {"files": [str(file) for file in files], "model": model, "diffusion": not autoregressive}
+    run = RunFolder.create(out, {"command": "import", "asked": asked})
+    for file, trace in zip(files, traces, strict=True):
+        trace.save(run.trace_path(str(file)))
+    Console().print(f"{len(traces)} traces in {run.path}", highlight=False)

@@ -1,0 +1,68 @@
+"""floatlens inspect: what a checkpoint is, from its config alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(
+    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
+    family: Annotated[str | None, typer.Option(help="Read it as this family, whatever its config says.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    positions: Annotated[int, typer.Option(help="Length of the sequence for which bytes are counted.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a checkpoint is, what memory it needs and what a trace records per step, before any weight is read.
+
+    Examples:
+
+        floatlens inspect tiny-mdm
+
+        floatlens inspect GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from floatlens.models.checkpoint import find
+    from floatlens.models.describe import describe
+
+    found = describe(find(checkpoint, revision=revision, family=family), dtype=dtype, positions=positions)
+    if as_json:
+        print(json.dumps(found))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    attention = f"{found['heads']} heads, {found['kv_heads']} key/value heads of {found['head_dim']}"
+    rows = {
+        "family": f"{found['family']}: {found['about']}",
+        "native class": found["class"],
+        "layers": found["layers"],
+        "attention": attention,
+        "width": found["width"],
+        "vocabulary": found["vocabulary"],
+        "context": found["context"],
+        "mask token": found["mask_token_id"] if found["diffusion"] else "none (autoregressive)",
+        "parameters": f"{found['parameters']:,}",
+        "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
+        "recorded": f"{size(found['record_bytes_per_step'])} a step at {positions} positions, all layers and heads",
+    }
+    for label, text in rows.items():
+        table.add_row(f"[bold]{label}[/bold]", str(text))
+    Console().print(table)
+
+
+def size(count: int) -> str:
+    """Bytes for people.
+
+    >>> size(6144000)
+    '6.1 MB'
+    """
+    value, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if unit != "bytes" else f"{count} bytes"

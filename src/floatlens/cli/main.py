@@ -1,0 +1,125 @@
+"""The program: finds a command, runs it, and turns what a user can mend into one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any, ClassVar
+
+import typer
+import typer.core
+
+from floatlens.errors import FloatLensError
+
+# name: (module, what it is for). A module is imported when its command is called, so that help is quick.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Trace a bundled model and draw its drift: the quickest look."),
+    "trace": ("trace", "Record a model's attention while it writes."),
+    "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
+    "eval": ("eval", "Ask questions with and without passages, and score the answers."),
+    "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
+    "models": ("models", "List the families of checkpoints and the bundled models."),
+    "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
+    "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),
+    "world": ("world", "Write the synthetic world's data sets."),
+    "train": ("train", "Train the bundled models from nothing."),
+}
+
+
+# typer brings its own copy of click; the base of its errors is found through one that it exports.
+CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands, imported one by one; none of them when only their list is to be shown."""
+
+    listing: ClassVar[bool] = True
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        module, about = COMMANDS[name]
+        made = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        if self.listing:
+            made.command(name, help=about)(lambda: None)
+        else:
+            made.command(name)(importlib.import_module(f"floatlens.cli.{module}").command)
+        command = typer.main.get_command(made)
+        command.name = name
+        return command
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, rich_markup_mode="markdown")
+
+
+@app.callback()
+def floatlens(
+    version: bool = typer.Option(False, "--version", help="Show the versions that matter for a bug report."),
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something goes wrong."),
+) -> None:
+    """See where language models anchor their attention while they write.
+
+    Start with `floatlens demo`, or trace a model of your own:
+
+        floatlens trace tiny-mdm --prompt "Where was Ada Lovelace born?" --out run
+        floatlens figure drift run --out figures
+    """
+
+
+def main() -> None:
+    """The program `floatlens`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: list[str]) -> int:
+    """Run a command line; the exit code is 0, 2 for what the user can mend, 130 when interrupted, 1 for a bug of ours."""
+    debug = "--debug" in argv
+    words = [word for word in argv if word != "--debug"]
+    Commands.listing = not any(word in COMMANDS for word in words)
+    if words == ["--version"]:
+        print(versions())
+        return 0
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        code: Any = typer.main.get_command(app).main(words, prog_name="floatlens", standalone_mode=False)
+    except FloatLensError as error:
+        return _failed(str(error), 2, debug)
+    except CommandLineError as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted", 130, debug)
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
+    return int(code or 0)
+
+
+def versions() -> str:
+    """One line for a bug report."""
+    import platform
+    from importlib.metadata import version
+
+    from floatlens.version import __version__
+
+    parts = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "xarray", "zarr"))
+    return f"floatlens {__version__} (python {platform.python_version()}, {parts}, {platform.platform()})"
+
+
+def _failed(sentence: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"floatlens: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

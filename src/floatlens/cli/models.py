@@ -1,0 +1,36 @@
+"""floatlens models: the families of checkpoints, and the models that come along."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """List the families of checkpoints that FloatLens reads, and the models that it brings.
+
+    Example: floatlens models
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from floatlens.models.checkpoint import BUNDLED, SMOLLM2
+    from floatlens.models.registry import FAMILIES
+
+    if as_json:
+        families = [
+            {"name": f.name, "about": f.about, "example": f.example, "diffusion": f.diffusion, "sampler": f.sampler}
+            for f in FAMILIES.values()
+        ]
+        print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": [SMOLLM2]}))
+        return
+    table = Table("family", "what it is", "sampler", "such as", box=None, pad_edge=False)
+    for family in FAMILIES.values():
+        table.add_row(family.name, family.about, family.sampler, family.example)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"\nBundled, no download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {SMOLLM2}.", markup=False
+    )

@@ -1,0 +1,142 @@
+"""floatlens trace: record a model's attention while it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from floatlens.errors import FloatLensError
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")],
+    out: Annotated[Path, typer.Option("--out", help="Run folder for the traces.")],
+    prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
+    passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; may repeat.")] = None,
+    gold: Annotated[int | None, typer.Option(help="Which --passage holds the answer, counted from 0.")] = None,
+    answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; may repeat.")] = None,
+    data: Annotated[str | None, typer.Option(help="A file, a hub data set, world or world:NAME.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
+    passages: Annotated[int | None, typer.Option(help="Gold among so many passages (world); 0 is closed book.")] = None,
+    max_passages: Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")] = None,
+    limit: Annotated[int, typer.Option(help="So many questions of the data.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 32,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
+    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,4-7 or 0:32:4.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Heads to keep.")] = None,
+    record_steps: Annotated[str | None, typer.Option(help="Steps to keep.")] = None,
+    matrices: Annotated[
+        str | None, typer.Option(help="attention, attention_mean, queries, keys: full matrices.")
+    ] = None,
+    matrix_layers: Annotated[str | None, typer.Option(help="Layers of the matrices.")] = None,
+    implementation: Annotated[str, typer.Option(help="stream, or exact for doubt.")] = "stream",
+    trace_dtype: Annotated[str, typer.Option(help="float32 or float16 on disk.")] = "float32",
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Record a model's attention while it writes: one forward pass a step, every layer and head.
+
+    Examples:
+
+        floatlens trace tiny-mdm --prompt "Where was Ada Lovelace born?" --out run
+
+        floatlens trace tiny-arm --data world:fresh --passages 5 --limit 16 --out run
+
+        floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
+    """
+    from rich.console import Console
+
+    from floatlens.cli.numbers import numbers
+    from floatlens.cli.progress import bar
+    from floatlens.lens import Lens
+    from floatlens.models.checkpoint import find
+    from floatlens.runs.folder import RunFolder
+    from floatlens.tasks.prompt import fit
+
+    if (prompt is None) == (data is None):
+        raise FloatLensError("give either --prompt with a question or --data with a data set")
+    asked = {name: value for name, value in locals().items() if name in ASKED}
+    # Everything that can be refused is refused before the weights are read.
+    lens = Lens(find(model, revision=revision), device_map=device, dtype=dtype)
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "steps": steps,
+        "block_length": block_length,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    lens.settings(**settings)
+    options: dict[str, Any] = {
+        "layers": numbers(layers, "--layers"),
+        "heads": numbers(heads, "--heads"),
+        "record_steps": numbers(record_steps, "--record-steps"),
+        "matrices": tuple(filter(None, (matrices or "").split(","))),
+        "matrix_layers": numbers(matrix_layers, "--matrix-layers"),
+        "implementation": implementation,
+    }
+    lens.check_record(lens.settings(**settings), **options)
+    room = (lens.context_length or 10**9) - max_new_tokens
+    if prompt is not None:
+        one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or ())
+        lens.settings(**settings).fits(len(one.ids), lens.context_length)
+        work = [("prompt", one)]
+    else:
+        assert data is not None
+        work = from_data(lens, data, split, limit, passages, max_passages)
+        work = [(name, fit(made, lens.tokenizer, room)) for name, made in work]
+    run = RunFolder.create(out, {"command": "trace", "asked": asked}, resume=resume)
+    done = {name for name, _ in run.samples()} if resume else set()
+    left = [(name, made) for name, made in work if name not in done]
+    left.sort(key=lambda pair: len(pair[1].ids))
+    finished = len(work) - len(left)
+    with bar("traces") as watch:
+        advance = watch(model, len(left))
+        for start in range(0, len(left), batch_size):
+            part = left[start : start + batch_size]
+            traces = lens.traces(
+                [made for _, made in part], sample_ids=[name for name, _ in part], **options, **settings
+            )
+            for (name, _), trace in zip(part, traces, strict=True):
+                trace.save(run.trace_path(name), dtype=trace_dtype)
+                finished += 1
+                advance()
+    if as_json:
+        print(json.dumps({"results": [{"model": model, "data": data, "n": finished}], "run": str(run.path)}))
+        return
+    console = Console(highlight=False)
+    if prompt is not None and left:
+        console.print(str(traces[0]), markup=False)
+    console.print(f"{finished} traces in {run.path}", markup=False)
+
+
+ASKED = (
+    "model", "revision", "prompt", "passage", "gold", "answer", "data", "split", "passages", "max_passages", "limit",
+    "seed", "max_new_tokens", "steps", "block_length", "temperature", "layers", "heads", "record_steps", "matrices",
+    "matrix_layers", "implementation", "trace_dtype", "dtype",
+)  # fmt: skip
+
+
+def from_data(
+    lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None
+) -> list[tuple[str, Any]]:
+    """The prompts of a data set, each with its sample's id."""
+    from floatlens.tasks.readers.registry import read
+
+    work = []
+    for sample in read(data, split=split, limit=limit, passages=passages):
+        shown = sample.passages[:max_passages] if max_passages is not None else sample.passages
+        shown = shown if passages != 0 else []
+        work.append((sample.id, lens.prompt(sample.question, shown, answers=sample.answers)))
+    if not work:
+        raise FloatLensError(f"data {data!r} holds no question; name another data set or split")
+    return work

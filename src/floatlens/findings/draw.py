@@ -1,0 +1,144 @@
+"""Marks that several figures share: maps of attention, hatched anchors, regions on the axis, lines with a band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from floatlens.findings.samples import Array
+from floatlens.findings.style import FAINT, INK, SEQUENTIAL
+
+AXIS_TOKENS = 60  # up to so many positions the tokens themselves stand on the axis
+
+
+def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> AxesImage:
+    """Steps down, positions across. Received attention spans decades, so colour goes with its square root."""
+    if norm is None:
+        norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(values_ST, initial=0.0)), 1e-9))
+    image = axes.imshow(np.ma.masked_invalid(values_ST), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
+    axes.autoscale(False)  # marks drawn over the map must not move it
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(True)
+    return image
+
+
+def hatch_anchors(axes: Axes, anchors_ST: Array, *, colour: str = "#00a5a5") -> None:
+    """A hatched box over each run of steps in which a position is an anchor.
+
+    Where columns are narrower than the lines of a hatching, the box is drawn around the column and left clear.
+    """
+    points = axes.get_position().width * axes.figure.bbox.width / axes.figure.dpi * 72 / anchors_ST.shape[1]
+    narrow = points < 4
+    pad = 0.6 / points if narrow else 0.0
+    boxes = []
+    for position in np.flatnonzero(anchors_ST.any(axis=0)):
+        padded = np.concatenate([[False], anchors_ST[:, position], [False]])
+        starts, ends = np.flatnonzero(~padded[:-1] & padded[1:]), np.flatnonzero(padded[:-1] & ~padded[1:])
+        left, width = position - 0.5 - pad, 1.0 + 2 * pad
+        boxes += [Rectangle((left, s - 0.5), width, float(e - s)) for s, e in zip(starts, ends, strict=True)]
+    look = {"linewidth": 0.5} if narrow else {"linewidth": 0.7, "hatch": "//////"}
+    axes.add_collection(PatchCollection(boxes, facecolor="none", edgecolor=colour, zorder=3, **look), autolim=False)
+
+
+def commit_front(axes: Axes, committed_at: Array, steps: Array) -> None:
+    """Where and when each position receives its final token; between rows where steps were left out."""
+    positions = np.flatnonzero(committed_at >= 0)
+    rows = np.interp(committed_at[positions], steps, np.arange(len(steps)))
+    look: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 2.2, "mfc": "white", "mec": INK, "mew": 0.5}
+    axes.plot(positions, rows, zorder=4, **look)
+
+
+def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequence[str] = ()) -> None:
+    """Names of the regions over the map, with fine lines where they begin and end; the gold document's is bold."""
+    top = axes.get_xaxis_transform()
+    width = shown.stop - shown.start
+    for region in regions:
+        start, end = max(region.start, shown.start) - shown.start, min(region.end, shown.stop) - shown.start
+        if end <= start:
+            continue
+        axes.plot([start - 0.4, end - 0.6], [1.012, 1.012], transform=top, color=INK, lw=0.9, clip_on=False)
+        for edge in (start, end):
+            if 0 < edge < width:
+                axes.axvline(edge - 0.5, color=FAINT, lw=0.4, ls=":", zorder=2)
+        if (end - start) / width * axes.bbox.width / axes.figure.dpi * 72 > 4.4 * len(region.name):
+            is_gold = region.name in gold
+            text = f"{region.name}*" if is_gold else region.name
+            weight = "bold" if is_gold else "normal"
+            axes.text(
+                (start + end - 1) / 2, 1.025, text, transform=top, ha="center", va="bottom", fontsize=6, weight=weight
+            )
+
+
+def token_axis(axes: Axes, tokens: Sequence[str], first: int = 0) -> None:
+    """Tokens on the axis when they are few enough to be read; on hover always."""
+    if len(tokens) <= AXIS_TOKENS:
+        axes.set_xticks(np.arange(len(tokens)), labels=[plain(t) for t in tokens], rotation=90, fontsize=5.5)
+        axes.tick_params(axis="x", length=1.5, pad=1)
+    elif first:
+        axes.xaxis.set_major_formatter(lambda x, _: f"{int(x) + first}")
+
+
+def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: int = 0, rows: str = "step") -> None:
+    """In a window or a notebook, the position's token and value under the pointer."""
+
+    def describe(x: float, y: float) -> str:
+        column, row = round(x), round(y)
+        if not (0 <= column < values_ST.shape[1] and 0 <= row < values_ST.shape[0]):
+            return ""
+        return f"{rows} {row}, position {column + first} {tokens[column]!r}: {values_ST[row, column]:.4g}"
+
+    axes.format_coord = describe  # type: ignore[method-assign]
+
+
+def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.0, **line: Any) -> None:
+    """A line of the table's `mean` along a column, with its `std` over samples as a band."""
+    x, mean, std = part[along].to_numpy(), scale * part["mean"].to_numpy(), scale * part["std"].to_numpy()
+    if len(x) > 16:
+        line["markersize"] = 2.0
+    axes.plot(x, mean, clip_on=False, zorder=3, **line)
+    if np.nanmax(std, initial=0.0) > 0:
+        axes.fill_between(x, mean - std, mean + std, color=line.get("color"), alpha=0.16, lw=0)
+
+
+def plain(token: str) -> str:
+    """A token as one reads it on an axis: spaces and line ends made visible, dollar signs kept from mathematics.
+
+    >>> plain(" the"), plain("Ċ"), plain("▁the"), plain("$")
+    ('the', '⏎', 'the', '\\\\$')
+    """
+    text = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
+    text = text.strip(" ") or "␣"
+    return text.replace("\n", "⏎").replace("$", r"\$")[:14]
+
+
+def mark_columns(axes: Axes, marked: Array) -> None:
+    """Small triangles over the positions that are anchors at any step."""
+    columns = np.flatnonzero(marked)
+    axes.plot(
+        columns,
+        np.full(len(columns), 1.03),
+        ls="none",
+        marker="v",
+        ms=2.5,
+        color="#008080",
+        transform=axes.get_xaxis_transform(),
+        clip_on=False,
+    )
+
+
+def name_rows(axes: Axes, labels: Sequence[int]) -> None:
+    """The rows' own numbers on the axis when they are not simply counted from 0: layers may be recorded in part."""
+    if list(labels) != list(range(len(labels))):
+        every = max(1, len(labels) // 8)
+        axes.set_yticks(range(0, len(labels), every), labels=[str(n) for n in labels[::every]])

@@ -1,0 +1,358 @@
+"""Flow: from which parts of the prompt does the answer draw, and does it follow the gold document?
+
+Region flow of arXiv 2601.07894: attention pooled to regions, rows normalised, half of it replaced by the residual
+stream, (A + I)/2, and multiplied through the layers (rollout, Abnar and Zuidema 2020). Without the rollout, per layer,
+it stands beside; and step by step for an MDM, which rereads the whole prompt at each.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from floatlens.errors import FloatLensError
+from floatlens.findings import draw, style
+from floatlens.findings.registry import Finding
+from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
+from floatlens.findings.sides import one_side
+from floatlens.findings.verdict import Verdict, bootstrap
+from floatlens.trace import Trace
+
+VIEWS = ("rollout", "layers", "steps")
+GOLD = "#007a7a"
+TARGETS = ("gold document", "another document", "query", "bos", "answer")
+
+
+def measure(traces: Traces, *, step: int | None = None, residual: bool = True) -> xr.Dataset:
+    """Where does attention flow between regions? Mean over steps, or at one step.
+
+    | variable | dims | what |
+    |---|---|---|
+    | rollout | sample, region, region_to | flow through all layers; rows sum to one |
+    | rollout_steps | sample, step, region, region_to | the same at each step |
+    | pooled | sample, layer, region, region_to | attention between regions at each layer, without rollout |
+    | gold | sample | names of the gold documents' regions |
+    | gold_position | sample | number of the (first) gold document, counted from 1; −1 without one |
+    | follows | sample | rollout from the answer to a gold document minus to another document, means over documents |
+    | follows_per_token | sample | the same divided by the documents' lengths, in per cent a token |
+    """
+    return per_sample(
+        traces, lambda trace: _measure_one(trace, step, residual), "flow", residual=int(residual), rule=""
+    )
+
+
+def _measure_one(trace: Trace, step: int | None, residual: bool) -> xr.Dataset:
+    require(trace, "flow", finding="flow")
+    flow = trace.data["flow"].transpose("step", "layer", "region", "region_to")
+    if step is not None:
+        if step not in flow["step"].values:
+            raise FloatLensError(f"step {step} was not recorded; steps go from 0 to {int(flow['step'].values[-1])}")
+        flow = flow.sel(step=[step])
+    values_SLRR = flow.values.astype(np.float64)
+    absent_SR = np.nan_to_num(values_SLRR).sum(axis=(1, 3)) == 0  # a region without queries yet: an ARM's answer
+    values_SLRR = np.where(absent_SR[:, None, :, None] | absent_SR[:, None, None, :], np.nan, values_SLRR)
+    rolled_SRR = np.array([rollout(one, residual=residual) for one in values_SLRR])
+    regions = [str(r) for r in flow["region"].values]
+    gold = [g for g in trace.gold if g in regions]
+    numbers = [document_number(g) for g in gold]
+    rolled = mean_over(rolled_SRR, 0)
+    lengths = {r.name: max(r.end - r.start, 1) for r in trace.regions}
+    per_token = rolled / np.array([lengths.get(r, 1) for r in regions]) * 100
+    return xr.Dataset(
+        {
+            "rollout": (("region", "region_to"), rolled),
+            "rollout_steps": (("step", "region", "region_to"), rolled_SRR),
+            "pooled": (("layer", "region", "region_to"), mean_over(values_SLRR, 0)),
+            "gold": np.array(", ".join(gold), dtype=object),
+            "gold_position": numbers[0] if numbers else -1,
+            "follows": follows(rolled, regions, gold),
+            "follows_per_token": follows(per_token, regions, gold),
+        },
+        coords={"step": flow["step"], "layer": flow["layer"], "region": regions, "region_to": regions},
+    )
+
+
+def document_number(region: str) -> int:
+    """The number in a document's region name, −1 for another region.
+
+    >>> document_number("doc12"), document_number("query")
+    (12, -1)
+    """
+    match = re.fullmatch(r"doc(\d+)", region)
+    return int(match[1]) if match else -1
+
+
+def ordered(regions: list[str]) -> list[str]:
+    """Regions in the order of a prompt: bos, instruction, documents by number, query, others, answer, template.
+
+    >>> ordered(["answer", "doc10", "doc2", "bos", "other", "query"])
+    ['bos', 'doc2', 'doc10', 'query', 'answer', 'other']
+    """
+    rank = {"bos": 0, "instruction": 1, "query1": 2, "query": 4, "answer": 6, "other": 7}
+    return sorted(regions, key=lambda r: (3 if document_number(r) > 0 else rank.get(r, 5), document_number(r)))
+
+
+def figure(
+    traces: Traces,
+    *,
+    step: int | None = None,
+    residual: bool = True,
+    source: str = "answer",
+    view: str = "rollout",
+    backend: str = "matplotlib",
+) -> Figure | pd.DataFrame:
+    """Region × region after rollout, a column a gold position (`rollout`); or flow from `source` by layer or step."""
+    style.check_backend(backend)
+    style.check_view(view, VIEWS)
+    measured = traces if is_measured(traces, "flow") else measure(traces, step=step, residual=residual)
+    if source not in measured["region"].values:
+        known = ", ".join(map(str, measured["region"].values))
+        raise FloatLensError(f"there is no region {source!r} to flow from; there are {known}")
+    data = _cells(measured) if view == "rollout" else _lines(measured, source, "layer" if view == "layers" else "step")
+    if backend == "none":
+        return data
+    return _draw_maps(measured, data) if view == "rollout" else _draw_lines(measured, data, source)
+
+
+def _cells(measured: xr.Dataset) -> pd.DataFrame:
+    """One row a model, gold position and pair of regions."""
+    order = ordered([str(r) for r in measured["region"].values])
+    rolled = measured["rollout"].sel(region=order, region_to=order).values
+    models, positions = measured["model"].values, measured["gold_position"].values
+    parts = []
+    for model in models_of(measured):
+        for position in sorted(set(positions[models == model])):
+            rows = (models == model) & (positions == position)
+            columns = {
+                "model": model,
+                "gold_position": int(position),
+                "region": np.repeat(order, len(order)),
+                "region_to": np.tile(order, len(order)),
+                "flow": mean_over(rolled[rows], 0).ravel(),
+                "n": int(rows.sum()),
+            }
+            parts.append(pd.DataFrame(columns).dropna(subset="flow"))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _lines(measured: xr.Dataset, source: str, along: str) -> pd.DataFrame:
+    """One row a model, target and layer or step: mean and std over samples of the flow from `source`."""
+    variable = measured["pooled" if along == "layer" else "rollout_steps"].sel(region=source)
+    values_NXR = variable.transpose("sample", along, "region_to").values
+    regions = [str(r) for r in measured["region_to"].values]
+    per_target = np.full((len(TARGETS), *values_NXR.shape[:2]), np.nan)
+    for n, gold in enumerate(str(g) for g in measured["gold"].values):
+        for t, target in enumerate(TARGETS):
+            chosen = columns_of(target, regions, gold.split(", ") if gold else [])
+            if chosen:
+                per_target[t, n] = mean_over(values_NXR[n][:, chosen], 1)
+    parts = []
+    for model in models_of(measured):
+        rows = measured["model"].values == model
+        for t, target in enumerate(TARGETS):
+            mean, std, _ = spread(per_target[t, rows])
+            columns = {
+                "model": model,
+                "to": target,
+                along: measured[along].values,
+                "mean": mean,
+                "std": std,
+            }
+            parts.append(pd.DataFrame(columns).dropna(subset="mean"))
+    return pd.concat(parts, ignore_index=True)
+
+
+def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
+    """Places of the regions that make up a target of flow.
+
+    >>> columns_of("another document", ["bos", "doc1", "doc2"], ["doc2"])
+    [1]
+    """
+    if target == "gold document":
+        return [i for i, r in enumerate(regions) if r in gold]
+    if target == "another document":
+        return [i for i, r in enumerate(regions) if document_number(r) > 0 and r not in gold]
+    return [i for i, r in enumerate(regions) if r == target]
+
+
+def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
+    models = models_of(measured)
+    positions = sorted(set(data["gold_position"]))
+    regions = ordered(list(dict.fromkeys(data["region"])))
+    with style.sheet():
+        width = max(3.4, min(style.WIDTH, 1.6 + 1.8 * len(positions)))
+        side_length = (width - 1.6) / len(positions)
+        figure = style.new_figure(0.5 + (side_length + 0.85) * len(models), width=width)
+        grid = figure.subplots(len(models), len(positions), squeeze=False)
+        for row, model in enumerate(models):
+            norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data[data["model"] == model]))
+            for column, position in enumerate(positions):
+                axes = grid[row, column]
+                part = data[(data["model"] == model) & (data["gold_position"] == position)]
+                if part.empty:
+                    axes.set_axis_off()
+                    continue
+                values = part.pivot(index="region", columns="region_to", values="flow").reindex(
+                    index=regions, columns=regions
+                )
+                mesh = draw.attention_map(axes, 100 * values.to_numpy(), norm=norm)
+                places = np.arange(len(regions))
+                axes.set_xticks(places, labels=regions, rotation=90)
+                axes.set_yticks(places, labels=regions if column == 0 else [])
+                axes.set_aspect("equal")
+                if position > 0:
+                    gold = regions.index(f"doc{position}")
+                    axes.axvspan(gold - 0.5, gold + 0.5, fill=False, ec=GOLD, lw=1.2, zorder=3)
+                    axes.set_xticks(places, labels=[*regions[:gold], f"doc{position} (gold)", *regions[gold + 1 :]])
+                    axes.get_xticklabels()[gold].set(color=GOLD, weight="bold")
+                if row == 0:
+                    axes.set_title(
+                        f"gold at {position}" if position > 0 else "no gold document", color=GOLD, weight="bold"
+                    )
+            grid[row, 0].set_ylabel(f"{style.short(model, 22)}\nfrom")
+            bar = figure.colorbar(mesh, ax=list(grid[row]), pad=0.01, aspect=16, extend="max")
+            bar.set_label("flow (% of the row)")
+        for axes in grid[-1]:
+            axes.set_xlabel("to")
+        how = "rollout with residual (A + I)/2" if measured.attrs["residual"] else "rollout without residual"
+        text = "mean over steps and samples; the gold document's column is framed. Each model has its own scale"
+        style.caption(figure, f"Region flow, {how}, {text}; flow to bos may lie beyond it.")
+    return figure
+
+
+def largest_of_interest(data: pd.DataFrame) -> float:
+    """The top of the colour scale: the largest flow between different regions, not counting the pull of bos.
+
+    Through many causal layers nearly everything ends at bos; a scale up to it would show nothing else.
+    """
+    between = data[(data["region"] != data["region_to"]) & (data["region_to"] != "bos")]
+    return max(float(between["flow"].max()), 1e-6)
+
+
+def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure:
+    models, along = models_of(measured), "layer" if "layer" in data else "step"
+    colours, markers = style.colour_of(TARGETS), style.marker_of(TARGETS)
+    with style.sheet():
+        figure = style.new_figure(2.5, width=max(3.6, min(style.WIDTH, 2.5 * len(models))))
+        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
+        for axes, model in zip(grid, models, strict=True):
+            for target in TARGETS:
+                part = data[(data["model"] == model) & (data["to"] == target)]
+                look: dict[str, Any] = {"color": colours[target], "marker": markers[target], "label": f"to {target}"}
+                draw.band(axes, part, along, scale=100, **look)
+            axes.set(title=style.short(model), xlabel=along)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        grid[0].set_ylim(bottom=0)
+        grid[0].set_ylabel(f"flow from the {source} (%)")
+        figure.legend(
+            *grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(TARGETS), columnspacing=1.0
+        )
+        what = "attention by layer, no rollout" if along == "layer" else "rollout at each step"
+        style.caption(figure, f"Region flow, {what}; mean ± std over samples.")
+    return figure
+
+
+def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
+    """Flow follows the gold document in the MDM: from the answer, more to the gold document than to another one.
+
+    Gold positions weigh the same, so that what a position draws by itself cancels when every position was gold; with
+    gold at one place only, place and relevance cannot be told apart and the claim stays open.
+    """
+    measured = traces if is_measured(traces, "flow") else measure(traces)
+    values, positions = measured["follows"].values, measured["gold_position"].values
+
+    def estimate(rows: Array) -> tuple[float, tuple[float, float]]:
+        data = (values[rows], positions[rows])
+        return balanced_mean(*data), bootstrap(data, balanced_mean, paired=True, vectorized=False)
+
+    def objection(rows: Array) -> str:
+        where = sorted(set(positions[rows]))
+        return "" if len(where) > 1 else f"gold is always doc{where[0]}: place and relevance cannot be told apart"
+
+    return one_side(
+        measured,
+        values,
+        finding="flow",
+        claim="Flow follows the gold document in the MDM",
+        statistic="rollout from the answer to the gold document minus to another one, gold positions weighed equally",
+        mdm=mdm,
+        beside={
+            **{f"gold at {p}": np.where(positions == p, values, np.nan) for p in sorted(set(positions)) if p > 0},
+            "per token, %": measured["follows_per_token"].values,
+        },
+        estimate=estimate,
+        objection=objection,
+        what="samples with a gold document",
+    )
+
+
+flow = Finding("flow", paper="region flow", measure=measure, figure=figure, claims=(claim,), views=VIEWS)
+
+
+def pool(attention_TT: Array, spans: list[tuple[int, int]]) -> Array:
+    """Attention summed over queries and keys of each pair of regions, rows normalised; an empty region's row is zero.
+
+    >>> pool(np.full((4, 4), 0.25), [(0, 1), (1, 4)])
+    array([[0.25, 0.75],
+           [0.25, 0.75]])
+    """
+    member_RT = np.zeros((len(spans), len(attention_TT)))
+    for place, (start, end) in enumerate(spans):
+        member_RT[place, start:end] = 1.0
+    return normalised(member_RT @ attention_TT.astype(np.float64) @ member_RT.T)
+
+
+def normalised(rows: Array) -> Array:
+    """Rows scaled to sum to one; a row of zeros stays one."""
+    total = rows.sum(axis=-1, keepdims=True)
+    return np.divide(rows, total, out=np.zeros_like(rows), where=total > 0)
+
+
+def rollout(pooled_LRR: Array, *, residual: bool = True) -> Array:
+    """Product of the layers' flows, the first layer's rightmost; each (A + I)/2, rows normalised, with the residual.
+
+    A region that is not there yet (NaN) is left out and stays NaN.
+
+    >>> rollout(np.array([[[0.0, 1.0], [0.0, 1.0]]]))
+    array([[0.5, 0.5],
+           [0. , 1. ]])
+    """
+    missing = ~np.isfinite(pooled_LRR).any(axis=(0, 2))
+    flows = np.nan_to_num(pooled_LRR.astype(np.float64))
+    identity = np.eye(flows.shape[-1])
+    through = identity
+    for one in flows:
+        through = normalised((one + identity) / 2 if residual else one) @ through
+    through = through.copy()
+    through[missing] = np.nan
+    through[:, missing] = np.nan
+    return through
+
+
+def follows(flow_RR: Array, regions: list[str], gold: list[str], source: str = "answer") -> float:
+    """Flow from the answer to a gold document minus to another one, means over documents; NaN without both.
+
+    >>> follows(np.array([[0.0] * 3] * 2 + [[0.6, 0.1, 0.3]]), ["doc1", "doc2", "answer"], ["doc1"])
+    0.5
+    """
+    to_gold, to_others = (columns_of(t, regions, gold) for t in TARGETS[:2])
+    if source not in regions or not to_gold or not to_others:
+        return float("nan")
+    row = flow_RR[regions.index(source)]
+    return float(row[to_gold].mean() - row[to_others].mean())
+
+
+def balanced_mean(values: Array, groups: Array) -> float:
+    """Mean of the groups' means.
+
+    >>> balanced_mean(np.array([1.0, 1.0, 4.0]), np.array([1, 1, 2]))
+    2.5
+    """
+    return float(np.mean([values[groups == g].mean() for g in np.unique(groups)]))

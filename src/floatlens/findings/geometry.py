@@ -1,0 +1,325 @@
+"""Geometry: do anchors win by the length of their keys or by their direction?
+
+q·k = |q||k| cos θ (QK geometry of arXiv 2601.07894). The anchors' advantage in score over other keys is split exactly
+into a norm part and an angle part by Shapley values: for a pair of keys with norm products n and cosines c,
+
+    n₁c₁ − n₂c₂ = (n₁ − n₂)(c₁ + c₂)/2 + (c₁ − c₂)(n₁ + n₂)/2.
+
+It is symmetric in the two factors and holds for scores of any sign, where a split of logarithms does not exist (half
+of all cosines are negative). Averaged over all pairs of an anchor and another key it needs means alone, and the two
+parts still sum to the advantage. The cosine of a key is that of its recorded means, qk / qk_norm: the mean over
+queries of cos θ, weighted by the queries' norms, because only this one gives back the score. Scores are unscaled q·k.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from floatlens.anchors import parse_rule
+from floatlens.errors import FloatLensError
+from floatlens.findings import draw, style
+from floatlens.findings.numbers import layer_table
+from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
+from floatlens.findings.registry import Finding
+from floatlens.findings.samples import (
+    Array,
+    Traces,
+    halves,
+    is_measured,
+    mean_over,
+    models_of,
+    per_sample,
+    pick,
+    require,
+)
+from floatlens.findings.sides import one_side
+from floatlens.findings.verdict import Verdict
+from floatlens.trace import Trace
+
+VIEWS = ("split", "heatmap")
+FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos θ"}
+PARTS = {"advantage": "whole advantage", "norm_part": "from the norm", "angle_part": "from the angle"}
+
+
+def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
+    """Where does the anchors' score advantage come from? Mean over heads and over the steps that have anchors.
+
+    | variable | dims | what |
+    |---|---|---|
+    | advantage | sample, layer | mean score of anchors minus mean score of other keys (unscaled q·k) |
+    | norm_part, angle_part | sample, layer | its exact split; they sum to it |
+    | norm_share, angle_share | sample, layer | each part over the sum of the two absolute parts, in [−1, 1] |
+    | value_norm_anchors, value_norm_rest | sample, layer | mean norm of the value vectors |
+    | value_ratio | sample, layer | their ratio: sinks are known to carry small values |
+    """
+    return per_sample(traces, lambda trace: _measure_one(trace, layer, rule), "geometry", rule=parse_rule(rule).id)
+
+
+def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
+    require(trace, "received", "qk", "qk_norm", finding="geometry")
+    if "value_norm" in trace.data:
+        trace.data["value_norm"].load()
+    layers = choose_layers(trace, layer)
+    numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
+    for place, number in enumerate(layers):  # one layer at a time: no copy of a whole variable
+        a_ST = profile(trace, number).values[:, 0]
+        anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
+        others_ST = np.isfinite(a_ST) & ~anchors_ST
+        score_SHT, norm_SHT = (_layer(trace, name, number, "head") for name in ("qk", "qk_norm"))
+        parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
+        for name, part_SH in zip(PARTS, parts, strict=True):
+            numbers[name][place] = mean_over(part_SH, (0, 1))
+        if "value_norm" in trace.data:
+            value_SKT = _layer(
+                trace, "value_norm", number, "kv_head" if "kv_head" in trace.data["value_norm"].dims else "head"
+            )
+            for name, group in (("value_norm_anchors", anchors_ST), ("value_norm_rest", others_ST)):
+                has = group.any(axis=-1) & anchors_ST.any(axis=-1)
+                numbers[name][place] = mean_over(group_mean(value_SKT, group[:, None])[has], (0, 1))
+    total = np.abs(numbers["norm_part"]) + np.abs(numbers["angle_part"])
+    for name in ("norm", "angle"):
+        numbers[f"{name}_share"] = np.where(
+            total > 0, numbers[f"{name}_part"] / np.where(total > 0, total, 1.0), np.nan
+        )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        numbers["value_ratio"] = numbers["value_norm_anchors"] / numbers["value_norm_rest"]
+    return xr.Dataset({k: ("layer", v) for k, v in numbers.items()}, coords={"layer": layers})
+
+
+def _layer(trace: Trace, name: str, layer: int, head: str) -> Array:
+    found = trace.data[name].sel(layer=layer).transpose("step", head, "position").values
+    return np.asarray(found, dtype=np.float32)
+
+
+def figure(
+    traces: Traces,
+    *,
+    layer: Layers = None,
+    rule: str = "sigma(3)",
+    sample: int | str | None = None,
+    head: int | None = None,
+    step: int | None = None,
+    view: str = "split",
+    backend: str = "matplotlib",
+) -> Figure | pd.DataFrame:
+    """The split by layer for all models (`split`), or maps of score, norm product and cosine for one trace (`heatmap`).
+
+    Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, else steps ×
+    positions of the column means, of one head or of their mean. Anchors are hatched and marked above the map.
+    """
+    style.check_backend(backend)
+    style.check_view(view, VIEWS)
+    if view == "split":
+        measured = traces if is_measured(traces, "geometry") else measure(traces, layer=layer, rule=rule)
+        data = layer_table(measured, {**PARTS, "value_ratio": ""})
+        return data if backend == "none" else _draw_split(data, measured)
+    trace = pick(traces, sample)[0]
+    require(trace, "received", *FACTORS, finding="geometry")
+    maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
+    if backend == "none":
+        return pd.concat([_cells(trace, *one) for one in maps], ignore_index=True)
+    return _draw_maps(trace, maps, rule, head)
+
+
+def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: int | None) -> list[tuple[Any, ...]]:
+    """(layer, factor, axis name, values, anchors): anchors per step, or of the one step drawn."""
+    found = []
+    full = "queries" in trace.data and "keys" in trace.data and head is not None
+    at = int(trace.data["step"].values[-1]) if step is None else step
+    for number in layers:
+        a_ST = profile(trace, number).values[:, 0]
+        anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
+        if full:
+            q, k = (_until(trace, name, number, at) for name in ("queries", "keys"))
+            maps = dict(zip(FACTORS, (m[head] for m in factors(q, k)), strict=True))
+            if not trace.diffusion:
+                above = np.triu(np.ones(maps["qk"].shape, bool), 1)
+                maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
+            row = anchors_ST[list(trace.data["step"].values).index(at)][None]
+            found += [(number, name, "query", values, row) for name, values in maps.items()]
+            continue
+        for name in FACTORS:
+            values_SHT = _layer(trace, name, number, "head")
+            values = values_SHT.mean(axis=1) if head is None else values_SHT[:, head]
+            found.append((number, name, "step", values, anchors_ST))
+    return found
+
+
+def _until(trace: Trace, name: str, layer: int, step: int) -> Array:
+    """Queries or keys as they stand at a step; with a cache each position is recorded at the step that computed it."""
+    array = trace.data[name]
+    own = "layer" if "layer" in array.dims else f"{name}_layer"
+    if layer not in trace.data[own].values:
+        raise FloatLensError(f"{name} of layer {layer} were not recorded; recorded are {spell(trace.data[own].values)}")
+    found_SHTD = array.isel({own: list(trace.data[own].values).index(layer)}).sel(step=slice(None, step)).values
+    latest = np.full(found_SHTD.shape[1:], np.nan)
+    for one in found_SHTD:
+        latest = np.where(np.isfinite(one), one, latest)
+    return latest
+
+
+def _cells(trace: Trace, layer: int, name: str, rows: str, values: Array, anchors: Array) -> pd.DataFrame:
+    count, width = values.shape
+    marked = np.broadcast_to(anchors, values.shape)
+    return pd.DataFrame(
+        {
+            "model": trace.model,
+            "sample": str(trace.data.attrs.get("sample_id", "")),
+            "factor": name,
+            "layer": layer,
+            "row": np.repeat(np.arange(count), width),
+            "row_is": rows,
+            "position": np.tile(np.arange(width), count),
+            "token": np.tile(np.array(trace.strings(), dtype=object), count),
+            "value": values.ravel(),
+            "anchor": marked.ravel(),
+        }
+    )
+
+
+def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int | None) -> Figure:
+    layers = list(dict.fromkeys(m[0] for m in maps))
+    tokens = trace.strings()
+    with style.sheet():
+        figure = style.new_figure(0.6 + (2.1 if maps[0][2] == "query" else 1.35) * len(layers))
+        grid = figure.subplots(len(layers), 3, squeeze=False, sharex=True, sharey=True)
+        for layer, name, rows, values, anchors in maps:
+            axes = grid[layers.index(layer), list(FACTORS).index(name)]
+            lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
+            if name == "qk_norm":
+                middle = float(np.nanmedian(values))  # noise must not fill the scale
+                norm, cmap = Normalize(min(lowest, 0.8 * middle), max(highest, 1.2 * middle)), style.SEQUENTIAL
+            else:
+                reach = max(-lowest, highest, 1e-9)
+                norm, cmap = TwoSlopeNorm(0.0, -reach, reach), style.DIVERGING
+            mesh = draw.attention_map(axes, values, cmap=cmap, norm=norm)
+            if rows == "step":
+                draw.hatch_anchors(axes, anchors)
+            else:
+                draw.mark_columns(axes, anchors.any(axis=0))
+            draw.name_on_hover(axes, values, tokens, rows=rows)
+            if layer == layers[0]:
+                axes.set_title(FACTORS[name], pad=10)
+            if name == "qk":
+                axes.set_ylabel(f"layer {layer}\n{rows}")
+            if layer == layers[-1]:
+                axes.set_xlabel("key position" if rows == "query" else "position")
+            figure.colorbar(mesh, ax=axes, pad=0.01, aspect=14).ax.tick_params(labelsize=6)
+        which = "mean over heads" if head is None else f"head {head}"
+        marked = "framed" if maps[0][2] == "step" else "marked by triangles"
+        style.caption(
+            figure, f"{style.short(trace.model)}, {which}; anchors by {parse_rule(rule).id} {marked}; scores unscaled."
+        )
+    return figure
+
+
+def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
+    models = models_of(measured)
+    looks: dict[str, dict[str, Any]] = {
+        "advantage": {"color": style.INK, "marker": "o"},
+        "norm_part": {"color": style.COLOURS[0], "marker": "s"},
+        "angle_part": {"color": style.COLOURS[1], "marker": "^"},
+    }
+    with style.sheet():
+        figure = style.new_figure(3.9, width=max(3.4, min(style.WIDTH, 2.4 * len(models))))
+        grid = figure.subplots(2, len(models), squeeze=False, sharex="col", height_ratios=(1.5, 1))
+        for column, model in enumerate(models):
+            upper, lower = grid[:, column]
+            for name, label in PARTS.items():
+                part = data[(data["model"] == model) & (data["number"] == name)]
+                draw.band(upper, part, label=label, **looks[name])
+            part = data[(data["model"] == model) & (data["number"] == "value_ratio")]
+            draw.band(lower, part, color=style.COLOURS[2], marker="D")
+            upper.axhline(0, color=style.FAINT, lw=0.6)
+            lower.axhline(1, color=style.FAINT, lw=0.6, ls="--")
+            lower.set_ylim(bottom=0)
+            upper.set_title(style.short(model))
+            lower.set_xlabel("layer")
+            lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        grid[0, 0].set_ylabel("score of anchors minus others")
+        grid[1, 0].set_ylabel("value norm,\nanchors / others")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        style.caption(
+            figure, f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples."
+        )
+    return figure
+
+
+def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> Verdict:
+    """The anchors' advantage turns from norm and angle to angle with depth.
+
+    Three things must hold: the norm helps in the shallow half of the layers, it helps less in the deep half, and there
+    the angle helps. A part's help is its signed share of the sum of absolute parts, so a norm that works against the
+    anchors counts as such.
+    """
+    measured = traces if is_measured(traces, "geometry") else measure(traces, rule=rule)
+    shallow, deep = halves(measured["norm_share"].values, measured["depth"].values)
+    angle = halves(measured["angle_share"].values, measured["depth"].values)[1]
+    return one_side(
+        measured,
+        shallow - deep,
+        finding="geometry",
+        claim="The anchors' advantage turns from norm and angle to angle with depth",
+        statistic="share of the norm in the anchors' score advantage, shallow half of the layers minus deep half",
+        mdm=mdm,
+        also={
+            "share of the norm, shallow half": shallow,
+            "share of the angle, deep half": angle,
+        },
+    )
+
+
+geometry = Finding(
+    "geometry", paper="QK geometry", measure=measure, figure=figure, claims=(claim,), views=VIEWS, maps=("heatmap",)
+)
+
+
+def group_mean(values: Array, group: Array) -> Array:
+    """Mean over the last axis of the members of a group; NaN for an empty one.
+
+    >>> group_mean(np.array([1.0, 3.0, np.nan]), np.array([True, True, False])).item()
+    2.0
+    """
+    total = np.einsum("...t,...t->...", np.nan_to_num(values), group.astype(values.dtype))
+    count = group.sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Array, Array, Array]:
+    """Advantage of anchors over other keys, and its norm part and angle part, which sum to it.
+
+    The Shapley value of the two factors, averaged over all pairs of an anchor and another key.
+
+    >>> n, c = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+    >>> [x.item() for x in split(n * c, n, np.array([True, False]), np.array([False, True]))]
+    [1.0, 1.0, 0.0]
+    """
+    # a key of norm zero has no direction; its score is zero whatever the cosine
+    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
+    S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
+    advantage = S[0] - S[1]
+    cross = N[0] * C[1] - N[1] * C[0]
+    return advantage, (advantage + cross) / 2, (advantage - cross) / 2
+
+
+def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
+    """Score, norm product and cosine of every query and key (H, Q, T); query head h uses key head h // (H / K).
+
+    A query or key of norm zero has cosine 0.
+
+    >>> q, k = np.array([[[3.0, 4.0]]]), np.array([[[1.0, 0.0]]])
+    >>> [x.item() for x in factors(q, k)]
+    [3.0, 5.0, 0.6]
+    """
+    keys_HTD = np.repeat(keys_KTD, len(queries_HTD) // len(keys_KTD), axis=0).astype(np.float64)
+    queries = queries_HTD.astype(np.float64)
+    score = queries @ keys_HTD.transpose(0, 2, 1)
+    norm = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys_HTD, axis=-1)[:, None, :]
+    return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)

@@ -1,0 +1,330 @@
+"""Retrieval heads: which heads fetch the answer from the gold document, and how deep do they sit?
+
+Wu et al. 2024 (arXiv 2404.15574), made step-wise: a head scores when, at the step that commits an answer token, its
+most attended key is that very token inside the gold evidence. For an ARM that step is the one that generates the token.
+Beside it stand the mass score (attention on the gold evidence at that step) and a query-only score that needs no
+generation (arXiv 2506.09944): attention from the question to the gold documents at the first step, per head where
+`query_mass` was recorded, else per layer from the region flow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from floatlens.findings import draw, style
+from floatlens.findings.kinds import text_of
+from floatlens.findings.registry import Finding
+from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
+from floatlens.findings.sides import one_side, side
+from floatlens.findings.verdict import Verdict, bootstrap
+from floatlens.trace import Trace
+
+VIEWS = ("map", "depth")
+RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5
+SCORES = {"hit": "copy score", "mass": "mass on gold evidence", "query": "query-only score"}
+
+
+def measure(traces: Traces, *, top: float = 0.05) -> xr.Dataset:
+    """Which heads copy from the gold document? Scores in [0, 1] of each sample, weighted by committed tokens.
+
+    | variable | dims | what |
+    |---|---|---|
+    | hit | sample, layer, head | share of committed evidence tokens whose copy in the evidence is the head's top key |
+    | mass | sample, layer, head | mean attention on the gold evidence at those commits |
+    | query | sample, layer, head | attention from the question to the gold documents at the first step, if recorded |
+    | query_layer | sample, layer | the same from the region flow, mean over heads |
+    | overlap_steps | sample | Jaccard of the `top` share of heads between neighbouring commit steps |
+    | n_tokens | sample | committed tokens that the scores average over |
+    | reason | sample | why the sample cannot be used; empty when it can |
+
+    The attributes `used` and `left_out` say how many samples count, and why the others do not.
+    """
+    measured = per_sample(traces, lambda trace: _measure_one(trace, top), "heads", top=top, rule="")
+    reasons = Counter(str(r) for r in measured["reason"].values)
+    used = reasons.pop("", 0)
+    return measured.assign_attrs(used=f"{used} of {measured.sizes['sample']}", left_out=json.dumps(dict(reasons)))
+
+
+def _measure_one(trace: Trace, top: float) -> xr.Dataset:
+    reason = why_not(trace)
+    layers, heads = (trace.data.sizes[d] for d in ("layer", "head"))
+    found = {name: np.full((layers, heads), np.nan) for name in SCORES}
+    overlap, n_tokens = float("nan"), 0
+    if not reason:
+        count = trace.data["evidence_count"].values
+        n_tokens = int(count.sum())
+        steps = {
+            name: trace.data[f"evidence_{name}"].transpose("step", "layer", "head").values for name in ("hit", "mass")
+        }
+        for name, values_SLH in steps.items():
+            found[name] = step_mean(values_SLH, count)
+        ranked = (steps["hit"] + 1e-6 * steps["mass"])[count > 0]  # equal scores are told apart by mass
+        if len(ranked) > 1:
+            sets = [top_heads(one, top) for one in ranked]
+            overlap = float(np.mean([jaccard(x, y) for x, y in pairwise(sets)]))
+    if "query_mass" in trace.data:
+        found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
+    return xr.Dataset(
+        {
+            **{name: (("layer", "head"), values) for name, values in found.items()},
+            "query_layer": ("layer", _query_flow(trace)),
+            "overlap_steps": overlap,
+            "n_tokens": n_tokens,
+            "reason": np.array(reason, dtype=object),
+        },
+        coords={"layer": trace.data["layer"].values, "head": trace.data["head"].values},
+    )
+
+
+def why_not(trace: Trace) -> str:
+    """Why a sample says nothing about retrieval heads; empty when it does."""
+    if not trace.gold:
+        return "no gold document is named"
+    if any(name not in trace.data for name in ("evidence_hit", "evidence_mass", "evidence_count")):
+        return "evidence was not recorded"
+    if trace.answers:
+        spans = {r.name: r for r in trace.regions}
+        strings = trace.strings()
+        text = " ".join(text_of(strings[spans[g].start : spans[g].end]) for g in trace.gold if g in spans)
+        if not any(_folded(answer) in _folded(text) for answer in trace.answers):
+            return "the answer does not stand in the gold document"
+    if not trace.data["evidence_count"].values.sum():
+        return "no committed token stands in the gold document"
+    return ""
+
+
+def _folded(text: str) -> str:
+    """Words alone, so that 42 is not found in 1842."""
+    words = re.findall(r"[^\W_]+", text.casefold())
+    return f" {' '.join(words)} "
+
+
+def _query_flow(trace: Trace) -> Array:
+    """Attention from the question's region to the gold documents at the first step, per layer; NaN without both."""
+    nothing = np.full(trace.data.sizes["layer"], np.nan)
+    if "flow" not in trace.data or "query" not in trace.data["region"].values:
+        return nothing
+    gold = [g for g in trace.gold if g in trace.data["region_to"].values]
+    if not gold:
+        return nothing
+    flow_LR = trace.data["flow"].isel(step=0).sel(region="query", region_to=gold).transpose("layer", "region_to")
+    return np.asarray(flow_LR.values.sum(axis=1), dtype=float)
+
+
+def table(traces: Traces, **settings: Any) -> pd.DataFrame:
+    """One row a model and layer: mean scores, heads above 0.1 and 0.5, of the mean over the model's usable samples."""
+    measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
+    parts = []
+    for model in models_of(measured):
+        rows = measured["model"].values == model
+        scores = {name: mean_over(measured[name].values[rows], 0) for name in SCORES}
+        there = np.isfinite(measured["depth"].values[rows]).any(axis=0)
+        columns = {
+            "model": model,
+            "layer": measured["layer"].values,
+            "depth": mean_over(measured["depth"].values[rows], 0),
+            **{name: mean_over(values, 1) for name, values in scores.items()},
+            "query_layer": mean_over(measured["query_layer"].values[rows], 0),
+            "above_0.1": (scores["hit"] > RETRIEVES).sum(axis=1),
+            "above_0.5": (scores["hit"] > STRONG).sum(axis=1),
+            "heads": np.isfinite(scores["hit"]).sum(axis=1),
+        }
+        parts.append(pd.DataFrame(columns).loc[there])
+    return pd.concat(parts, ignore_index=True)
+
+
+def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
+    """Do the same heads come out on top in other samples and at other steps? One row a model; Jaccard, 1 = the same."""
+    measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
+    top = float(measured.attrs["top"])
+    found = []
+    for model in models_of(measured):
+        part = measured.isel(
+            sample=np.flatnonzero((measured["model"].values == model) & (measured["reason"].values == ""))
+        )
+        scores = part["hit"].values + 1e-6 * part["mass"].values
+        sets = [top_heads(one, top) for one in scores]
+        pairs = [jaccard(x, y) for x, y in combinations(sets, 2)]
+        n_heads = int(np.isfinite(scores[0]).sum()) if len(scores) else 0
+        chosen = len(sets[0]) if sets else 0
+        found.append(
+            {
+                "model": model,
+                "samples": len(sets),
+                "top_heads": chosen,
+                "between_samples": float(np.mean(pairs)) if pairs else float("nan"),
+                "between_steps": float(mean_over(part["overlap_steps"].values, 0)) if len(sets) else float("nan"),
+                "by_chance": chosen / (2 * n_heads - chosen) if n_heads else float("nan"),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def figure(
+    traces: Traces, *, top: float = 0.05, view: str = "map", backend: str = "matplotlib"
+) -> Figure | pd.DataFrame:
+    """Scores layer × head (`map`), or the number of retrieval heads by layer (`depth`); one column a model."""
+    style.check_backend(backend)
+    style.check_view(view, VIEWS)
+    measured = traces if is_measured(traces, "heads") else measure(traces, top=top)
+    data = table(measured) if view == "depth" else _cells(measured)
+    if backend == "none":
+        return data
+    return _draw_depth(measured, data) if view == "depth" else _draw_map(measured, data)
+
+
+def _cells(measured: xr.Dataset) -> pd.DataFrame:
+    layers, heads = measured["layer"].values, measured["head"].values
+    parts = []
+    for model in models_of(measured):
+        rows = measured["model"].values == model
+        for name in SCORES:
+            mean_LH = mean_over(measured[name].values[rows], 0)
+            columns = {
+                "model": model,
+                "score": name,
+                "layer": np.repeat(layers, len(heads)),
+                "head": np.tile(heads, len(layers)),
+                "value": mean_LH.ravel(),
+                "n": np.isfinite(measured[name].values[rows]).sum(axis=0).ravel(),
+            }
+            parts.append(pd.DataFrame(columns).dropna(subset="value"))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _note(measured: xr.Dataset) -> str:
+    left_out = json.loads(measured.attrs["left_out"])
+    why = "; ".join(f"{n} left out: {reason}" for reason, n in left_out.items())
+    return f"{measured.attrs['used']} samples used{'; ' + why if why else ''}."
+
+
+def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
+    models, rows = models_of(measured), [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
+    with style.sheet():
+        figure = style.new_figure(0.7 + 2.2 * len(rows), width=max(3.4, min(style.WIDTH, 2.5 * len(models))))
+        grid = figure.subplots(len(rows), len(models), squeeze=False)
+        for row, name in enumerate(rows):
+            for column, model in enumerate(models):
+                axes = grid[row, column]
+                part = data[(data["model"] == model) & (data["score"] == name)]
+                if part.empty:
+                    axes.text(0.5, 0.5, "nothing recorded", ha="center", transform=axes.transAxes)
+                    axes.set_axis_off()
+                else:
+                    values = part.pivot(index="layer", columns="head", values="value")
+                    mesh = draw.attention_map(
+                        axes, values.to_numpy(), norm=Normalize(0, 1) if name == "hit" else PowerNorm(0.5, 0, 1)
+                    )
+                    axes.set_xlabel("head")
+                    draw.name_rows(axes, values.index.tolist())
+                    figure.colorbar(mesh, ax=axes, pad=0.02, aspect=18)
+                axes.set_title(f"{style.short(model)}\n{SCORES[name]}" if row == 0 else SCORES[name])
+            next((axes for axes in grid[row] if axes.axison), grid[row, 0]).set_ylabel("layer")
+        style.caption(figure, f"Mean over samples. {_note(measured)}")
+    return figure
+
+
+def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
+    models = models_of(measured)
+    with style.sheet():
+        figure = style.new_figure(2.5, width=max(3.4, min(style.WIDTH, 2.4 * len(models))))
+        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
+        for axes, model in zip(grid, models, strict=True):
+            part = data[data["model"] == model]
+            axes.bar(part["layer"], part["above_0.1"], color=style.COLOURS[5], label="score above 0.1")
+            axes.bar(part["layer"], part["above_0.5"], color=style.COLOURS[0], label="above 0.5")
+            axes.set(title=style.short(model), xlabel="layer")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        most = int(data["heads"].max())
+        grid[0].set_ylabel(f"retrieval heads (of {most} a layer)")
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        style.caption(figure, f"Copy score at the commit step, mean over samples. {_note(measured)}")
+    return figure
+
+
+def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
+    """Retrieval heads sit deep in the MDM: mean depth of the heads that score above 0.1, less one half."""
+    measured = traces if is_measured(traces, "heads") else measure(traces)
+    hits, depth = measured["hit"].values, measured["depth"].values
+
+    def statistic(rows: Array) -> float:
+        return depth_of_heads(mean_over(hits[rows], 0), mean_over(depth[rows], 0)) - 0.5
+
+    def objection(rows: Array) -> str:
+        return "" if (mean_over(hits[rows], 0) > RETRIEVES).any() else "no head scores above 0.1"
+
+    found = one_side(
+        measured,
+        np.where(measured["reason"].values == "", 0.0, np.nan),
+        finding="heads",
+        claim="Retrieval heads sit deep in the MDM",
+        statistic="mean depth (0 first layer, 1 last) of heads with a copy score above 0.1, minus 0.5",
+        mdm=mdm,
+        estimate=lambda rows: (statistic(rows), bootstrap((rows,), statistic, vectorized=False)),
+        objection=objection,
+        what="samples with usable evidence",
+    )
+    rows = side(measured, True, mdm)
+    mean_LH = mean_over(hits[rows], 0)
+    details = {
+        "heads above 0.1": int((mean_LH > RETRIEVES).sum()),
+        "heads above 0.5": int((mean_LH > STRONG).sum()),
+        "left out": dict(Counter(str(r) for r in measured["reason"].values[rows] if r)),
+    }
+    return replace(found, details=details)
+
+
+heads = Finding("heads", paper="retrieval heads", measure=measure, figure=figure, claims=(claim,), views=VIEWS)
+
+
+def step_mean(values_SLH: Array, count_S: Array) -> Array:
+    """Mean over steps, each weighted by the number of tokens it committed.
+
+    >>> step_mean(np.array([[[1.0]], [[np.nan]], [[0.0]]]), np.array([1, 0, 3])).item()
+    0.25
+    """
+    weight = count_S.astype(float)[:, None, None]
+    return np.where(weight > 0, values_SLH * weight, 0.0).sum(axis=0) / max(float(count_S.sum()), 1.0)
+
+
+def top_heads(score_LH: Array, share: float) -> set[int]:
+    """The given share of heads with the highest scores, at least one.
+
+    >>> top_heads(np.array([[0.1, 0.9], [0.3, 0.2]]), 0.5) == {1, 2}
+    True
+    """
+    flat = np.where(np.isfinite(score_LH), score_LH, -1.0).ravel()
+    count = max(1, round(share * int(np.isfinite(score_LH).sum())))
+    return {int(i) for i in np.argsort(-flat, kind="stable")[:count]}
+
+
+def jaccard(x: set[int], y: set[int]) -> float:
+    """Overlap of two sets: 1 when they are the same.
+
+    >>> jaccard({1, 2}, {2, 3})
+    0.3333333333333333
+    """
+    return len(x & y) / len(x | y) if x | y else float("nan")
+
+
+def depth_of_heads(score_LH: Array, depth_L: Array) -> float:
+    """Mean depth of the heads that score above 0.1; one half, which is neither shallow nor deep, when there are none.
+
+    >>> depth_of_heads(np.array([[0.0, 0.05], [0.9, 0.0]]), np.array([0.0, 1.0]))
+    1.0
+    """
+    layer, _ = np.nonzero(score_LH > RETRIEVES)
+    return float(depth_L[layer].mean()) if len(layer) else 0.5

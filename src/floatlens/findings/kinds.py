@@ -1,0 +1,202 @@
+"""What kind of token is it: structure or content?
+
+Works on the token strings of byte-level BPE (Ġthe), SentencePiece (▁the, <0x0A>), WordPiece (##ing) and on plain text
+pieces. Words are put together from their pieces first, so that "the" inside "mathematics" is not taken for an article.
+English function words come from the closed list below; everything else from Unicode categories, for any script.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TypeAlias
+
+from floatlens.errors import FloatLensError
+
+GROUPS = {
+    "special": "structural",
+    "mask": "structural",
+    "newline": "structural",
+    "punctuation": "structural",
+    "template": "structural",
+    "function": "structural",
+    "number": "lexical",
+    "name": "lexical",
+    "content": "lexical",
+}
+KINDS = tuple(GROUPS)
+Classifier: TypeAlias = Callable[[list[str]], Sequence[str]]
+
+FUNCTION_WORDS = frozenset(
+    """
+    a an the this that these those such same other another each every either neither both all any some no none few many
+    much more most several enough what which whose whatever whichever
+    i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers
+    herself it its itself they them their theirs themselves one oneself who whom whoever someone somebody something
+    anyone anybody anything everyone everybody everything nobody nothing
+    about above across after against along amid among around as at before behind below beneath beside besides between
+    beyond but by despite down during except for from in inside into like near of off on onto out outside over past per
+    since through throughout till to toward towards under underneath until up upon via with within without
+    and or nor so yet if unless because although though while whereas whether than once when whenever where wherever why
+    how however therefore thus hence
+    am is are was were be been being have has had having do does did doing done will would shall should can could may
+    might must ought cannot
+    not n't 's 're 've 'll 'd 'm s t re ve ll d m don didn doesn isn aren wasn weren hasn haven hadn won wouldn couldn
+    shouldn there here then now also too only just even very still again ever never
+    """.split()  # noqa: SIM905
+)
+_SPECIAL = re.compile(
+    r"<[|｜].*[|｜]>|</?s>|<(?:bos|eos|pad|unk|mask|sep|cls|s|start_of_turn|end_of_turn|start_of_image|end_of_text)>"
+    r"|\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS|INST|/INST|gMASK|unused\d+)\]|<(?:unused|extra_id_|reserved)_?\d+>|<<?/?SYS>?>",
+    re.DOTALL,
+)
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SENTENCE_ENDS = frozenset(".?!:…。？！：")
+
+
+def classify(tokens: list[str], template: Sequence[bool] | None = None) -> list[str]:
+    """The kind of each token of a sequence; an empty string stays one (a position that is not there).
+
+    `template` marks positions that belong to the prompt's template: their words and signs are `template`.
+
+    >>> classify(["<|bos|>", "ĠAda", "ĠLov", "elace", "Ġwas", "Ġborn", "Ġin", "Ġ1815", ".", "Ċ", "<|mask|>"])
+    ['special', 'name', 'name', 'name', 'function', 'content', 'function', 'number', 'punctuation', 'newline', 'mask']
+    """
+    pieces = _pieces(tokens)
+    kinds = [_sign_kind(token, text) for token, (text, _) in zip(tokens, pieces, strict=True)]
+    words = _words(kinds, pieces)
+    texts = [
+        b"".join(_bytes(tokens[i], pieces[i][0]) for i in word).decode("utf-8", "replace").strip() for word in words
+    ]
+    starts = [_starts_sentence(word[0], kinds, pieces) for word in words]
+    known_names = {text for text, start in zip(texts, starts, strict=True) if _capital(text) and not start}
+    for place, (word, text) in enumerate(zip(words, texts, strict=True)):
+        follows = place + 1 < len(words) and words[place + 1][0] == word[-1] + 1 and _capital(texts[place + 1])
+        kind = _word_kind(text, named=not starts[place] or text in known_names or follows)
+        for i in word:
+            kinds[i] = kind
+    if template is not None:
+        keep = ("special", "mask", "newline", "")
+        kinds = [k if k in keep or not inside else "template" for k, inside in zip(kinds, template, strict=True)]
+    return kinds
+
+
+def groups_of(kinds: Sequence[str]) -> list[str]:
+    """Structural or lexical; a classifier of one's own may return these two words themselves.
+
+    >>> groups_of(["newline", "name"])
+    ['structural', 'lexical']
+    """
+    known = {**GROUPS, "structural": "structural", "lexical": "lexical", "": ""}
+    for kind in kinds:
+        if kind not in known:
+            raise FloatLensError(f"token kind {kind!r} is not known; a classifier returns one of {', '.join(KINDS)}")
+    return [known[kind] for kind in kinds]
+
+
+def text_of(tokens: list[str]) -> str:
+    """The text that token strings spell, near enough to look for an answer in it.
+
+    >>> text_of(["ĠAda", "ĠLov", "elace"]), text_of(["▁Ada", "▁Lov", "elace"]), text_of(["ada", "love", "##lace"])
+    (' Ada Lovelace', ' Ada Lovelace', ' ada lovelace')
+    """
+    parts = []
+    for token, (text, starts) in zip(tokens, _pieces(tokens), strict=True):
+        spaced = starts and text[:1].isalnum()
+        parts.append((b" " if spaced else b"") + _bytes(token, text))
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
+    """Text of each token as spelled in its tokenizer's way, and whether it says by itself that a word starts."""
+    joined = "".join(tokens)
+    byte_level = "Ġ" in joined or "Ċ" in joined
+    wordpiece = any(t.startswith("##") and len(t) > 2 for t in tokens) or "[CLS]" in tokens
+    spaced = byte_level or "▁" in joined or any(t[:1] == " " and t.strip() for t in tokens)
+    found = []
+    for token in tokens:
+        if byte_level and not _SPECIAL.fullmatch(token):
+            text = _from_byte_level(token).decode("utf-8", "replace")
+        else:
+            text = token.replace("▁", " ")
+            text = _BYTE.sub(lambda m: chr(int(m[1], 16)), text)
+        if wordpiece and token.startswith("##") and len(token) > 2:
+            found.append((token[2:], False))
+        else:
+            found.append((text, (wordpiece or not spaced) and bool(text.strip())))
+    return found
+
+
+def _words(kinds: list[str], pieces: Sequence[tuple[str, bool]]) -> list[list[int]]:
+    """Positions of the pieces of each word: a piece without a space before it goes on with the word before it."""
+    words: list[list[int]] = []
+    for i, (text, starts) in enumerate(pieces):
+        if kinds[i] != "word":
+            continue
+        goes_on = words and words[-1][-1] == i - 1 and not starts and not text[:1].isspace()
+        if goes_on:
+            words[-1].append(i)
+        else:
+            words.append([i])
+    return words
+
+
+def _sign_kind(token: str, text: str) -> str:
+    """The kind of what is not a word, or `word`."""
+    if token == "":
+        return ""
+    if _SPECIAL.fullmatch(token):
+        return "mask" if "mask" in token.casefold() else "special"
+    core = text.strip()
+    if not core:
+        return "newline"
+    if core.casefold() in FUNCTION_WORDS:
+        return "word"
+    return "punctuation" if all(unicodedata.category(c)[0] in "PSZC" and c != "�" for c in core) else "word"
+
+
+def _word_kind(text: str, named: bool) -> str:
+    bare = text.strip("".join({c for c in text if unicodedata.category(c)[0] in "PSZ" and c != "'"}) or " ")
+    if bare.casefold().replace("’", "'") in FUNCTION_WORDS:
+        return "function"
+    letters = sum(unicodedata.category(c)[0] == "L" for c in bare)
+    digits = sum(unicodedata.category(c)[0] == "N" for c in bare)
+    if digits and digits >= letters:
+        return "number"
+    return "name" if named and _capital(bare) else "content"
+
+
+def _capital(text: str) -> bool:
+    return unicodedata.category(text[:1] or " ") in ("Lu", "Lt")
+
+
+def _starts_sentence(i: int, kinds: list[str], pieces: Sequence[tuple[str, bool]]) -> bool:
+    """Does a sentence start here: after nothing, a special token, a line end or a full stop?"""
+    if i == 0 or kinds[i - 1] in ("special", "mask", "newline", ""):
+        return True
+    before = pieces[i - 1][0].rstrip(" ")
+    return kinds[i - 1] == "punctuation" and (before.endswith("\n") or before.rstrip("\"'”’)]")[-1:] in _SENTENCE_ENDS)
+
+
+@cache
+def _byte_of() -> dict[str, int]:
+    """What byte-level tokenizers write for each byte: printable ones as they are, the rest from U+0100 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + n): b for n, b in enumerate(rest)}
+
+
+def _from_byte_level(token: str) -> bytes:
+    table = _byte_of()
+    if all(c in table for c in token):
+        return bytes(table[c] for c in token)
+    return token.encode("utf-8", "replace")
+
+
+def _bytes(token: str, text: str) -> bytes:
+    """Bytes of a piece, so that a character cut in two by the tokenizer is whole again in its word."""
+    if match := _BYTE.fullmatch(token):
+        return bytes([int(match[1], 16)])
+    return _from_byte_level(token) if "�" in text and "�" not in token else text.encode("utf-8", "replace")

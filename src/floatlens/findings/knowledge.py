@@ -1,0 +1,164 @@
+"""Knowledge: does a model that floats make more of the passages it is given?
+
+Table 1 of arXiv 2601.07894: answers with and without passages, and the gain from them. Measured on the answers of
+`floatlens eval --both`, question by question.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.figure import Figure
+
+from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.registry import Finding
+from floatlens.findings.samples import Array, is_measured, mean_over, models_of
+from floatlens.findings.sides import compare
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge
+from floatlens.tasks import statistics
+from floatlens.tasks.answers import Answers, answers_of
+from floatlens.tasks.evaluate import CLOSED, OPEN, SCORES
+from floatlens.version import __version__
+
+VIEWS = ("gain",)
+CONDITIONS = (CLOSED, OPEN)
+
+
+def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
+    """What do passages add to the answers? One row a model and question.
+
+    | variable | dims | what |
+    |---|---|---|
+    | em, accuracy, accuracy_words, f1 | sample, condition | score of the answer without and with passages |
+    | gain | sample | with minus without passages, by the chosen score |
+    """
+    if isinstance(answers, xr.Dataset):
+        return answers
+    if score not in SCORES:
+        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(SCORES)}")
+    table = answers_of(answers)
+    table = table[table["condition"].isin(CONDITIONS)]
+    if table.empty:
+        raise FloatLensError("the answers are neither open-book nor closed-book; make them with floatlens eval --both")
+    wide = table.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES))
+    order = pd.MultiIndex.from_frame(table[["model", "data", "id"]].drop_duplicates())
+    wide = wide.reindex(order)
+    diffusion = table.drop_duplicates("model").set_index("model")["diffusion"]
+    models, data, ids = (order.get_level_values(i).to_numpy(object) for i in range(3))
+    blank = np.full(len(order), np.nan)
+    scores = {
+        name: np.stack([wide[name, c].to_numpy(float) if (name, c) in wide else blank for c in CONDITIONS], axis=1)
+        for name in SCORES
+    }
+    return xr.Dataset(
+        {
+            **{name: (("sample", "condition"), values) for name, values in scores.items()},
+            "gain": ("sample", scores[score][:, 1] - scores[score][:, 0]),
+        },
+        coords={
+            "sample": np.arange(len(order)),
+            "condition": list(CONDITIONS),
+            "model": ("sample", models),
+            "data": ("sample", data),
+            "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(data, ids, strict=True)], object)),
+            "diffusion": ("sample", diffusion.reindex(models).to_numpy(bool)),
+        },
+        attrs={"finding": "knowledge", "score": score, "rule": "", "floatlens": __version__},
+    )
+
+
+def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataFrame:
+    """One row a model, data set and condition: mean with interval, and the gain of open over closed book."""
+    measured = measure(answers, score=score)
+    name, rows = str(measured.attrs["score"]), []
+    for model in models_of(measured):
+        for data in dict.fromkeys(measured["data"].values[measured["model"].values == model]):
+            here = (measured["model"].values == model) & (measured["data"].values == data)
+            gain = statistics.mean(measured["gain"].values[here])
+            for place, condition in enumerate(CONDITIONS):
+                found = statistics.mean(measured[name].values[here, place])
+                about = {"model": model, "data": data, "condition": condition, "score": name}
+                numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
+                rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
+    return pd.DataFrame(rows)
+
+
+def figure(
+    answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "gain", backend: str = "matplotlib"
+) -> Figure | pd.DataFrame:
+    """Score without (hollow) and with passages (filled) of each model, a panel a data set."""
+    style.check_backend(backend)
+    style.check_view(view, VIEWS)
+    numbers = table(answers, score=score)
+    if backend == "none":
+        return numbers
+    models, sets = list(dict.fromkeys(numbers["model"])), list(dict.fromkeys(numbers["data"]))
+    colours, markers = style.colour_of(models), style.marker_of(models)
+    columns = min(3, len(sets))
+    rows = -(-len(sets) // columns)
+    with style.sheet():
+        drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(models)) * rows)
+        grid = drawn.subplots(rows, columns, squeeze=False, sharex=True)
+        for axes, data in zip(grid.flat, sets, strict=False):
+            for y, model in enumerate(models):
+                part = numbers[(numbers["data"] == data) & (numbers["model"] == model)].set_index("condition")
+                _arrow(axes, y, part, {"color": colours[model], "marker": markers[model]})
+            axes.set_title(str(data))
+            axes.set_yticks(range(len(models)), models)
+            axes.set_ylim(len(models) - 0.5, -0.5)
+            axes.set_xlim(-2, 102)
+        for axes in list(grid.flat)[len(sets) :]:
+            axes.set_axis_off()
+        for column in range(columns):
+            lowest = grid[(len(sets) - 1 - column) // columns, column]
+            lowest.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
+            lowest.tick_params(labelbottom=True)
+        about = "Hollow: without passages; filled: with; lines: 95 % intervals over questions; right: gain in points."
+        style.caption(drawn, about)
+    return drawn
+
+
+def _arrow(axes: Any, y: int, part: pd.DataFrame, look: dict[str, Any]) -> None:
+    for condition, fill in ((CLOSED, "white"), (OPEN, look["color"])):
+        here = 100 * part.loc[part.index == condition, ["mean", "low", "high"]].to_numpy(float)
+        if len(here) and np.isfinite(here).all():
+            mean, low, high = here[0]
+            axes.plot([low, high], [y, y], color=look["color"], lw=0.8, alpha=0.6)
+            axes.plot([mean], [y], ls="none", mfc=fill, mec=look["color"], ms=5, **look)
+    if set(CONDITIONS) <= set(part.index) and np.isfinite(part["gain"].iloc[0]):
+        text = f"{100 * part['gain'].iloc[0]:+.1f}"
+        axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
+
+
+def claim(
+    answers: Answers | xr.Dataset, *, score: str = "accuracy", mdm: str | None = None, arm: str | None = None
+) -> Verdict:
+    """Retrieval gains more in the MDM than in the ARM."""
+    measured = answers if is_measured(answers, "knowledge") else measure(answers, score=score)  # type: ignore[arg-type]
+
+    def decide(interval: tuple[float, float], sides: dict[str, Array]) -> tuple[str, str, dict[str, Any]]:
+        gains = {side.upper(): 100 * float(mean_over(sides[f"{side}_values"], 0)) for side in ("mdm", "arm")}
+        found = judge(interval)
+        reason = f"passages add {gains['MDM']:.1f} points to the MDM and {gains['ARM']:.1f} to the ARM"
+        details = {f"{side}, points": value for side, value in gains.items()}
+        return found, reason if found != INCONCLUSIVE else f"the interval holds zero ({reason})", details
+
+    return compare(
+        measured,
+        measured["gain"].values,
+        finding="knowledge",
+        claim="Passages gain more in the MDM than in the ARM",
+        statistic=f"gain in {measured.attrs['score']} from passages, MDM minus ARM, mean over questions",
+        mdm=mdm,
+        arm=arm,
+        decide=decide,
+    )
+
+
+knowledge = Finding(
+    "knowledge", paper="Table 1", measure=measure, figure=figure, claims=(claim,), views=VIEWS, reads="answers"
+)

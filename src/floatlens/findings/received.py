@@ -1,0 +1,96 @@
+"""Received attention, averaged over heads, and the anchors in it: what most findings start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import xarray as xr
+
+from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.errors import FloatLensError
+from floatlens.findings.samples import Array
+from floatlens.trace import Trace
+
+Layers: TypeAlias = int | Sequence[int] | str | None
+AVERAGE = -1  # the layer label of the average over all layers
+
+
+def profile(trace: Trace, layer: Layers = None) -> xr.DataArray:
+    """Received attention (step, layer, position), mean over heads; NaN where a position is not there yet.
+
+    `layer` is one layer, several, None for all that were recorded, or "average" for their mean (labelled −1).
+    """
+    received = trace.data["received"]
+    chosen = choose_layers(trace, None if layer == "average" else layer)
+    if len(chosen) < received.sizes["layer"]:
+        received = received.sel(layer=chosen)
+    # a position that is missing is missing for all heads, so the plain mean keeps NaN where it belongs
+    mean_SLT = received.values.mean(axis=received.dims.index("head"), dtype=np.float32)
+    coords = {"step": received["step"], "layer": received["layer"], "position": received["position"]}
+    found = xr.DataArray(mean_SLT, coords=coords, dims=("step", "layer", "position"), name="received")
+    if layer == "average":
+        found = found.mean("layer", skipna=False).expand_dims(layer=[AVERAGE], axis=1)
+    return found
+
+
+def choose_layers(trace: Trace, layer: Layers) -> list[int]:
+    """The recorded layers that are asked for; an error names those that are there."""
+    there = [int(n) for n in trace.data["layer"].values]
+    if layer is None:
+        return there
+    if isinstance(layer, str):
+        raise FloatLensError(f"layer {layer!r} is not understood; use numbers, or 'average'")
+    asked = [int(layer)] if isinstance(layer, int | np.integer) else [int(n) for n in layer]
+    asked = [n + there[-1] + 1 if n < 0 else n for n in asked]
+    missing = [n for n in asked if n not in there]
+    if missing:
+        raise FloatLensError(f"layer {missing[0]} was not recorded for {trace.model}; recorded are {spell(there)}")
+    return asked
+
+
+def few_layers(trace: Trace) -> list[int]:
+    """First, middle and last recorded layer: what a figure shows when no layer is asked for."""
+    there = [int(n) for n in trace.data["layer"].values]
+    return sorted({there[0], there[len(there) // 2], there[-1]})
+
+
+def anchors_of(profile_SLT: Array, rule: str | Rule, diffusion: bool) -> Array:
+    """Anchors (bool, same shape) in a profile by a named rule; a causal model's visibility goes to the rule."""
+    visible = None if diffusion else causal_visibility(np.isfinite(profile_SLT))
+    return parse_rule(rule)(profile_SLT, visible)
+
+
+def newest_rows(profile_SLT: Array) -> Array:
+    """Attention of the newest query at each step of an autoregressive model, from running column means.
+
+    A step of a causal model adds one row to the attention matrix and leaves the others, so the column sums of two
+    steps differ by that row: n_s·a_s − n_{s−1}·a_{s−1}. The first step has no earlier one and is left out. Where steps
+    in between were not recorded it is the mean of the rows that were added.
+
+    >>> rows = np.array([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]])
+    >>> a = np.array([[rows[:2].sum(0)[0] / 2, rows[:2].sum(0)[1] / 2, np.nan], rows.mean(0)])
+    >>> newest_rows(a[:, None])[0, 0].round(6)
+    array([0.2, 0.2, 0.6])
+    """
+    there = np.isfinite(profile_SLT)
+    count = there.sum(axis=-1, keepdims=True)
+    sums = np.where(there, profile_SLT, 0.0).astype(np.float64) * count
+    rows = np.diff(sums, axis=0) / np.maximum(np.diff(count, axis=0), 1)
+    return np.where(there[1:], rows, np.nan)
+
+
+def spell(numbers: Iterable[int]) -> str:
+    """A list of numbers as a person writes it.
+
+    >>> spell([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for n in map(int, numbers):
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

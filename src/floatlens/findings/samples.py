@@ -1,0 +1,147 @@
+"""One trace or many: what every finding takes, and how the numbers of several samples are put beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+import xarray as xr
+
+from floatlens.errors import FloatLensError
+from floatlens.trace import Trace
+from floatlens.version import __version__
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Traces: TypeAlias = Trace | xr.Dataset | Iterable[Trace | xr.Dataset]
+
+
+def as_traces(traces: Traces) -> Sequence[Trace]:
+    """One trace, its Dataset, or a sequence of either, as a sequence of traces.
+
+    A sequence of traces is handed through as it is, so that one which opens its traces when they are asked for
+    stays lazy: findings look at one trace at a time and keep only their numbers.
+    """
+    if isinstance(traces, Trace | xr.Dataset):
+        traces = [traces]
+    lazy = isinstance(traces, Sequence) and not isinstance(traces, list | tuple)
+    found: Any = traces if lazy else [Trace(t) if isinstance(t, xr.Dataset) else t for t in traces]
+    if not len(found):
+        raise FloatLensError("there are 0 traces to look at; trace at least one sample first")
+    return found  # type: ignore[no-any-return]
+
+
+def is_measured(traces: Traces, finding: str) -> TypeGuard[xr.Dataset]:
+    """Is this the Dataset that `measure` of the finding returned, and not a trace?"""
+    return isinstance(traces, xr.Dataset) and traces.attrs.get("finding") == finding
+
+
+def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], finding: str, **attrs: Any) -> xr.Dataset:
+    """Measure each trace and stack the results along `sample`, labelled by model and sample id.
+
+    Models of different depth, and samples of different length, are aligned by label; what one lacks is NaN.
+    `depth` is the layer's place in its own model, 0 at the first and 1 at the last layer.
+    """
+    rows, about = [], []
+    for trace in as_traces(traces):
+        row = measure_one(trace)
+        if "layer" in row.dims:
+            row = row.assign(depth=("layer", depths(trace, row["layer"].values)))
+        rows.append(row)
+        about.append((str(trace.data.attrs.get("sample_id", "")), trace.model, trace.diffusion))
+    stacked = (
+        rows[0].expand_dims("sample") if len(rows) == 1 else xr.concat(rows, "sample", join="outer", data_vars="all")
+    )
+    ids, models, diffusion = zip(*about, strict=True)
+    return stacked.assign_coords(
+        sample=np.arange(len(rows)),
+        sample_id=("sample", np.array(ids, dtype=object)),
+        model=("sample", np.array(models, dtype=object)),
+        diffusion=("sample", np.array(diffusion, dtype=bool)),
+    ).assign_attrs(finding=finding, floatlens=__version__, **attrs)
+
+
+def layers_of(trace: Trace) -> int:
+    """How many layers the model has; when the trace does not say, the last recorded one is taken for the last."""
+    return int(trace.data.attrs.get("n_layers", int(trace.data["layer"].max()) + 1))
+
+
+def depths(trace: Trace, layers: Array) -> Array:
+    """Place of each layer in its model between 0 and 1; NaN for the average over layers (layer −1)."""
+    count = layers_of(trace)
+    return np.where(layers >= 0, layers / max(count - 1, 1), np.nan)
+
+
+def require(trace: Trace, *names: str, finding: str) -> None:
+    """Read what the finding needs, each variable once and whole; refuse a trace in which it was not recorded."""
+    missing = [name for name in names if name not in trace.data]
+    if missing:
+        sample = trace.data.attrs.get("sample_id") or trace.model or "this trace"
+        raise FloatLensError(
+            f"{finding} needs {', '.join(missing)}, which the trace of {sample!r} does not hold; "
+            f"trace again with record including {', '.join(missing)}"
+        )
+    for name in names:
+        trace.data[name].load()
+
+
+def models_of(measured: xr.Dataset) -> list[str]:
+    """The models of the samples, each once, in order of appearance."""
+    return list(dict.fromkeys(str(m) for m in measured["model"].values))
+
+
+def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
+    """The traces to draw in full: of each model the one with this sample id or number; the first when none is asked.
+
+    A number counts the samples of each model from 0.
+    """
+    by_model: dict[str, list[tuple[str, int]]] = {}
+    every = as_traces(traces)
+    chosen: dict[str, Trace] = {}
+    for place in range(len(every)):
+        trace = every[place]
+        seen = by_model.setdefault(trace.model, [])
+        name = str(trace.data.attrs.get("sample_id", ""))
+        wanted = not seen if sample is None else (len(seen) == sample if isinstance(sample, int) else name == sample)
+        seen.append((name, place))
+        if wanted and trace.model not in chosen:
+            chosen[trace.model] = trace
+    if not chosen:
+        known = sorted({name for seen in by_model.values() for name, _ in seen if name})[:5]
+        raise FloatLensError(f"there is no sample {sample!r} among the traces; some that are there: {', '.join(known)}")
+    return list(chosen.values())
+
+
+def mean_over(values: Array, axis: int | tuple[int, ...]) -> Array:
+    """Mean of what is there; NaN, without a warning, where nothing is.
+
+    >>> mean_over(np.array([[1.0, np.nan], [3.0, np.nan]]), 0)
+    array([ 2., nan])
+    """
+    there = np.isfinite(values)
+    count = there.sum(axis=axis)
+    total = np.where(there, values, 0.0).sum(axis=axis)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def spread(values: Array) -> tuple[Array, Array, Array]:
+    """Mean, standard deviation and count over samples (first axis) of what is there.
+
+    >>> [x.tolist() for x in spread(np.array([[1.0], [3.0], [np.nan]]))]
+    [[2.0], [1.0], [2]]
+    """
+    mean = mean_over(values, 0)
+    return mean, np.sqrt(mean_over((values - mean) ** 2, 0)), np.isfinite(values).sum(axis=0)
+
+
+def halves(values: Array, depth: Array) -> tuple[Array, Array]:
+    """Means over the shallow half (depth < 1/2) and over the deep half (> 1/2) of the layers, per sample.
+
+    The middle layer of an odd number belongs to neither. `values` and `depth` are (sample, layer).
+
+    >>> shallow, deep = halves(np.array([[1.0, 3.0, 8.0]]), np.array([[0.0, 0.5, 1.0]]))
+    >>> shallow, deep
+    (array([1.]), array([8.]))
+    """
+    shallow = mean_over(np.where(depth < 0.5, values, np.nan), -1)
+    return shallow, mean_over(np.where(depth > 0.5, values, np.nan), -1)

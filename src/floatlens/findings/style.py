@@ -1,0 +1,137 @@
+"""How the figures look: readable at the width of a paper's page, and to a reader who does not see all colours.
+
+Categorical colours are those of Okabe and Ito; maps are perceptually uniform (sequential) or purple to orange
+(diverging), which deuteranopes and protanopes tell apart.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from floatlens.errors import FloatLensError
+from floatlens.files import written_atomically
+
+WIDTH = 7.0  # inches: the text width of a two-column page
+SEQUENTIAL = "magma_r"
+DIVERGING = "PuOr"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+INK = "#222222"
+FAINT = "#8a8a8a"
+
+SHEET: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "figure.dpi": 120,
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "floatlens",  # the same figure is the same file
+}
+
+
+@contextmanager
+def sheet() -> Iterator[None]:
+    """The style sheet, for as long as the block lasts; the user's own settings come back after it."""
+    with mpl.rc_context(SHEET):  # type: ignore[arg-type]
+        yield
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure, its parts kept from overlapping; free of pyplot, so nothing stays behind when it is dropped."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def caption(figure: Figure, text: str) -> None:
+    """Model, rule and what is drawn, under the figure: it stays with the picture wherever the picture goes."""
+    lines = textwrap.fill(text, int(figure.get_figwidth() * 21))
+    figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
+
+
+def colour_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name, in order.
+
+    >>> colour_of(["a", "b"])["a"]
+    '#0072B2'
+    """
+    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+
+
+def marker_of(names: Sequence[str]) -> dict[str, str]:
+    """A marker for each name, so that lines differ without colour too."""
+    return {name: MARKERS[place % len(MARKERS)] for place, name in enumerate(names)}
+
+
+def short(model: str, width: int = 26) -> str:
+    """A model's name as it fits over a panel: the end of a path or hub id, without a file's ending.
+
+    >>> short("GSAI-ML/LLaDA-8B-Instruct"), short("/models/a/SmolLM2-135M-Instruct.Q4_1.gguf")
+    ('LLaDA-8B-Instruct', 'SmolLM2-135M-Instruct.Q4_1')
+    """
+    name = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def check_backend(backend: str) -> None:
+    """Refuse a backend that does not exist."""
+    if backend not in ("matplotlib", "none"):
+        raise FloatLensError(f"backend {backend!r} is not known; use 'matplotlib', or 'none' for the data alone")
+
+
+def check_view(view: str, views: Sequence[str]) -> None:
+    """Refuse a view that the finding does not have."""
+    if view not in views:
+        raise FloatLensError(f"view {view!r} is not known; there are {', '.join(views)}")
+
+
+def save(figure: Figure, data: pd.DataFrame, stem: str | Path) -> list[Path]:
+    """Write STEM.png, .svg, .pdf and, beside them, the data that is drawn as STEM.parquet."""
+    stem = Path(stem)
+    written = []
+    engine = figure.get_layout_engine()
+    with sheet():
+        figure.draw_without_rendering()  # lay out once, not once for each format
+        figure.set_layout_engine("none")
+        try:
+            for ending, metadata in (("png", {}), ("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+                target = stem.with_name(f"{stem.name}.{ending}")
+                with written_atomically(target) as temporary:
+                    figure.savefig(temporary, format=ending, metadata=metadata)
+                written.append(target)
+        finally:
+            figure.set_layout_engine(engine)
+    target = stem.with_name(f"{stem.name}.parquet")
+    with written_atomically(target) as temporary:
+        data.to_parquet(temporary, index=False)
+    return [*written, target]

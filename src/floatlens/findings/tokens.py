@@ -1,0 +1,257 @@
+"""Token kinds: are the anchors structure or content, and does it change with depth?
+
+"Shallow structure-aware, deep content-focused" (arXiv 2601.07894). Every anchor has a kind (see `kinds`); the finding
+is the share of each kind among anchors, by number and by attention, layer by layer, beside how common the kind is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.figure import Figure
+
+from floatlens.anchors import parse_rule
+from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.kinds import GROUPS, KINDS, Classifier, classify, groups_of
+from floatlens.findings.received import Layers, anchors_of, profile
+from floatlens.findings.registry import Finding
+from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
+from floatlens.findings.sides import one_side
+from floatlens.findings.verdict import Verdict
+from floatlens.trace import Trace
+
+VIEWS = ("depth",)
+SHADES = dict(
+    zip(
+        KINDS,
+        ("#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#fdd0a2", "#fd8d3c", "#d94801"),
+        strict=True,
+    )
+)  # structure in blues, content in oranges, which differ in lightness too
+
+
+def measure(
+    traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
+) -> xr.Dataset:
+    """What kind of token are the anchors? Shares that sum to one over `kind`, over all steps; NaN without anchors.
+
+    | variable | dims | what |
+    |---|---|---|
+    | share | sample, layer, kind | share of the anchors |
+    | mass | sample, layer, kind | share of the anchors' received attention |
+    | base | sample, kind | share of all tokens: what anchors would be if they were drawn at random |
+    | structural_share, structural_mass | sample, layer | the structural kinds together |
+    | n_anchors | sample, layer | number of anchors, all steps together |
+
+    `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
+    """
+    return per_sample(
+        traces, lambda trace: _measure_one(trace, layer, rule, classifier), "tokens", rule=parse_rule(rule).id
+    )
+
+
+def _measure_one(trace: Trace, layer: Layers, rule: str, classifier: Classifier | None) -> xr.Dataset:
+    require(trace, "received", finding="tokens")
+    a = profile(trace, layer)
+    anchors_SLT = anchors_of(a.values, rule, trace.diffusion)
+    kinds_ST = kinds_by_step(trace, classifier)
+    names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
+    if names != KINDS:
+        kinds_ST = np.array(groups_of(kinds_ST.ravel().tolist()), dtype=object).reshape(kinds_ST.shape)
+    one_hot_KST = np.array([kinds_ST == name for name in names])
+    count, mass = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), one_hot_KST)
+    there = kinds_ST != ""
+    structural = np.array([GROUPS.get(name, name) == "structural" for name in names])
+    return xr.Dataset(
+        {
+            "share": (("layer", "kind"), count),
+            "mass": (("layer", "kind"), mass),
+            "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / there.sum()),
+            "structural_share": ("layer", count[:, structural].sum(axis=1)),
+            "structural_mass": ("layer", mass[:, structural].sum(axis=1)),
+            "n_anchors": ("layer", anchors_SLT.sum(axis=(0, 2))),
+        },
+        coords={
+            "layer": a["layer"],
+            "kind": list(names),
+            "group": ("kind", np.where(structural, "structural", "lexical").astype(object)),
+        },
+    )
+
+
+def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
+    """Kind of the token at each step and position (object array), empty where there is none.
+
+    The finished text is classified as a whole, since a word's kind depends on its pieces and neighbours; a token that
+    is still another at a step (a mask, or one that is revised) is classified by itself. Special tokens and the mask are
+    known by their ids where the trace has them, whatever they look like.
+    """
+    ids_ST, final = trace.data["tokens"].values, trace.final_tokens
+    ask = classifier or (lambda tokens: classify(tokens, template_positions(trace)))
+    strings = trace.strings()
+    if all(re.fullmatch(r"<\d+>", s) for s in strings):  # ids in place of strings: nothing to classify
+        sample = trace.data.attrs.get("sample_id") or trace.model
+        raise FloatLensError(f"the trace of {sample!r} holds no token strings; trace it with the model's tokenizer")
+    last = np.array(_checked(ask(strings), strings), dtype=object)
+    found = np.broadcast_to(last, ids_ST.shape).copy()
+    differs = (ids_ST != final) & (ids_ST >= 0)
+    for token in np.unique(ids_ST[differs]):
+        where = differs & (ids_ST == token)
+        step, position = (int(x[0]) for x in np.nonzero(where))
+        text = trace.strings(int(trace.data["step"].values[step]))[position]
+        found[where] = (classifier or classify)([text])[0]
+    if classifier is None:
+        special = json.loads(trace.data.attrs.get("special_ids", "[]"))
+        found[np.isin(ids_ST, special) & (found != "mask")] = "special"
+        found[np.isin(ids_ST, mask_ids(trace))] = "mask"
+    found[ids_ST < 0] = ""
+    return found
+
+
+def mask_ids(trace: Trace) -> list[int]:
+    """The id of an MDM's mask token: the one that stands at all positions that are still to be written at the start."""
+    first = trace.data["step"].values[0]
+    open_T = trace.data["committed_at"].values >= first
+    ids = np.unique(trace.data["tokens"].values[0][open_T])
+    return [int(ids[0])] if trace.diffusion and open_T.sum() > 1 and len(ids) == 1 else []
+
+
+def template_positions(trace: Trace) -> list[bool]:
+    """Prompt positions that belong to no region: the chat template's and the prompt template's own tokens."""
+    inside = np.zeros(trace.data.sizes["position"], bool)
+    for region in trace.regions:
+        inside[region.start : region.end] = True
+    inside[trace.prompt_length :] = True
+    return [bool(x) for x in ~inside] if trace.regions else [False] * len(inside)
+
+
+def _checked(kinds: Any, tokens: list[str]) -> list[str]:
+    found = [str(k) for k in kinds]
+    groups_of(found)
+    if len(found) != len(tokens):
+        raise FloatLensError(
+            f"the classifier returned {len(found)} kinds for {len(tokens)} tokens; it must return one each"
+        )
+    return found
+
+
+def table(traces: Traces, **settings: Any) -> pd.DataFrame:
+    """One row a model, layer and kind: share of anchors and of their mass, mean over samples, and of all tokens."""
+    measured = traces if is_measured(traces, "tokens") else measure(traces, **settings)
+    parts = []
+    for model in models_of(measured):
+        part = measured.isel(sample=np.flatnonzero(measured["model"].values == model))
+        frame = pd.DataFrame(
+            {
+                "model": model,
+                "layer": np.repeat(part["layer"].values, part.sizes["kind"]),
+                "kind": np.tile(part["kind"].values, part.sizes["layer"]),
+                "group": np.tile(part["group"].values, part.sizes["layer"]),
+                "share": mean_over(part["share"].values, 0).ravel(),
+                "mass": mean_over(part["mass"].values, 0).ravel(),
+                "base": np.tile(mean_over(part["base"].values, 0), part.sizes["layer"]),
+                "n": np.repeat(np.isfinite(part["share"].values[..., 0]).sum(axis=0), part.sizes["kind"]),
+            }
+        )
+        parts.append(frame[np.repeat(np.isfinite(part["depth"].values).any(axis=0), part.sizes["kind"])])
+    return pd.concat(parts, ignore_index=True)
+
+
+def figure(
+    traces: Traces,
+    *,
+    layer: Layers = None,
+    rule: str = "sigma(3)",
+    classifier: Classifier | None = None,
+    view: str = "depth",
+    backend: str = "matplotlib",
+) -> Figure | pd.DataFrame:
+    """Anchor mass by kind, a bar a layer, one panel a model, and all tokens beside; structure blue, content orange."""
+    style.check_backend(backend)
+    style.check_view(view, VIEWS)
+    measured = (
+        traces if is_measured(traces, "tokens") else measure(traces, layer=layer, rule=rule, classifier=classifier)
+    )
+    data = table(measured)
+    if backend == "none":
+        return data
+    models = models_of(measured)
+    names = [str(k) for k in measured["kind"].values]
+    shades = SHADES if set(names) <= set(SHADES) else {"structural": "#2171b5", "lexical": "#fd8d3c"}
+    with style.sheet():
+        figure = style.new_figure(2.9, width=max(4.2, min(style.WIDTH, 2.3 * len(models) + 1.2)))
+        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
+        for axes, model in zip(grid, models, strict=True):
+            part = data[data["model"] == model]
+            layers = part["layer"].unique()
+            aside = layers.max() + max(1.5, 0.12 * len(layers))
+            below, base_below = np.zeros(len(layers)), 0.0
+            for name in names:
+                of_kind = part[part["kind"] == name]
+                height = 100 * of_kind["mass"].fillna(0).to_numpy()
+                axes.bar(layers, height, bottom=below, width=0.92, color=shades[name], label=name, ec="white", lw=0.3)
+                base = 100 * float(of_kind["base"].iloc[0])
+                wide = max(0.92, 0.05 * len(layers))
+                axes.bar(aside, base, bottom=base_below, width=wide, color=shades[name], ec="white", lw=0.3)
+                below, base_below = below + height, base_below + base
+            step = max(1, -(-len(layers) // 8))
+            ticks = [int(n) for n in layers[::step]]
+            axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
+            axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
+        grid[0].set_ylabel("anchor mass by kind (%)")
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
+        style.caption(
+            figure, f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
+        )
+    return figure
+
+
+def claim(
+    traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, classifier: Classifier | None = None
+) -> Verdict:
+    """Shallow anchors are more structural than deep ones: share of structural anchor mass, shallow minus deep half."""
+    measured = traces if is_measured(traces, "tokens") else measure(traces, rule=rule, classifier=classifier)
+    shallow, deep = halves(measured["structural_mass"].values, measured["depth"].values)
+    by_number = halves(measured["structural_share"].values, measured["depth"].values)
+    structural = measured["group"].values == "structural"
+    return one_side(
+        measured,
+        shallow - deep,
+        finding="tokens",
+        claim="Shallow anchors are more structural than deep ones",
+        statistic="share of anchor mass on structural tokens, shallow half of the layers minus deep half",
+        mdm=mdm,
+        beside={
+            "structural share, shallow half": shallow,
+            "structural share, deep half": deep,
+            "difference by number of anchors": by_number[0] - by_number[1],
+            "structural share of all tokens": measured["base"].values[:, structural].sum(axis=1),
+        },
+    )
+
+
+tokens = Finding(
+    "tokens", paper="shallow structure, deep content", measure=measure, figure=figure, claims=(claim,), views=VIEWS
+)
+
+
+def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Array, Array]:
+    """Share of each kind among the anchors and in their mass (L, K), all steps together; NaN without anchors.
+
+    >>> kinds = np.array([[[1, 0]], [[0, 1]]], bool)
+    >>> shares(np.array([[[1, 1]]], bool), np.array([[[0.3, 0.1]]]), kinds)
+    (array([[0.5, 0.5]]), array([[0.75, 0.25]]))
+    """
+    totals = []
+    for weight_SLT in (anchors_SLT.astype(np.float64), mass_SLT.astype(np.float64)):
+        sums = (weight_SLT @ one_hot_KST.transpose(1, 2, 0).astype(np.float64)).sum(axis=0)
+        total = sums.sum(axis=1, keepdims=True)
+        totals.append(np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan))
+    return totals[0], totals[1]

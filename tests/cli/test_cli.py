@@ -1,0 +1,160 @@
+"""The program as a user runs it: what it prints, where it writes, how it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import floatlens
+from floatlens.cli import main
+from floatlens.cli.main import COMMANDS
+from floatlens.runs.folder import RunFolder
+from tests.models import checkpoints
+from tests.tasks.conftest import byte_level
+
+
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+def run(*words: object, code: int = 0) -> Done:
+    """Run the program in this process; importing torch anew for every command line would take most of the time."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        found = main.run([str(word) for word in words])
+    assert found == code, out.getvalue() + err.getvalue()
+    return Done(out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random LLaDA with a tokenizer that reads text."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = byte_level()
+    tokenizer.save_pretrained(folder)
+    checkpoints.llada(folder, vocab=len(tokenizer) + 8)
+    return folder
+
+
+def test_help_names_every_command() -> None:
+    shown = run("--help").stdout
+    assert all(name in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS])
+def test_each_command_has_help_with_an_example(name: str) -> None:
+    assert f"floatlens {name}" in " ".join(run(name, "--help").stdout.split())
+
+
+def test_version_says_what_a_bug_report_needs() -> None:
+    shown = run("--version").stdout
+    assert floatlens.__version__ in shown and "torch" in shown and "transformers" in shown
+
+
+def test_models_and_inspect_print_json(folder: Path) -> None:
+    assert {f["name"] for f in json.loads(run("models", "--json").stdout)["families"]} >= {"llada", "dream", "causal"}
+    about = json.loads(run("inspect", folder, "--json").stdout)
+    assert about["family"] == "llada" and about["layers"] == 3
+
+
+def test_trace_of_a_question_makes_a_run(folder: Path, tmp_path: Path) -> None:
+    words = ("--prompt", "Where does Ada Tarn live?", "--passage", "Ada Tarn lives in Molen.", "--gold", 0)
+    done = run("trace", folder, *words, "--max-new-tokens", 8, "--steps", 4, "--out", tmp_path / "run", "--json")
+    assert json.loads(done.stdout)["run"] == str(tmp_path / "run") and done.stderr == ""
+    [(name, path)] = RunFolder.open(tmp_path / "run").samples()
+    trace = floatlens.Trace.open(path)
+    assert name == "prompt" and trace.data.sizes["step"] == 4 and trace.gold == ["doc1"]
+
+
+def test_trace_of_a_data_set_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    rows = [{"id": f"../{i}", "question": f"Where does Ada live {'so ' * i}?", "answers": ["Molen"]} for i in range(5)]
+    data = tmp_path / "data.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    words = ("trace", folder, "--data", data, "--max-new-tokens", 4, "--batch-size", 2, "--out", tmp_path / "run")
+    run(*words)
+    samples = RunFolder.open(tmp_path / "run").samples()
+    assert {name for name, _ in samples} == {row["id"] for row in rows}
+    assert all(path.parent == tmp_path / "run" / "samples" for _, path in samples)
+    before = {name: floatlens.Trace.open(path).load() for name, path in samples}
+    import shutil
+
+    shutil.rmtree(samples[1][1])
+    assert "holds a run already" in run(*words, code=2).stderr
+    run(*words, "--resume")
+    for name, path in RunFolder.open(tmp_path / "run").samples():
+        np.testing.assert_allclose(
+            floatlens.Trace.open(path).data["received"], before[name].data["received"], atol=1e-6
+        )
+
+
+def test_a_trace_can_be_drawn(folder: Path, tmp_path: Path) -> None:
+    run("trace", folder, "--prompt", "Where does Ada Tarn live?", "--max-new-tokens", 4, "--out", tmp_path / "run")
+    run("figure", "drift", tmp_path / "run", "--out", tmp_path / "figures")
+    made = {path.suffix for path in (tmp_path / "figures").iterdir()}
+    assert {".png", ".svg", ".pdf", ".parquet"} <= made
+
+
+def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
+    from tests.test_npz import paper_file
+
+    paper_file(tmp_path / "x.npz")
+    run("import", tmp_path / "x.npz", "--out", tmp_path / "run")
+    assert len(RunFolder.open(tmp_path / "run").samples()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("inspect", "nowhere"), "floatlens: model 'nowhere' is not a folder"),
+        (("trace", "FOLDER", "--out", "OUT"), "give either --prompt"),
+        (("trace", "FOLDER", "--prompt", "x", "--data", "y", "--out", "OUT"), "give either --prompt"),
+        (("trace", "FOLDER", "--prompt", "x", "--block-length", 5, "--out", "OUT"), "block_length 5 does not divide"),
+        (
+            ("trace", "FOLDER", "--prompt", "x", "--max-new-tokens", 500, "--out", "OUT"),
+            "exceed the model's context of 128",
+        ),
+        (("trace", "FOLDER", "--prompt", "x", "--layers", "a", "--out", "OUT"), "--layers 'a' is not understood"),
+        (("trace", "FOLDER", "--prompt", "x", "--layers", "7", "--out", "OUT"), "layer 7 does not exist"),
+        (("trace", "FOLDER", "--data", "none.jsonl", "--out", "OUT"), "none.jsonl"),
+        (("figure", "drift", "OUT"), "is not a run folder"),
+        (("import", "OUT", "--out", "OUT"), "does not exist"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_sentence_and_code_2(folder: Path, tmp_path: Path, words: tuple, said: str) -> None:
+    places = {"FOLDER": folder, "OUT": tmp_path / "out"}
+    done = run(*(places.get(word, word) for word in words), code=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr and done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_debug_adds_the_traceback(folder: Path) -> None:
+    assert "Traceback" in run("--debug", "inspect", "nowhere", code=2).stderr
+
+
+def test_a_wrong_option_is_code_2() -> None:
+    run("trace", "--nonsense", code=2)
+    run("dance", code=2)
+
+
+def test_the_program_starts_without_torch_and_exits_with_its_code() -> None:
+    source = str(Path(floatlens.__file__).parents[1])
+    code = "import sys; sys.argv = ['floatlens', *sys.argv[1:]]; from floatlens.cli.main import main\n"
+    code += "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    for words, wanted in ((["--help"], 0), (["dance"], 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": source},
+        )
+        assert done.returncode == wanted and done.stderr.strip().endswith("False")

@@ -1,0 +1,47 @@
+"""Settings that cannot work are refused before anything is loaded, with what would work."""
+
+from __future__ import annotations
+
+import pytest
+
+from floatlens.decode.registry import settings_for
+from floatlens.errors import FloatLensError
+
+
+@pytest.mark.parametrize(
+    ("sampler", "given", "said"),
+    [
+        ("llada", {"max_new_tokens": 32, "block_length": 12}, "use block_length 8 or 16, or max_new_tokens 36"),
+        ("llada", {"max_new_tokens": 32, "block_length": 8, "steps": 6}, "use steps 4 or 8"),
+        ("llada", {"max_new_tokens": 32, "block_length": 8, "steps": 3}, "use steps 4"),
+        ("llada", {"max_new_tokens": 0}, "max_new_tokens should be a whole number of 1 or more, not 0"),
+        ("llada", {"steps": 0}, "steps should be a whole number"),
+        ("llada", {"remasking": "high"}, "remasking 'high' is not known; use one of low_confidence, random"),
+        ("llada", {"temperature": -1.0}, "temperature -1.0 is below 0"),
+        ("llada", {"alg": "entropy"}, "the llada sampler has no setting 'alg'"),
+        ("dream", {"alg": "best"}, "alg 'best' is not known"),
+        ("dream", {"top_p": 1.5}, "top_p 1.5 should lie above 0"),
+        ("dream", {"eps": 0.0}, "eps 0.0 should lie between 0 and 1"),
+        ("autoregressive", {"top_k": 0}, "top_k should be a whole number"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_would(sampler: str, given: dict[str, object], said: str) -> None:
+    with pytest.raises(FloatLensError) as caught:
+        settings_for(sampler, **given)
+    assert said in str(caught.value)
+
+
+def test_the_suggested_settings_work() -> None:
+    for block in (8, 16):
+        settings_for("llada", max_new_tokens=32, block_length=block)
+    for steps in (4, 8):
+        settings_for("llada", max_new_tokens=32, block_length=8, steps=steps)
+
+
+def test_a_prompt_longer_than_the_context_is_refused() -> None:
+    settings = settings_for("llada", max_new_tokens=32)
+    settings.fits(96, 128)
+    with pytest.raises(FloatLensError, match="use --max-new-tokens 28"):
+        settings.fits(100, 128)
+    with pytest.raises(FloatLensError, match="shorten the prompt by 3 tokens or more"):
+        settings.fits(130, 128)

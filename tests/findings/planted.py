@@ -1,0 +1,243 @@
+"""Traces with planted properties: what a finding must bring to light is known because it was put there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from floatlens.findings.registry import NAMES, get
+from floatlens.trace import Trace
+
+TRACED = [name for name in NAMES if get(name).reads == "traces"]
+
+WORDS = ["the", "of", "and", "in", "was", "born", "by", "city", "river", "poet", "wrote", "engine", "Ada", "Lovelace"]
+WORDS += [
+    "Rome",
+    "Paris",
+    "1815",
+    "mother",
+    "mountain",
+    "painter",
+    "from",
+    "machine",
+    "notes",
+    "Byron",
+    "42",
+    "library",
+]
+BOS, USER, ASSISTANT, NEWLINE, MASK = "<|bos|>", "<|user|>", "<|assistant|>", "\n", "<|mask|>"
+
+
+def prompt(rng: np.random.Generator, docs: int, words: int, gold: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """Token strings and regions of a made-up prompt in the shape of the default template."""
+    tokens = [BOS, USER, NEWLINE]
+    regions = [{"name": "bos", "start": 0, "end": 1}]
+
+    def region(name: str, parts: list[str]) -> None:
+        regions.append({"name": name, "start": len(tokens), "end": len(tokens) + len(parts)})
+        tokens.extend(parts)
+
+    def text() -> list[str]:
+        return [" " + str(w) for w in rng.choice(WORDS, words)] + ["."]
+
+    region("instruction", ["Answer", " the", " question", " from", " the", " passages", "."])
+    tokens.append("\n\n")
+    for n in range(docs):
+        tokens.extend(["[", str(n + 1), "]"])
+        region(f"doc{n + 1}", [*text()[:-3], " in", " London", "."] if n + 1 == gold else text())
+        tokens.append(NEWLINE)
+    tokens.extend([NEWLINE, "Question", ":"])
+    region("query", [" Where", " was", " Ada", " Lovelace", " born", "?"])
+    tokens.extend([NEWLINE, ASSISTANT, NEWLINE])
+    return tokens, regions
+
+
+def planted(
+    *,
+    model: str = "planted-mdm",
+    diffusion: bool = True,
+    steps: int = 12,
+    layers: int = 6,
+    heads: int = 4,
+    kv_heads: int = 2,
+    docs: int = 4,
+    words: int = 8,
+    gold: int = 2,
+    anchors: Callable[[int, int], dict[int, float]] | None = None,
+    copying: tuple[int, int] | None = None,
+    gold_pull: float = 0.3,
+    noise: float = 0.3,
+    seed: int = 0,
+    sample_id: str = "",
+) -> Trace:
+    """A trace of `steps` steps that write `steps` tokens.
+
+    `anchors(step, layer)` gives the planted received attention by position; the rest is spread with `noise`.
+    `copying` is the (layer, head) that copies from the gold document (`gold`, counted from 1) at every commit.
+    """
+    rng = np.random.default_rng(seed)
+    strings, regions = prompt(rng, docs, words, gold)
+    length = len(strings)
+    total = length + steps
+    answer = [" London", *([" city", " of"] * steps)][:steps]
+    regions.append({"name": "answer", "start": length, "end": total})
+    vocabulary = {s: i for i, s in enumerate(dict.fromkeys([*strings, *answer, MASK]))}
+    final = np.array([vocabulary[s] for s in [*strings, *answer]])
+    order = np.arange(steps) if not diffusion else rng.permutation(steps)
+    committed_at = np.full(total, -1)
+    committed_at[length:] = np.argsort(order)
+    tokens = np.where(committed_at[None] < np.arange(steps)[:, None], final[None], vocabulary[MASK])
+    if not diffusion:
+        tokens = np.where(np.arange(total)[None] < length + np.arange(steps)[:, None], final[None], -1)
+    there = tokens >= 0
+    plan = anchors or (lambda step, layer: {0: 0.5})
+    received = received_attention(rng, plan, there, steps, layers, heads, noise, diffusion)
+    data = xr.Dataset(
+        {
+            "tokens": (("step", "position"), tokens.astype(np.int64)),
+            "committed_at": ("position", committed_at),
+            "confidence": (("step", "position"), rng.random((steps, total)).astype(np.float32)),
+            "final_tokens": ("position", final),
+            "received": (("step", "layer", "head", "position"), received),
+            "entropy": (("step", "layer", "head"), rng.random((steps, layers, heads)).astype(np.float32)),
+            **geometry(rng, received, there, heads, kv_heads),
+            **evidence(rng, steps, layers, heads, copying),
+            "flow": (
+                ("step", "layer", "region", "region_to"),
+                flow(rng, regions, steps, layers, gold, gold_pull, diffusion),
+            ),
+        },
+        coords={
+            "step": np.arange(steps),
+            "layer": np.arange(layers),
+            "head": np.arange(heads),
+            "position": np.arange(total),
+            "region": [r["name"] for r in regions] + ["other"],
+            "region_to": [r["name"] for r in regions] + ["other"],
+        },
+        attrs={
+            "model": model,
+            "family": "llada" if diffusion else "causal",
+            "diffusion": int(diffusion),
+            "n_layers": layers,
+            "prompt_length": length,
+            "regions": json.dumps(regions),
+            "gold": json.dumps([f"doc{gold}"]),
+            "answers": json.dumps(["London"]),
+            "vocabulary": json.dumps({str(i): s for s, i in vocabulary.items()}),
+            "question": "Where was Ada Lovelace born?",
+            "output": "London",
+            "sample_id": sample_id or f"sample-{seed}",
+        },
+    )
+    return Trace(data)
+
+
+def received_attention(
+    rng: np.random.Generator,
+    plan: Callable[[int, int], dict[int, float]],
+    there: np.ndarray,
+    steps: int,
+    layers: int,
+    heads: int,
+    noise: float,
+    diffusion: bool,
+) -> np.ndarray:
+    total = there.shape[1]
+    found = np.full((steps, layers, heads, total), np.nan, np.float32)
+    for layer in range(layers):
+        for head in range(heads):
+            if diffusion:
+                rows = [row(rng, plan(step, layer), total, total, noise) for step in range(steps)]
+            else:  # causal: rows of the whole matrix once, then running column means
+                length = int(there[0].sum())
+                matrix = np.array(
+                    [row(rng, plan(max(q - length, 0), layer), q + 1, total, noise) for q in range(total)]
+                )
+                rows = [matrix[: length + s].mean(axis=0) for s in range(steps)]
+            found[:, layer, head] = rows
+    return np.where(there[:, None, None], found, np.nan)
+
+
+def row(rng: np.random.Generator, anchors: dict[int, float], seen: int, total: int, noise: float) -> np.ndarray:
+    spread = 1.0 + noise * rng.random(seen)
+    anchors = {p: m for p, m in anchors.items() if p < seen}
+    spread[list(anchors)] = 0.0
+    out = np.zeros(total)
+    out[:seen] = spread / max(spread.sum(), 1e-9) * (1.0 - sum(anchors.values()))
+    for position, mass in anchors.items():
+        out[position] = mass
+    return out / out.sum()
+
+
+def geometry(
+    rng: np.random.Generator, received: np.ndarray, there: np.ndarray, heads: int, kv_heads: int
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Anchors stand out by norm and angle in shallow layers, by angle alone in deep ones, and carry small values."""
+    steps, layers, _, total = received.shape
+    strength = np.nan_to_num(received / np.nanmax(received, axis=-1, keepdims=True))
+    depth = np.linspace(0, 1, layers)[None, :, None, None]
+    norm = 8 * (1 + 0.1 * rng.random(received.shape) + (1 - depth) * strength)
+    cosine = 0.1 + 0.05 * rng.standard_normal(received.shape) + 0.5 * strength
+    missing = np.where(there[:, None, None], 1.0, np.nan)
+    dims = ("step", "layer", "head", "position")
+    small = 1.5 - strength.reshape(steps, layers, kv_heads, heads // kv_heads, total).mean(axis=3)
+    return {
+        "qk": (dims, (norm * cosine * missing).astype(np.float32)),
+        "qk_norm": (dims, (norm * missing).astype(np.float32)),
+        "qk_cos": (dims, (cosine * missing).astype(np.float32)),
+        "value_norm": (("step", "layer", "kv_head", "position"), (small * missing).astype(np.float32)),
+    }
+
+
+def evidence(
+    rng: np.random.Generator, steps: int, layers: int, heads: int, copying: tuple[int, int] | None
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    hit = np.zeros((steps, layers, heads), np.float32)
+    mass = 0.1 * rng.random((steps, layers, heads)).astype(np.float32)
+    count = np.zeros(steps, np.int64)
+    count[:3] = 1  # three of the committed tokens stand in the gold document
+    if copying is not None:
+        hit[:, copying[0], copying[1]] = 1.0
+        mass[:, copying[0], copying[1]] = 0.9
+    hit[count == 0], mass[count == 0] = np.nan, np.nan
+    dims = ("step", "layer", "head")
+    return {"evidence_hit": (dims, hit), "evidence_mass": (dims, mass), "evidence_count": (("step",), count)}
+
+
+def flow(
+    rng: np.random.Generator,
+    regions: list[dict[str, Any]],
+    steps: int,
+    layers: int,
+    gold: int,
+    pull: float,
+    diffusion: bool,
+) -> np.ndarray:
+    names = [r["name"] for r in regions] + ["other"]
+    found = 0.5 + rng.random((steps, layers, len(names), len(names)))
+    if pull:
+        found[..., names.index(f"doc{gold}")] *= 1 + 10 * pull
+    if not diffusion:
+        found = np.where(np.tri(len(names), dtype=bool), found, 0.0)
+        found[..., names.index("other")] = 0.5
+    found /= found.sum(axis=-1, keepdims=True)
+    if not diffusion:  # there is no answer yet when the first new token is made
+        found[0, :, names.index("answer")] = np.nan
+        found[0, :, :, names.index("answer")] = np.nan
+    return found.astype(np.float32)
+
+
+def wandering(
+    start: int = 6, speed: int = 3, mass: float = 0.3, others: int = 2
+) -> Callable[[int, int], dict[int, float]]:
+    """Anchors that move right by `speed` positions a step, `others` of them behind the first."""
+
+    def plan(step: int, layer: int) -> dict[int, float]:
+        return {start + speed * step + 9 * k: mass / (k + 1) for k in range(others)}
+
+    return plan

@@ -1,0 +1,67 @@
+"""Absorption where it is known beforehand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from planted import planted, wandering
+
+from floatlens.anchors import parse_rule
+from floatlens.findings.absorption import RULES, absorb, absorption, table
+
+
+def test_a_planted_sink_absorbs_what_was_planted():
+    found = absorption(planted(anchors=lambda step, layer: {4: 0.1 + 0.1 * layer}, layers=5), rule="top(1)")
+    np.testing.assert_allclose(found["absorption"].squeeze(), [10, 20, 30, 40, 50], atol=1e-4)
+
+
+def test_uniform_attention_absorbs_one_share_at_one_position_and_none_by_sigma():
+    trace = planted(anchors=lambda step, layer: {}, noise=0.0)
+    found = absorption(trace, rule=["sigma(3)", "first"])
+    length = trace.data.sizes["position"]
+    np.testing.assert_allclose(found["absorption"].sel(rule="first"), 100 / length, rtol=1e-5)
+    np.testing.assert_allclose(found["absorption"].sel(rule="sigma(k=3)"), 0.0)
+
+
+def test_the_table_puts_the_rules_side_by_side():
+    traces = [planted(seed=i, anchors=lambda s, la, i=i: {0: 0.4 + 0.1 * i}) for i in range(2)]
+    found = table(traces)
+    assert list(dict.fromkeys(found["rule"])) == [parse_rule(r).id for r in RULES]
+    first = found[found["rule"] == "first"]
+    np.testing.assert_allclose(first["mean"], 45.0, atol=1e-4)
+    np.testing.assert_allclose(first["std"], 5.0, atol=1e-4)
+    assert (first["n"] == 2).all()
+
+
+def test_the_claim_compares_both_models_by_one_rule():
+    mdm = [planted(seed=i, anchors=wandering(mass=0.2, others=1)) for i in range(6)]
+    arm = [planted(seed=i, model="arm", diffusion=False, anchors=lambda s, la: {0: 0.7}) for i in range(6)]
+    found = absorption.claim([*mdm, *arm])
+    assert found.verdict == "supported"
+    assert found.rule == "sigma(k=3)"
+    assert found.value == pytest.approx(50, abs=2)
+    assert set(found.details["ARM minus MDM by rule"]) == {parse_rule(r).id for r in RULES}
+    turned = absorption.claim(
+        [*(planted(seed=i, anchors=lambda s, la: {3: 0.9}) for i in range(6)), *arm], rule="top(1)"
+    )
+    assert turned.verdict == "not supported" and turned.rule == "top(n=1)"
+
+
+profiles = arrays(np.float64, st.tuples(st.integers(1, 3), st.integers(2, 40)), elements=st.floats(1e-6, 1.0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(profiles, st.sampled_from([*RULES, "sigma(1, minimum=2)", "top(3)"]))
+def test_absorption_is_a_percentage(weights, rule):
+    a = weights / weights.sum(axis=-1, keepdims=True)
+    found = absorb(a, parse_rule(rule)(a))
+    assert (found >= 0).all() and (found <= 100).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(profiles, st.sampled_from(RULES), st.integers(1, 10))
+def test_absorption_does_not_see_padding(weights, rule, padding):
+    a = weights / weights.sum(axis=-1, keepdims=True)
+    padded = np.concatenate([a, np.full((len(a), padding), np.nan)], axis=-1)
+    np.testing.assert_allclose(absorb(padded, parse_rule(rule)(padded)), absorb(a, parse_rule(rule)(a)), rtol=1e-12)

@@ -1,0 +1,92 @@
+"""Figures by their data, and that they are figures one can go on with."""
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from planted import TRACED, planted, wandering
+
+from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.registry import get
+
+VIEWS = [(name, view) for name in TRACED for view in get(name).views]
+
+
+@pytest.fixture(scope="module")
+def traces():
+    mdm = [planted(seed=i, anchors=wandering(), copying=(1, 1), gold=1 + i, layers=2) for i in range(2)]
+    return mdm + [planted(seed=i, model="arm", diffusion=False, layers=2, gold=1 + i) for i in range(2)]
+
+
+@pytest.mark.parametrize(("name", "view"), VIEWS)
+def test_every_view_draws_and_saves_with_its_data_beside_it(name, view, traces, tmp_path):
+    finding = get(name)
+    before = dict(mpl.rcParams)
+    data = finding.figure(traces, view=view, backend="none")
+    figure = finding.figure(traces, view=view)
+    assert isinstance(data, pd.DataFrame) and len(data) and "model" in data
+    assert isinstance(figure, Figure)
+    figure.axes[0].set_title("mine")  # the user can go on editing
+    written = style.save(figure, data, tmp_path / name)
+    assert [p.suffix for p in written] == [".png", ".svg", ".pdf", ".parquet"]
+    assert all(p.stat().st_size > 500 for p in written)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), data, check_dtype=False)
+    assert dict(mpl.rcParams) == before  # our style sheet stays ours
+    assert "sigma" in caption(figure) or name in ("absorption", "heads", "flow")
+
+
+def caption(figure):
+    return figure._supxlabel.get_text()
+
+
+def test_a_single_trace_can_be_drawn_in_every_view(traces):
+    for name, view in VIEWS:
+        assert isinstance(get(name).figure(traces[0], view=view), Figure)
+
+
+def test_the_drift_map_draws_received_attention_anchors_and_commits(traces):
+    data = get("drift").figure(traces[0], layer=1, backend="none")
+    trace = traces[0]
+    received = data.pivot(index="step", columns="position", values="received").to_numpy()
+    np.testing.assert_allclose(received, trace.data["received"].sel(layer=1).mean("head"), rtol=1e-5)
+    anchors = data.pivot(index="step", columns="position", values="anchor").to_numpy()
+    assert (anchors == trace.anchors().sel(layer=1).values).all()
+    figure = get("drift").figure(trace, layer=1)
+    points = figure.axes[0].lines[0].get_xydata()
+    committed = trace.data["committed_at"].values
+    assert {tuple(p) for p in points} == {(p, committed[p]) for p in np.flatnonzero(committed >= 0)}
+
+
+def test_the_pointer_names_the_token(traces):
+    axes = get("drift").figure(traces[0], layer=0).axes[0]
+    assert "position 4 ' the'" in axes.format_coord(4.2, 1.1)
+    assert axes.format_coord(-9, 0) == ""
+
+
+def test_few_positions_have_their_tokens_on_the_axis(traces):
+    axes = get("drift").figure(traces[0], layer=0, positions=slice(0, 10)).axes[0]
+    assert [t.get_text() for t in axes.get_xticklabels()][3:6] == ["Answer", "the", "question"]
+
+
+def test_the_flow_figure_sweeps_gold_positions(traces):
+    data = get("flow").figure(traces, backend="none")
+    assert sorted(set(data["gold_position"])) == [1, 2]
+    figure = get("flow").figure(traces)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles[:2] == ["gold at 1", "gold at 2"]
+    labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
+    assert "doc1 (gold)" in labels
+
+
+def test_token_shares_that_are_drawn_fill_the_bar(traces):
+    data = get("tokens").figure(traces, backend="none")
+    np.testing.assert_allclose(data.groupby(["model", "layer"])["mass"].sum(), 1.0)
+
+
+def test_an_unknown_backend_or_view_is_named(traces):
+    with pytest.raises(FloatLensError, match="backend 'plotly'"):
+        get("drift").figure(traces, backend="plotly")
+    with pytest.raises(FloatLensError, match="view 'spiral'"):
+        get("flow").figure(traces, view="spiral")

@@ -1,0 +1,90 @@
+"""Flow between regions, where two regions are enough to work it out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from planted import planted
+
+from floatlens.errors import FloatLensError
+from floatlens.findings.flow import flow, pool, rollout
+
+
+def test_two_regions_through_two_layers_by_hand():
+    one, two = np.array([[0.8, 0.2], [0.4, 0.6]]), np.array([[0.5, 0.5], [1.0, 0.0]])
+    half = [(m + np.eye(2)) / 2 for m in (one, two)]
+    np.testing.assert_allclose(rollout(np.array([one, two])), half[1] @ half[0])
+    np.testing.assert_allclose(rollout(np.array([one, two]), residual=False), two @ one)
+
+
+def test_uniform_attention_pools_to_the_regions_sizes():
+    found = pool(np.full((10, 10), 0.1), [(0, 1), (1, 4), (4, 10)])
+    np.testing.assert_allclose(found, [[0.1, 0.3, 0.6]] * 3)
+
+
+def test_a_region_that_is_not_there_stays_missing_and_harms_no_other():
+    flows = np.array([[[0.5, 0.5, np.nan], [0.25, 0.75, np.nan], [np.nan] * 3]] * 2)
+    found = rollout(flows)
+    assert np.isnan(found[2]).all() and np.isnan(found[:, 2]).all()
+    np.testing.assert_allclose(found[:2, :2], rollout(flows[:, :2, :2]))
+
+
+matrices = arrays(np.float64, (3, 4, 4), elements=st.floats(0, 1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(matrices)
+def test_rows_of_a_rollout_sum_to_one(weights):
+    rows = weights + 1e-3
+    rows /= rows.sum(axis=-1, keepdims=True)
+    for residual in (True, False):
+        np.testing.assert_allclose(rollout(rows, residual=residual).sum(axis=-1), 1.0)
+
+
+def test_the_gold_document_is_named_and_drawn_to():
+    found = flow([planted(seed=i, gold=i + 1, gold_pull=0.5) for i in range(4)])
+    assert found["gold"].values.tolist() == ["doc1", "doc2", "doc3", "doc4"]
+    assert found["gold_position"].values.tolist() == [1, 2, 3, 4]
+    assert (found["follows"] > 0.1).all()
+    np.testing.assert_allclose(found["rollout"].sum("region_to"), 1.0)
+    by_hand = rollout(planted(seed=2, gold=3, gold_pull=0.5).data["flow"].values[5])
+    np.testing.assert_allclose(found["rollout_steps"].values[2, 5], by_hand, rtol=1e-6)
+
+
+def test_the_answer_of_an_arm_counts_from_the_step_at_which_it_exists():
+    found = flow(planted(diffusion=False))
+    answer = list(found["region"].values).index("answer")
+    assert np.isnan(found["rollout_steps"].values[0, 0, answer]).all()
+    assert np.isfinite(found["rollout"].values[0, answer]).all()
+
+
+def test_a_row_of_zeros_is_an_answer_that_is_not_there_yet():
+    trace, same = planted(diffusion=False), planted(diffusion=False)
+    same.data["flow"].values[:] = np.nan_to_num(same.data["flow"].values)
+    np.testing.assert_allclose(flow(trace)["rollout"], flow(same)["rollout"])
+
+
+def test_the_claim_needs_gold_at_more_than_one_place():
+    swept = [planted(seed=i, gold=1 + i % 4, gold_pull=0.5) for i in range(8)]
+    assert flow.claim(swept).verdict == "supported"
+    fixed = flow.claim([planted(seed=i, gold=2, gold_pull=0.5) for i in range(8)])
+    assert fixed.verdict == "inconclusive" and "always doc2" in fixed.reason
+    assert flow.claim([planted(seed=i, gold=1 + i % 4, gold_pull=0.0) for i in range(8)]).verdict != "supported"
+
+
+def test_what_a_place_draws_by_itself_does_not_count_as_following():
+    """Every sample draws to doc1, gold or not: over a full sweep it cancels."""
+    traces = [planted(seed=i, gold=1 + i % 4, gold_pull=0.0) for i in range(4)] * 2
+    for trace in traces:
+        values = trace.data["flow"].values
+        values[:] = 0.02
+        values[..., list(trace.data["region_to"].values).index("doc1")] = 0.84
+    assert flow.claim(traces).value == pytest.approx(0.0, abs=1e-7)
+
+
+def test_a_step_or_region_that_is_not_there_is_named():
+    with pytest.raises(FloatLensError, match="step 99 was not recorded"):
+        flow(planted(), step=99)
+    with pytest.raises(FloatLensError, match="no region 'doc9'"):
+        flow.figure(planted(), source="doc9", view="layers")

@@ -1,0 +1,89 @@
+"""Retrieval heads: a planted copying head is found where it was planted."""
+
+import json
+
+import numpy as np
+import pytest
+from planted import planted
+
+from floatlens.findings.heads import heads, stability, step_mean, table, why_not
+
+
+def test_a_planted_copying_head_scores_one_and_the_others_nothing():
+    found = heads([planted(seed=i, copying=(4, 1)) for i in range(3)])
+    hit = found["hit"].mean("sample").values
+    assert hit[4, 1] == 1.0
+    hit[4, 1] = 0.0
+    assert not hit.any()
+    assert found.attrs["used"] == "3 of 3"
+    np.testing.assert_allclose(found["mass"].values[:, 4, 1], 0.9, rtol=1e-6)
+
+
+def test_counts_above_the_thresholds_by_layer():
+    found = table([planted(copying=(4, 1))])
+    assert found["above_0.1"].tolist() == [0, 0, 0, 0, 1, 0]
+    assert found["above_0.5"].tolist() == [0, 0, 0, 0, 1, 0]
+    assert found["heads"].tolist() == [4] * 6
+
+
+def test_a_step_weighs_as_many_tokens_as_it_committed():
+    values = np.array([1.0, 0.5, np.nan]).reshape(3, 1, 1)
+    assert step_mean(values, np.array([1, 3, 0])).item() == pytest.approx((1 + 3 * 0.5) / 4)
+
+
+def test_samples_that_cannot_be_used_are_counted_with_their_reasons():
+    good = planted(copying=(4, 1))
+    no_gold = planted(seed=1)
+    no_gold.data.attrs["gold"] = "[]"
+    elsewhere = planted(seed=2)
+    elsewhere.data.attrs["answers"] = json.dumps(["Atlantis"])
+    nothing = planted(seed=3)
+    nothing.data["evidence_count"].values[:] = 0
+    unrecorded = planted(seed=4)
+    unrecorded.data = unrecorded.data.drop_vars("evidence_hit")
+    found = heads([good, no_gold, elsewhere, nothing, unrecorded])
+    assert found.attrs["used"] == "1 of 5"
+    assert json.loads(found.attrs["left_out"]) == {
+        "no gold document is named": 1,
+        "the answer does not stand in the gold document": 1,
+        "no committed token stands in the gold document": 1,
+        "evidence was not recorded": 1,
+    }
+    assert found["hit"].mean("sample").values[4, 1] == 1.0  # what was left out does not dilute the rest
+
+
+def test_an_answer_is_looked_for_as_words():
+    trace = planted()
+    trace.data.attrs["answers"] = json.dumps(["Lon"])
+    assert why_not(trace) == "the answer does not stand in the gold document"
+    trace.data.attrs["answers"] = json.dumps(["LONDON"])
+    assert why_not(trace) == ""
+
+
+def test_the_query_only_score_comes_per_head_where_recorded_and_per_layer_from_flow():
+    trace = planted(gold=2)
+    flow = trace.data["flow"].isel(step=0).sel(region="query", region_to="doc2").values
+    np.testing.assert_allclose(heads(trace)["query_layer"].squeeze(), flow, rtol=1e-6)
+    assert heads(trace)["query"].isnull().all()
+    mass = np.random.default_rng(0).random((12, 6, 4))
+    trace.data = trace.data.assign(query_mass=(("step", "layer", "head"), mass))
+    np.testing.assert_allclose(heads(trace)["query"].squeeze(), mass[0])
+
+
+def test_heads_that_stay_on_top_are_stable_and_random_ones_are_as_chance_has_it():
+    found = stability([planted(seed=i, copying=(4, 1)) for i in range(4)]).iloc[0]
+    assert (found["between_samples"], found["between_steps"], found["top_heads"]) == (1.0, 1.0, 1)
+    assert found["by_chance"] == pytest.approx(1 / 47)
+    moving = stability([planted(seed=i, copying=(i, 0)) for i in range(4)]).iloc[0]
+    assert moving["between_samples"] == 0.0
+
+
+def test_the_claim_tells_deep_from_shallow():
+    assert heads.claim([planted(seed=i, copying=(4 + i % 2, 1)) for i in range(6)]).verdict == "supported"
+    assert heads.claim([planted(seed=i, copying=(i % 2, 1)) for i in range(6)]).verdict == "not supported"
+    none = heads.claim([planted(seed=i) for i in range(6)])
+    assert (none.verdict, none.reason) == ("inconclusive", "no head scores above 0.1")
+    few = heads.claim([planted(seed=i, copying=(5, 0)) for i in range(2)])
+    assert few.verdict == "inconclusive" and "only 2" in few.reason
+    arm = heads.claim([planted(diffusion=False)])
+    assert arm.reason == "there is no MDM among the traces"

@@ -1,0 +1,50 @@
+"""The findings on traces that the lens itself records, of the small random models of the golden data."""
+
+import golden_models
+import numpy as np
+import pytest
+
+from floatlens.errors import FloatLensError
+from floatlens.findings.registry import get
+from floatlens.trace import Trace
+
+pytestmark = pytest.mark.golden
+
+
+@pytest.fixture(scope="module", params=golden_models.names())
+def trace(request, tmp_path_factory):
+    made = golden_models.trace(request.param)
+    return Trace.open(made.save(tmp_path_factory.mktemp("trace") / "one"))
+
+
+def test_drift_and_absorption(trace):
+    drift, absorption = get("drift")(trace), get("absorption")(trace, rule="top(1)")
+    received = trace.data["received"].mean("head")
+    np.testing.assert_allclose(
+        absorption["absorption"].squeeze(), 100 * received.max("position").mean("step"), rtol=1e-5
+    )
+    top = received.argmax("position")
+    np.testing.assert_allclose(drift["top_variance_steps"].squeeze(), top.var("step"), atol=1e-9)
+    assert np.isfinite(drift["head_similarity"]).all()
+
+
+def test_geometry_splits_the_recorded_scores(trace):
+    found = get("geometry")(trace, rule="top(2)")
+    anchors = trace.anchors("top(2)")
+    score = trace.data["qk"]
+    expected = (score.where(anchors).mean("position") - score.where(~anchors).mean("position")).mean(("step", "head"))
+    np.testing.assert_allclose(found["advantage"].squeeze(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["norm_part"] + found["angle_part"], found["advantage"], rtol=1e-5, atol=1e-7)
+
+
+def test_flow_of_a_prompt_without_documents(trace):
+    found = get("flow")(trace)
+    np.testing.assert_allclose(found["rollout"].sum("region_to"), 1.0, rtol=1e-5)
+    assert found["gold_position"].item() == -1 and np.isnan(found["follows"].item())
+    assert get("flow").figure(trace, backend="none")["flow"].between(0, 1).all()
+
+
+def test_what_a_trace_cannot_say_is_said(trace):
+    assert get("heads")(trace)["reason"].item() == "no gold document is named"
+    with pytest.raises(FloatLensError, match="holds no token strings"):
+        get("tokens")(trace)

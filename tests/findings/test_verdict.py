@@ -1,0 +1,117 @@
+"""Verdicts: intervals that can be trusted, and words that follow from them."""
+
+import json
+
+import numpy as np
+import pytest
+from planted import TRACED, planted, wandering
+
+from floatlens.errors import FloatLensError
+from floatlens.findings.registry import get
+from floatlens.findings.samples import per_sample, pick
+from floatlens.findings.verdict import (
+    Verdict,
+    interval_of_difference,
+    interval_of_mean,
+    judge,
+    write_claims,
+)
+
+
+def test_the_interval_of_a_mean_is_near_that_of_a_normal_sample():
+    values = np.random.default_rng(0).normal(2.0, 1.0, 400)
+    mean, (low, high) = interval_of_mean(values)
+    half = 1.96 * values.std() / 20
+    assert mean == pytest.approx(values.mean())
+    assert low == pytest.approx(mean - half, abs=0.02) and high == pytest.approx(mean + half, abs=0.02)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(60):
+        low, high = interval_of_mean(rng.exponential(1.0, 40))[1]
+        covered += low <= 1.0 <= high
+    assert 50 <= covered <= 60
+
+
+def test_the_same_samples_give_the_same_interval():
+    values = np.random.default_rng(0).random(20)
+    assert interval_of_mean(values) == interval_of_mean(values)
+
+
+def test_models_on_the_same_samples_are_compared_sample_by_sample():
+    rng = np.random.default_rng(0)
+    hard = rng.normal(0, 10, 30)
+    left, right = hard + 1 + rng.normal(0, 0.1, 30), hard
+    ids = [str(i) for i in range(30)]
+    order = rng.permutation(30)
+    value, paired, n = interval_of_difference(left, right[order], ids, [ids[i] for i in order])
+    assert (n, judge(paired)) == (30, "supported") and value == pytest.approx(1, abs=0.1)
+    assert judge(interval_of_difference(left, right, ids, [f"other {i}" for i in ids])[1]) == "inconclusive"
+
+
+def test_what_does_not_exist_is_left_out_and_nothing_is_no_verdict():
+    assert interval_of_mean(np.array([1.0, np.nan, 1.0]))[0] == 1.0
+    assert judge(interval_of_mean(np.array([np.nan]))[1]) == "inconclusive"
+
+
+def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):
+    path = tmp_path / "claims.json"
+    one = Verdict("drift", "c", "s", float("nan"), (0.0, 1.0), "inconclusive", "first", 3, details={"a": np.float32(1)})
+    write_claims(path, [one])
+    write_claims(path, [Verdict("flow", "c", "s", 1.0, (0.0, 1.0), "supported", "", 9)])
+    write_claims(path, [one])
+    found = json.loads(path.read_text())["claims"]
+    assert sorted(c["finding"] for c in found) == ["drift", "flow"]
+    assert found[1]["value"] is None and found[1]["details"] == {"a": 1.0}
+    path.write_text("[1]")
+    with pytest.raises(FloatLensError, match="not a claims file"):
+        write_claims(path, [one])
+
+
+def test_every_finding_answers_with_verdicts_that_carry_everything():
+    traces = [planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3) for i in range(5)]
+    traces += [planted(seed=i, diffusion=False, model="arm", gold=1 + i % 3) for i in range(5)]
+    texts = set()
+    for name in TRACED:
+        finding = get(name)
+        for verdict in finding.claims(traces):
+            assert verdict.verdict in ("supported", "not supported", "inconclusive")
+            assert verdict.finding == name and verdict.n == 5 and verdict.statistic and verdict.models
+            assert verdict.interval[0] <= verdict.value <= verdict.interval[1]
+            json.dumps(verdict.to_dict(), allow_nan=False)
+            texts.add(verdict.claim)
+        assert finding.claim(traces).finding == name
+    assert len(texts) == 7
+
+
+def test_each_mdm_is_judged_by_itself():
+    traces = [
+        planted(seed=i, model=model, diffusion=model != "arm", anchors=wandering() if model == "a" else None)
+        for model in ("a", "b", "arm")
+        for i in range(5)
+    ]
+    found = {v.models: v.verdict for v in get("drift").claims(traces) if "move" in v.claim}
+    assert found == {("a", "arm"): "supported", ("b", "arm"): "not supported"}
+
+
+def test_an_unknown_finding_is_answered_with_the_known_ones():
+    with pytest.raises(FloatLensError, match="drift, absorption"):
+        get("vibes")
+
+
+def test_a_sample_is_picked_by_its_id_or_its_place():
+    traces = [planted(seed=i, model=m) for m in ("a", "b") for i in range(3)]
+    assert [t.data.attrs["sample_id"] for t in pick(traces, "sample-2")] == ["sample-2", "sample-2"]
+    assert [t.data.attrs["sample_id"] for t in pick(traces, 1)] == ["sample-1", "sample-1"]
+    with pytest.raises(FloatLensError, match="no sample 'x'"):
+        pick(traces, "x")
+
+
+def test_models_of_different_depth_stand_side_by_side():
+    found = get("drift")([planted(layers=3), planted(layers=6, model="deep")])
+    assert found["depth"].values[0][:3].tolist() == [0.0, 0.5, 1.0]
+    assert np.isnan(found["turnover"].values[0, 3:]).all()
+    with pytest.raises(FloatLensError, match="0 traces"):
+        per_sample([], lambda trace: trace.data, "drift")

@@ -1,0 +1,184 @@
+"""Tiny random checkpoints, written in the layouts in which they are published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+ABSOLUTE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
+MASK = 63
+
+# name: native config class and the fields that make the case what it is
+NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", SIZES),
+    "qwen2": ("Qwen2Config", SIZES),
+    "qwen3": ("Qwen3Config", SIZES | {"head_dim": 8}),
+    "mistral-window": ("MistralConfig", SIZES | {"sliding_window": 6}),
+    "gemma2-softcap": (
+        "Gemma2Config",
+        SIZES | {"head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, "eos_token_id": 2},
+    ),
+    "gpt-oss-sinks": (
+        "GptOssConfig",
+        SIZES | {"head_dim": 8, "sliding_window": 6, "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
+    "bert": ("BertConfig", ABSOLUTE),
+    "roberta": ("RobertaConfig", ABSOLUTE | {"pad_token_id": 1}),
+    "modernbert": (
+        "ModernBertConfig",
+        ABSOLUTE | {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
+    ),
+}
+MASKED = ("bert", "roberta", "modernbert")
+
+
+def native(folder: Path, name: str, seed: int = 0) -> Path:
+    """A model that transformers reads as it is."""
+    torch.manual_seed(seed)
+    kind, fields = NATIVE[name]
+    config = getattr(transformers, kind)(**fields)
+    auto = transformers.AutoModelForMaskedLM if name in MASKED else transformers.AutoModelForCausalLM
+    model = auto.from_config(config)
+    roughen(model)
+    model.save_pretrained(folder)
+    if name in MASKED:
+        edit_config(folder, mask_token_id=MASK)
+    return folder
+
+
+def roughen(model: torch.nn.Module) -> None:
+    """Larger weights than the usual start, so that attention is not nearly uniform."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6.0)
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def a2d(folder: Path) -> Path:
+    """Qwen3 made bidirectional: same keys, another model type."""
+    native(folder, "qwen3")
+    edit_config(folder, model_type="a2d-qwen3", architectures=["A2DQwen3LMHeadModel"], mask_token_id=MASK)
+    return folder
+
+
+def llada_moe(folder: Path) -> Path:
+    """LLaDA-MoE: Qwen3-MoE's keys, its own field names, the model type of LLaDA."""
+    torch.manual_seed(0)
+    fields = SIZES | {"head_dim": 8, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+    config = transformers.Qwen3MoeConfig(**fields, norm_topk_prob=False)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    roughen(model)
+    model.save_pretrained(folder)
+    published = {k: v for k, v in SIZES.items()} | {
+        "model_type": "llada",
+        "architectures": ["LLaDAMoEModelLM"],
+        "auto_map": {"AutoModel": "modeling_lladamoe.LLaDAMoEModelLM"},
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "expert_intermediate_size": 16,
+        "norm_topk_prob": None,
+        "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-6,
+        "mask_token_id": MASK,
+    }
+    (folder / "config.json").write_text(json.dumps(published))
+    return folder
+
+
+LLADA = {
+    "wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head", "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm", "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj", "attn_out": "self_attn.o_proj", "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj", "block_ff_out": "mlp.down_proj",
+}  # fmt: skip
+
+
+def llada(
+    folder: Path,
+    *,
+    shards: int = 1,
+    tied: bool = False,
+    width: int = 32,
+    layers: int = 3,
+    heads: int = 4,
+    vocab: int = 64,
+    context: int = 128,
+) -> Path:
+    """LLaDA's published fields and keys, in one file or several."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(1)
+    inner = 3 * width // 2
+    shapes = {"q_proj": (width, width), "k_proj": (width, width), "v_proj": (width, width), "attn_out": (width, width)}
+    shapes |= {"ff_proj": (inner, width), "up_proj": (inner, width), "ff_out": (width, inner)}
+    tensors = {
+        "model.transformer.wte.weight": torch.randn(vocab, width),
+        "model.transformer.ln_f.weight": torch.ones(width),
+    }
+    if not tied:
+        tensors["model.transformer.ff_out.weight"] = torch.randn(vocab, width)
+    for layer in range(layers):
+        block = f"model.transformer.blocks.{layer}."
+        tensors |= {f"{block}{name}.weight": torch.randn(shape) * 1.7 * width**-0.5 for name, shape in shapes.items()}
+        tensors |= {f"{block}{name}.weight": torch.ones(width) for name in ("attn_norm", "ff_norm")}
+    config = {
+        "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": width, "n_layers": layers, "n_heads": heads,
+        "n_kv_heads": heads, "mlp_hidden_size": inner, "vocab_size": vocab, "embedding_size": vocab, "rms_norm_eps": 1e-5,
+        "rope_theta": 5e5, "max_sequence_length": context, "weight_tying": tied, "mask_token_id": vocab - 1,
+        "eos_token_id": 2, "pad_token_id": 2, "block_type": "llama",
+        "auto_map": {"AutoConfig": "configuration_llada.LLaDAConfig"},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    names = sorted(tensors)
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+    weight_map = {}
+    for number in range(shards):
+        part = {name: tensors[name] for name in names[number::shards]}
+        file = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+        save_file(part, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def dream(folder: Path) -> Path:
+    """Dream's published fields: Qwen2's keys, another model type, a tokenizer that is published as remote code."""
+    native(folder, "qwen2")
+    edit_config(folder, model_type="Dream", architectures=["DreamModel"], mask_token_id=MASK, rope_theta=10000.0)
+    return folder

@@ -1,0 +1,188 @@
+"""Checkpoints in their published layout become native models; broken ones are refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import floatlens
+from floatlens.errors import FloatLensError
+from floatlens.models.checkpoint import find
+from floatlens.models.describe import describe
+from floatlens.models.weights import load_model
+from tests import golden_data
+from tests.models import checkpoints
+
+IDS = torch.tensor([[1, 7, 30, 12, 5, 44, 9, 3]])
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", golden_data.names("forward"))
+def test_logits_and_hidden_states_are_those_of_the_published_code(name: str) -> None:
+    expected = golden_data.arrays(f"forward/{name}.npz")
+    model = golden_data.lens(name).model
+    with torch.no_grad():
+        out = model(torch.tensor(expected["input_ids"])[None], output_hidden_states=True)
+    np.testing.assert_allclose(out.logits[0].numpy(), expected["logits"], atol=2e-5, rtol=0)
+    found = torch.cat(out.hidden_states).numpy()
+    np.testing.assert_allclose(found, expected["hidden_states"], atol=2e-5, rtol=0)
+
+
+def logits(folder: Path, **options: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return load_model(find(str(folder)), **options)(IDS).logits
+
+
+def test_shards_give_the_same_model_as_one_file(tmp_path: Path) -> None:
+    one, three = checkpoints.llada(tmp_path / "one"), checkpoints.llada(tmp_path / "three", shards=3)
+    assert logits(one).equal(logits(three))
+
+
+def test_a_tied_checkpoint_needs_no_output_head(tmp_path: Path) -> None:
+    model = load_model(find(str(checkpoints.llada(tmp_path, tied=True))))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_dream_is_qwen2_that_sees_both_ways(tmp_path: Path) -> None:
+    causal = logits(checkpoints.native(tmp_path / "qwen2", "qwen2"))
+    both = logits(checkpoints.dream(tmp_path / "dream"))
+    assert not torch.allclose(causal, both)
+    native = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "qwen2")
+    mask = torch.zeros(1, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(native(IDS, attention_mask=mask).logits, both, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("make", "family"), [(checkpoints.a2d, "a2d"), (checkpoints.llada_moe, "llada-moe")])
+def test_a_bidirectional_qwen3_reads_its_own_keys(make: Any, family: str, tmp_path: Path) -> None:
+    found = find(str(make(tmp_path)))
+    assert found.family.name == family
+    model = load_model(found)
+    # The last token moves the first one's logits: attention goes both ways.
+    changed = IDS.clone()
+    changed[0, -1] = 8
+    with torch.no_grad():
+        assert not torch.allclose(model(IDS).logits[0, 0], model(changed).logits[0, 0])
+
+
+@pytest.mark.parametrize("name", [*checkpoints.NATIVE])
+def test_native_models_have_their_family(name: str, tmp_path: Path) -> None:
+    found = find(str(checkpoints.native(tmp_path, name)))
+    assert found.family.name == ("masked" if name in checkpoints.MASKED else "causal")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_come_in_the_dtype_asked_for(dtype: str, tmp_path: Path) -> None:
+    model = load_model(find(str(checkpoints.llada(tmp_path))), dtype=dtype)
+    assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
+
+
+def test_remote_code_in_a_folder_is_never_run(tmp_path: Path) -> None:
+    checkpoints.llada(tmp_path)
+    trap = tmp_path / "ran"
+    for name in ("configuration_llada.py", "modeling_llada.py", "tokenization_dream.py"):
+        (tmp_path / name).write_text(f"open({str(trap)!r}, 'w')")
+    floatlens.load(str(tmp_path))
+    assert not trap.exists()
+
+
+def test_dreams_tokenizer_is_read_by_the_native_class(tmp_path: Path) -> None:
+    checkpoints.dream(tmp_path)
+    letters = {letter: i for i, letter in enumerate("abcdefgh")} | {"Ġ": 8, "ab": 9, "<|endoftext|>": 10}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    tokens = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens | {"eos_token": "<|endoftext|>"}))
+    tokenizer = floatlens.load(str(tmp_path)).tokenizer
+    assert tokenizer is not None and tokenizer("abc")["input_ids"] == [9, 2]
+
+
+def broken(folder: Path, what: str) -> None:
+    config = folder / "config.json"
+    weights = folder / "model.safetensors"
+    if what == "no config":
+        config.unlink()
+    elif what == "bad json":
+        config.write_text("{")
+    elif what == "a list":
+        config.write_text("[]")
+    elif what == "unknown type":
+        checkpoints.edit_config(folder, model_type="ufo")
+    elif what == "missing field":
+        config.write_text(json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "n_layers"}))
+    elif what == "wrong field":
+        checkpoints.edit_config(folder, n_heads="four")
+    elif what == "other activation":
+        checkpoints.edit_config(folder, activation_type="gelu")
+    elif what == "no weights":
+        weights.unlink()
+    elif what == "pickle":
+        weights.rename(folder / "pytorch_model.bin")
+    elif what == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif what == "garbage":
+        weights.write_bytes(b"\xff" * 1000)
+    elif what == "too few layers":
+        checkpoints.edit_config(folder, n_layers=5)
+    elif what == "other shape":
+        checkpoints.edit_config(folder, mlp_hidden_size=40)
+    elif what == "missing shard":
+        next(folder.glob("model-00002*")).unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("no config", "config.json is missing"),
+        ("bad json", "is not valid JSON"),
+        ("a list", "should hold a JSON object, found list"),
+        ("unknown type", "field 'model_type' is 'ufo'"),
+        ("missing field", "field 'n_layers' should be a number, found nothing"),
+        ("wrong field", "field 'n_heads' should be a number, found 'four'"),
+        ("other activation", "field 'activation_type' is 'gelu'"),
+        ("no weights", "model.safetensors is missing"),
+        ("pickle", "pytorch_model.bin, a pickle"),
+        ("truncated", "but its header describes"),
+        ("garbage", "is not a whole safetensors file"),
+        ("too few layers", "no weights for 18 tensors"),
+        ("other shape", "cannot be loaded as llada"),
+        ("missing shard", "is missing, but model.safetensors.index.json names it"),
+    ],
+)
+def test_a_broken_checkpoint_gets_one_clear_sentence(what: str, said: str, tmp_path: Path) -> None:
+    checkpoints.llada(tmp_path, shards=3 if "shard" in what else 1)
+    broken(tmp_path, what)
+    with pytest.raises(FloatLensError) as caught:
+        floatlens.load(str(tmp_path))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(FloatLensError, match="tiny-arm, tiny-mdm, tiny-dream"):
+        find("no-such-model")
+
+
+def test_inspection_counts_what_a_loaded_model_has(tmp_path: Path) -> None:
+    found = find(str(checkpoints.llada(tmp_path)))
+    about = describe(found, positions=100)
+    model = load_model(found)
+    assert about["parameters"] == sum(p.numel() for p in model.parameters())
+    assert about["mask_token_id"] == 63 and about["layers"] == 3 and about["context"] == 128
+    trace = floatlens.load(str(tmp_path)).trace([5] * 92, max_new_tokens=8, steps=2)
+    heavy = sum(trace.data[n].nbytes for n in ("received", "qk", "qk_norm", "qk_cos", "value_norm"))
+    assert about["record_bytes_per_step"] == heavy // 2
+
+
+def test_inspection_reads_no_weights(tmp_path: Path) -> None:
+    checkpoints.llada(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert describe(find(str(tmp_path)))["family"] == "llada"

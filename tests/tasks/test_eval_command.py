@@ -1,0 +1,158 @@
+"""floatlens eval, as a user runs it, on small random models: what it prints, writes, refuses and resumes."""
+
+from __future__ import annotations
+
+import json
+
+import pandas
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from floatlens.cli.eval import command
+from floatlens.errors import FloatLensError
+from floatlens.tasks import comparison
+
+app = typer.Typer()
+app.command()(command)
+
+
+def ask(*arguments, fails=False):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception and not fails:
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "towns.jsonl"
+    rows = [
+        {
+            "id": f"../q{i}",
+            "question": f"Where does {'Ada ' * (i % 4)}Tarn live?",
+            "answers": [f"Molen {i}"],
+            "ctxs": [
+                {"text": f"Tarn lives in {'Rusk' if j != i % 3 else 'Molen'} {i}.", "isgold": j == i % 3}
+                for j in range(3)
+            ],
+        }
+        for i in range(9)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "broken\n")
+    return path
+
+
+SHORT = ("--max-new-tokens", 4, "--steps", 4)
+
+
+def test_json_is_one_object_with_the_agreed_fields(checkpoints, data):
+    result = ask(checkpoints["mdm"], checkpoints["arm"], "--data", data, "--both", "--json", *SHORT)
+    found = json.loads(result.stdout)
+    assert len(found["results"]) == 4 and found["run"] is None
+    for entry in found["results"]:
+        assert {"model", "data", "condition", "passages", "n", "em", "accuracy", "f1", "intervals"} <= set(entry)
+        assert entry["data"] == "towns" and entry["n"] == 9 and 0 <= entry["f1"] <= 1
+        assert entry["passages"] == (3 if entry["condition"] == "open-book" else 0)
+    assert {c["left"]["condition"] for c in found["comparisons"]} == {"open-book", "closed-book"}
+    assert "line 10: is not JSON" in found["problems"]["towns"]
+    assert found["settings"]["max_new_tokens"] == 4
+
+
+def test_a_run_folder_has_answers_tables_and_what_was_asked(checkpoints, data, tmp_path):
+    out = tmp_path / "run"
+    result = ask(checkpoints["mdm"], "--data", data, "--limit", 5, "--out", out, *SHORT)
+    assert "Scores in %" in result.stdout
+    answers = pandas.read_parquet(out / "answers.parquet")
+    assert list(answers["id"]) == [f"../q{i}" for i in range(5)] and list(answers["gold"][2]) == ["Molen 2"]
+    assert answers["error"].isna().all() and answers["steps"].eq(4).all()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["asked"]["limit"] == 5 and manifest["asked"]["asking"]["steps"] == 4
+    written = {p.name for p in out.iterdir()}
+    assert {"table1.md", "table1.tex", "table1.csv", "results.json"} <= written and "progress.jsonl" not in written
+    assert not list(tmp_path.glob("q*"))  # an id such as ../q0 is never a path
+    with pytest.raises(FloatLensError, match="holds a run already"):
+        ask(checkpoints["mdm"], "--data", data, "--limit", 5, "--out", out, *SHORT)
+
+
+@pytest.mark.parametrize("kind", ["arm", "mdm"])
+def test_batches_change_no_answer(checkpoints, data, tmp_path, kind):
+    for size in (1, 4, 9):
+        ask(checkpoints[kind], "--data", data, "--batch-size", size, "--out", tmp_path / str(size), *SHORT)
+    one, *others = [pandas.read_parquet(tmp_path / str(size) / "answers.parquet") for size in (1, 4, 9)]
+    assert one["answer"].nunique() > 1
+    for other in others:
+        assert list(one["answer"]) == list(other["answer"])
+        assert one["confidence"].to_numpy() == pytest.approx(other["confidence"].to_numpy(), abs=1e-5)
+
+
+def test_a_killed_run_resumes_and_ends_with_the_same_answers(checkpoints, data, tmp_path, monkeypatch):
+    common = (checkpoints["arm"], "--data", data, "--both", "--batch-size", 2, *SHORT)
+    ask(*common, "--out", tmp_path / "whole")
+    real, count = comparison.evaluate, 0
+
+    def killed(lens, samples, asking, *, keep, **names):
+        def counted(row):
+            nonlocal count
+            count += 1
+            if count == 12:
+                raise KeyboardInterrupt
+            keep(row)
+
+        return real(lens, samples, asking, keep=counted, **names)
+
+    monkeypatch.setattr(comparison, "evaluate", killed)
+    ask(*common, "--out", tmp_path / "cut", fails=True)
+    assert not (tmp_path / "cut" / "answers.parquet").exists()
+    with (tmp_path / "cut" / "progress.jsonl").open("a") as journal:
+        journal.write('{"id": "half a li')
+    monkeypatch.setattr(comparison, "evaluate", real)
+    ask(*common, "--out", tmp_path / "cut", "--resume")
+    whole, cut = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "cut"))
+    pandas.testing.assert_frame_equal(whole, cut)
+    with pytest.raises(FloatLensError, match="started with other settings"):
+        ask(*common, "--out", tmp_path / "cut", "--resume", "--limit", 3)
+
+
+def test_passages_to_order_and_retrieved(checkpoints, data, tmp_path):
+    one = json.loads(ask(checkpoints["arm"], "--data", data, "--passages", 1, "--json", *SHORT).stdout)["results"][0]
+    assert one["passages"] == 1
+    none = json.loads(ask(checkpoints["arm"], "--data", data, "--passages", 0, "--json", *SHORT).stdout)["results"][0]
+    assert none["condition"] == "closed-book"
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": f"Tarn lives in Molen {i}."}) + "\n" for i in range(9)))
+    options = ("--retriever", "bm25", "--corpus", corpus, "--max-passages", 2)
+    got = json.loads(ask(checkpoints["arm"], "--data", data, "--json", *options, *SHORT).stdout)["results"][0]
+    assert got["passages"] == 2 and 0 < got["recall"] <= 1 and 0 < got["answer_recall"] <= 1
+
+
+def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("floatlens.lens.load", lambda *a, **k: pytest.fail("loaded"))
+    model = checkpoints["mdm"]
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"question": "Who?", "answers": ["x"]}\n')
+    for arguments, message in (
+        ((model, "--data", data, "--max-new-tokens", 4, "--block-length", 3), "block_length 3"),
+        ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 --corpus FILE"),
+        ((model, "--data", data, "--retriever", "dense", "--corpus", data), "retriever 'dense' is not known"),
+        ((model, "--data", data, "--closed-book", "--both"), "exclude each other"),
+        ((model, "--data", data, "--resume"), "--resume needs --out"),
+        ((model, "--data", data, "--limit", 0), "limit 0 is not a positive number"),
+        ((model, "--data", data, "--passages", -1), "passages -1 is not a positive number"),
+        ((model, "--data", tmp_path / "gone.jsonl"), "is not there"),
+        ((model, "--data", data, "--columns", "x"), "columns 'x' is not understood"),
+        ((model, "--data", bare), "has no passages; use --closed-book"),
+    ):
+        with pytest.raises(FloatLensError, match=message):
+            ask(*arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_answer_at_all_is_an_error(checkpoints, tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"question": "why " * 25_000, "answers": ["x"]}) + "\n")
+    with pytest.raises(FloatLensError, match=r"no question could be answered.*shorten the question"):
+        ask(checkpoints["arm"], "--data", path, "--closed-book", "--out", tmp_path / "run", *SHORT)
+    (row,) = pandas.read_parquet(tmp_path / "run" / "answers.parquet").to_dict("records")
+    assert "shorten the question" in row["error"]
+    assert "shorten" in (tmp_path / "run" / "errors.jsonl").read_text()

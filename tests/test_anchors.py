@@ -1,0 +1,59 @@
+"""The anchor rules on cases that can be worked out by hand."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.extra.numpy import arrays
+
+from floatlens import FloatLensError, parse_rule
+
+UNIFORM = np.full(20, 1 / 20)
+SINK = np.array([0.81] + [0.01] * 19)
+
+
+@pytest.mark.parametrize("rule", ["sigma(3)", "excess(3)", "share(0.3)"])
+def test_uniform_attention_has_no_anchor(rule: str) -> None:
+    assert not parse_rule(rule)(UNIFORM).any()
+
+
+@pytest.mark.parametrize("rule", ["sigma(3)", "excess(3)", "share(0.3)", "top(1)", "first"])
+def test_one_sink_is_the_anchor(rule: str) -> None:
+    np.testing.assert_array_equal(np.flatnonzero(parse_rule(rule)(SINK)), [0])
+
+
+def test_excess_is_on_sums_since_on_means_it_could_never_fire() -> None:
+    # column sum 16.2 against 0.2 for the others: above them by 16, and by 0.8 only if means were meant
+    assert parse_rule("excess(15.9)")(SINK)[0] and not parse_rule("excess(16.1)")(SINK)[0]
+
+
+def test_share_counts_only_queries_that_may_see_the_key() -> None:
+    received = np.array([0.4, 0.2, 0.4])
+    visible = np.array([1.0, 2 / 3, 1 / 3])
+    np.testing.assert_array_equal(parse_rule("share(0.35)")(received, visible), [True, False, True])
+
+
+def test_a_minimum_is_explicit_and_recorded() -> None:
+    rule = parse_rule("sigma(3, minimum=2)")
+    assert rule.id == "sigma(k=3, minimum=2)"
+    np.testing.assert_array_equal(np.flatnonzero(rule(UNIFORM)), [0, 1])
+
+
+@given(arrays(float, 12, elements=st.floats(0.001, 1)), st.integers(0, 6))
+def test_absent_positions_change_nothing(raw: np.ndarray, absent: int) -> None:
+    received = raw / raw.sum()
+    padded = np.concatenate([received, np.full(absent, np.nan)])
+    for rule in ("sigma(2)", "excess(1)", "top(3)", "first", "share(0.1)", "sigma(9, minimum=2)"):
+        found = parse_rule(rule)(padded)
+        np.testing.assert_array_equal(found[:12], parse_rule(rule)(received))
+        assert not found[12:].any()
+
+
+@pytest.mark.parametrize(
+    "rule", ["sigmoid(3)", "sigma(x)", "sigma(k=)", "top(0)", "top(1.5)", "sigma(3, 4)", "", "first(2)"]
+)
+def test_an_unknown_rule_is_named(rule: str) -> None:
+    with pytest.raises(FloatLensError, match="anchor rule"):
+        parse_rule(rule)
