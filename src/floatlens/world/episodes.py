@@ -6,6 +6,7 @@ Distractors mostly state the same relation about somebody else, so that only the
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from floatlens.world.facts import Fact, common_people, fresh_fact, key_word
@@ -66,7 +67,7 @@ def shuffled(groups: list[list[Fact]], gold: int, draw: random.Random, gold_at: 
 
 def assemble(
     groups: list[list[Fact]],
-    turns: list[tuple[str, str, tuple[int, ...], str]],
+    turns: Sequence[tuple[str, str, tuple[int, ...], str]],
     draw: random.Random,
     gold_at: int | None = None,
 ) -> Episode:
