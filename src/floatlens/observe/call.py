@@ -161,6 +161,20 @@ class Call:
     def _shared(self) -> dict[str, torch.Tensor]:
         return {}
 
+    @property
+    def pooled_BHRT(self) -> torch.Tensor:
+        """Weights summed over the queries of each region, once all tiles have passed; over regions, the column sum."""
+        return self._shared["pooled"]
+
+    def pool(self, weights_BHQT: torch.Tensor, start: int, end: int) -> None:
+        """Add the weights of queries start..end to `pooled_BHRT`, inside the matrix product."""
+        B, H, _, T = weights_BHQT.shape
+        if "pooled" not in self._shared:
+            self._shared["pooled"] = weights_BHQT.new_zeros(B, H, self.member_BRQ.shape[1], self.T)
+        total_NRT = self._shared["pooled"].flatten(0, 1)[..., :T]
+        member_NRQ = self.member_BRQ[:, None, :, start:end].expand(-1, H, -1, -1).flatten(0, 1)
+        total_NRT.baddbmm_(member_NRQ, weights_BHQT.flatten(0, 1))
+
     def scores(self, start: int, end: int, keys: int | None = None, space: Workspace | None = None) -> torch.Tensor:
         """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys.
 

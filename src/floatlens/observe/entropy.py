@@ -24,10 +24,13 @@ class Entropy(Statistic):
         self.queries_B = torch.zeros(0)
 
     def start(self, call: Call) -> None:
+        device = call.q_BHQD.device
         if call.fresh:
-            self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
-            self.queries_B = torch.zeros(call.B, device=call.q_BHQD.device)
+            self.sum_BH = torch.zeros(call.B, call.H, device=device)
+            self.queries_B = torch.zeros(call.B, device=device)
         self.queries_B = self.queries_B + call.queries_B
+        # Rows are filled tile by tile and put together once, in `result`.
+        self.score_BHQ, self.weight_BHQ, self.mean_BHQ = torch.empty(3, call.B, call.H, call.Q, device=device)
 
     def tile(self, tile: Tile) -> None:
         call, scores, weights = tile.call, tile.scores_BHQT, tile.weights_BHQT
@@ -36,10 +39,14 @@ class Entropy(Statistic):
         if call.sinks_H is not None:
             # the distribution over positions, given that one is attended; a row of padding stays 0
             weights = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-        rows_BHQ = scores.amax(-1) - weights.amax(-1).log()
-        if tile.real_BQ is not None:
-            rows_BHQ = rows_BHQ.masked_fill(~tile.real_BQ[:, None], 0.0)
-        self.sum_BH += rows_BHQ.sum(-1) - torch.mul(weights, scores, out=tile.scratch()).sum((-1, -2))
+        rows = (slice(None), slice(None), slice(tile.start, tile.end))
+        self.score_BHQ[rows] = scores.amax(-1)
+        self.weight_BHQ[rows] = weights.amax(-1)
+        self.mean_BHQ[rows] = torch.mul(weights, scores, out=tile.scratch()).sum(-1)
 
     def result(self, call: Call) -> torch.Tensor:
+        entropy_BHQ = self.score_BHQ - self.weight_BHQ.log() - self.mean_BHQ
+        if call.real_BQ is not None:
+            entropy_BHQ = entropy_BHQ.masked_fill(~call.real_BQ[:, None], 0.0)
+        self.sum_BH = self.sum_BH + entropy_BHQ.sum(-1)
         return self.sum_BH / self.queries_B.view(-1, 1)

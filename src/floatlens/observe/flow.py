@@ -6,7 +6,6 @@ import torch
 
 from floatlens.observe.call import Call
 from floatlens.observe.statistic import Running, Statistic
-from floatlens.observe.tile import Tile
 
 
 class Flow(Statistic):
@@ -17,6 +16,7 @@ class Flow(Statistic):
 
     name = "flow"
     dims = ("region", "region_to")
+    tiled, pooled = False, True
 
     def __init__(self) -> None:
         self.pooled_BRT = Running()
@@ -25,10 +25,8 @@ class Flow(Statistic):
         if call.fresh:
             self.pooled_BRT.reset()
 
-    def tile(self, tile: Tile) -> None:
-        self.pooled_BRT.add(tile.pooled_BHRT.mean(1), tile.call.first_key)
-
     def result(self, call: Call) -> torch.Tensor:
+        self.pooled_BRT.add(call.pooled_BHRT.mean(1), call.first_key)
         member_BRT = call.layout.member_BRN[:, :, : call.length]
         flow_BRR = torch.matmul(self.pooled_BRT.value, member_BRT.transpose(1, 2))
         return flow_BRR / flow_BRR.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)

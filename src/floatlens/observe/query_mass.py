@@ -9,7 +9,6 @@ import torch
 
 from floatlens.observe.call import Call
 from floatlens.observe.statistic import Statistic
-from floatlens.observe.tile import Tile
 
 
 class QueryMass(Statistic):
@@ -17,6 +16,7 @@ class QueryMass(Statistic):
 
     name = "query_mass"
     dims = ("head",)
+    tiled, pooled = False, True
 
     def __init__(self) -> None:
         self.sum_BH = torch.zeros(0)
@@ -26,16 +26,13 @@ class QueryMass(Statistic):
         if call.fresh:
             self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
             self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
-        self.index_B = [names.index("query") if "query" in names else -1 for names in call.layout.region_names]
-        for row, index in enumerate(self.index_B):
-            self.count_B[row] += call.member_BRQ[row, index].sum() if index >= 0 else 0.0
-
-    def tile(self, tile: Tile) -> None:
-        first = tile.call.first_key
-        gold_BT = tile.call.layout.gold_BN[:, first : first + tile.T].float()
-        for row, index in enumerate(self.index_B):
-            if index >= 0:
-                self.sum_BH[row] += tile.pooled_BHRT[row, :, index] @ gold_BT[row]
+        index_B = [names.index("query") if "query" in names else -1 for names in call.layout.region_names]
+        self.asks = [(row, index) for row, index in enumerate(index_B) if index >= 0]
+        for row, index in self.asks:
+            self.count_B[row] += call.member_BRQ[row, index].sum()
 
     def result(self, call: Call) -> torch.Tensor:
+        gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
+        for row, index in self.asks:
+            self.sum_BH[row] += call.pooled_BHRT[row, :, index] @ gold_BT[row]
         return self.sum_BH / self.count_B[:, None]

@@ -6,7 +6,6 @@ import torch
 
 from floatlens.observe.call import Call
 from floatlens.observe.statistic import Running, Statistic
-from floatlens.observe.tile import Tile
 
 
 class Received(Statistic):
@@ -14,6 +13,7 @@ class Received(Statistic):
 
     name = "received"
     dims = ("head", "position")
+    tiled, pooled = False, True
 
     def __init__(self) -> None:
         self.sum_BHT = Running()
@@ -26,8 +26,6 @@ class Received(Statistic):
         else:
             self.queries_B = self.queries_B + call.queries_B
 
-    def tile(self, tile: Tile) -> None:
-        self.sum_BHT.add(tile.pooled_BHRT.sum(2), tile.call.first_key)
-
     def result(self, call: Call) -> torch.Tensor:
+        self.sum_BHT.add(call.pooled_BHRT.sum(2), call.first_key)
         return self.sum_BHT.value / self.queries_B.view(-1, 1, 1)

@@ -104,8 +104,11 @@ class Session:
         for observer in observers.values():
             observer.start(call)
         tiled = [observer for observer in observers.values() if observer.tiled]
-        if tiled:
+        pooled = any(observer.pooled for observer in observers.values())
+        if tiled or pooled:
             for tile in tiles(call, self.tile, self.space):
+                if pooled:
+                    call.pool(tile.weights_BHQT, tile.start, tile.end)
                 for observer in tiled:
                     observer.tile(tile)
         for name, observer in observers.items():

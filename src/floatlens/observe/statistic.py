@@ -22,9 +22,8 @@ class Statistic:
 
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
-    tiled: ClassVar[bool] = (
-        True  # False: needs queries, keys or values only, so no attention weights are computed for it
-    )
+    tiled: ClassVar[bool] = True  # False: `tile` is not called
+    pooled: ClassVar[bool] = False  # True: `result` needs `call.pooled_BHRT`
 
     def start(self, call: Call) -> None:
         """A call begins. `call.fresh` is False when it extends what was seen before."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -44,12 +43,6 @@ class Tile:
         """Queries of the tile that are not padding; None when all are real."""
         real = self.call.real_BQ
         return None if real is None else real[:, self.start : self.end]
-
-    @cached_property
-    def pooled_BHRT(self) -> torch.Tensor:
-        """Weights summed over the queries of each region; their sum over regions is the column sum."""
-        member_BRQ = self.call.member_BRQ[:, :, self.start : self.end]
-        return torch.matmul(member_BRQ[:, None], self.weights_BHQT)
 
     def scratch(self) -> torch.Tensor:
         """A tensor of the tile's shape to write into; it lasts as long as the tile."""
