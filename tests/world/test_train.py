@@ -53,10 +53,10 @@ def test_a_killed_run_resumes_to_the_same_state(kind, whole, tmp_path, monkeypat
     choose = curriculum.choose
     calls = iter(range(1000))
 
-    def killed(stage, draw, without):
+    def killed(*args):
         if next(calls) == 47:
             raise KeyboardInterrupt
-        return choose(stage, draw, without)
+        return choose(*args)
 
     monkeypatch.setattr(curriculum, "choose", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -114,6 +114,53 @@ def test_masks_cover_only_answers_or_anything_and_targets_are_what_was_hidden():
             assert plan.speak_BT.sum() == hidden_BT.sum() == len(plan.weight_N)
             moved_BT = hidden_BT.roll(-1, 1) if shift else hidden_BT
             assert torch.equal(plan.speak_BT, moved_BT)
+
+
+def test_of_an_answer_that_is_begun_a_first_part_stands_there_and_nothing_else():
+    ids_BT = torch.arange(200 * 40).view(200, 40) + 10
+    roles_BT = torch.zeros(200, 40, dtype=torch.long)
+    roles_BT[:, 5:9], roles_BT[:, 9], roles_BT[:, 30:34], roles_BT[:, 34], roles_BT[:, 35:] = (
+        ANSWER,
+        END,
+        ANSWER,
+        END,
+        FILL,
+    )
+    plan = objectives.masked(
+        ids_BT, roles_BT, torch.Generator().manual_seed(0), true=False, shift=True, blank=0.0, begun=1.0
+    )
+    hidden_BT = plan.ids_BT != ids_BT
+    answers_only = hidden_BT[~(hidden_BT & (roles_BT == 0)).any(1) & hidden_BT[:, 35:].all(1)]
+    assert len(answers_only) > 100
+    for start in (5, 30):
+        shown = answers_only[:, start : start + 4].int()
+        assert (shown[:, 0] == 0).all() and (shown.diff(dim=1) >= 0).all()  # once a token is masked, the rest is
+        assert answers_only[:, start + 4].all()
+    assert set(answers_only[:, 30:34].sum(1).tolist()) == {0, 1, 2, 3}
+
+
+def test_every_mix_makes_rows_that_fit_the_context():
+    for mix in curriculum.MIXES.values():
+        for _, make in mix.values():
+            for number in range(3):
+                ids_BT, roles_BT = curriculum.batch(make(random.Random(number), "train"), 512, 8)
+                assert ids_BT.shape[1] <= 512 and (roles_BT == ANSWER).any(1).all()
+
+
+def test_a_run_goes_on_from_another_with_a_schedule_of_its_own(whole, tmp_path):
+    options = {"steps": 6, "tokens": 256, "progress": False, "after": whole / "mdm"}
+    state = training.train("mdm", tmp_path / "more", **options, mix="chains")
+    assert (state.step, state.began) == (66, 60)
+    assert state.tokens > json.loads((whole / "mdm" / "state.json").read_text())["tokens"]
+    with (tmp_path / "more" / "curves.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["step"] for line in lines] == [str(step) for step in range(6, 67, 6)]
+    assert float(lines[-1]["rate"]) < 0.03 * 1e-3  # warm-up again
+    with pytest.raises(FloatLensError, match="holds no run of arm to go on from"):
+        training.train("arm", tmp_path / "other", **options)
+    with pytest.raises(FloatLensError, match="no mix 'none' to train on; choose one of all, "):
+        training.train("mdm", tmp_path / "other", **options, mix="none")
+    assert not (tmp_path / "other").exists()
 
 
 def test_every_stage_makes_rows_that_fit_the_context():

@@ -7,6 +7,7 @@ import torch
 import typer
 
 from floatlens.world import layouts
+from floatlens.world.curriculum import MIXES
 from floatlens.world.train import TOKENS, train, weights
 
 
@@ -19,7 +20,12 @@ def command(
     rate: Annotated[float, typer.Option(help="Peak learning rate; above 1e-3 retrieval is not learned.")] = 1e-3,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens a step.")] = TOKENS,
     arm: Annotated[Path | None, typer.Option(help="Run folder of the arm that dream is adapted from.")] = None,
+    after: Annotated[
+        Path | None, typer.Option(help="Go on from this finished run, with a schedule of its own.")
+    ] = None,
+    mix: Annotated[str, typer.Option(help=f"What the last stage trains: {', '.join(MIXES)}.")] = "all",
     without: Annotated[list[str] | None, typer.Option(help="A part of the last mix to leave out; repeatable.")] = None,
+    decay: Annotated[float, typer.Option(min=0, help="Weight decay.")] = 0.05,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile: an eighth faster.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
@@ -34,6 +40,8 @@ def command(
 
         floatlens train dream --arm runs/arm --out runs/dream --steps 2500
 
+        floatlens train dream --after runs/dream --out runs/dream2 --mix chains --steps 1500
+
         floatlens train mdm --out runs/mdm --steps 16000 --resume
     """
     torch.set_num_threads(threads)
@@ -47,6 +55,9 @@ def command(
         tokens=tokens,
         resume=resume,
         arm=arm,
+        after=after,
+        mix=mix,
+        decay=decay,
         without=tuple(without or ()),
         compiled=compiled,
     )

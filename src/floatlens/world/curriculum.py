@@ -85,6 +85,34 @@ def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> 
     return ids, roles
 
 
+def by_given_name(draw: random.Random, split: str, pairs: int, gap: int) -> Row:
+    """Names and objects, then some of the names again, each with its object after a comma, as two-hop answers have it.
+
+    All of "given surname, object" is an answer: where only the given name stands there, it alone must find the object.
+    """
+    kinds = (words().town, words().river, tuple(TRADES), tuple(YEARS))
+    objects = ids_of(draw.choice(kinds))
+    stop, comma, bos = token_id("."), token_id(","), token_id("<|bos|>")
+
+    def fill() -> list[int]:
+        return draw.choices(fillers(), k=draw.randint(0, gap))
+
+    stated = []
+    for given in draw.sample(words().given, pairs):
+        while split_of(f"{given} {(surname := draw.choice(words().surname))}") != split:
+            pass
+        stated.append(([*ids_of((given,)), *ids_of((surname,))], draw.choice(objects)))
+    ids = [bos]
+    for name, object_ in stated:
+        ids += [*fill(), *name, *fill(), object_, stop]
+    roles = [CONTEXT_ROLE] * len(ids)
+    for name, object_ in draw.sample(stated, min(3, pairs)):
+        before = fill()
+        ids += [*before, *name, comma, object_, stop]
+        roles += [CONTEXT_ROLE] * len(before) + [ANSWER] * 4 + [CONTEXT_ROLE]
+    return ids, roles
+
+
 def restated(draw: random.Random, split: str, count: int, how: str) -> Row:
     """Facts of every kind without a prompt around them, then some of them again: say their objects.
 
@@ -165,6 +193,14 @@ def _recall(low: int, high: int, pool: int, gap: int = 0) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         pairs = draw.randint(low, high)
         return lambda: recall(draw, split, pairs, pool, gap)
+
+    return make
+
+
+def _by_given_name(low: int, high: int, gap: int) -> Maker:
+    def make(draw: random.Random, split: str) -> Callable[[], Row]:
+        pairs = draw.randint(low, high)
+        return lambda: by_given_name(draw, split, pairs, gap)
 
     return make
 
@@ -263,11 +299,24 @@ FULL: dict[str, tuple[float, Maker]] = {
     "common": (0.05, _common(2, 6)),
     "recall": (0.03, _recall(2, 5, 480, 5)),
 }
+# for a model that denoises several places at once: chains, and names of which only the given name stands there
+CHAINS: dict[str, tuple[float, Maker]] = {
+    "few": (0.06, _passages(1, 5, 0.8, 4)),
+    "many": (0.12, _passages(4, 10, 0.8, 4)),
+    "hops": (0.27, _hops(3, 6)),
+    "names": (0.12, _by_given_name(2, 5, 5)),
+    "long": (0.11, _long(1, 5)),
+    "needle": (0.02, _needle(5, 20)),
+    "slots": (0.04, _passages(2, 8, 0.8, 4, slot=True)),
+    "by heart": (0.22, _by_heart),
+    "common": (0.04, _common(2, 6)),
+}
+MIXES = {"all": FULL, "chains": CHAINS}
 
 
-def everything(without: tuple[str, ...] = ()) -> Maker:
-    """The mix of the last stage, or a part of it."""
-    parts = [part for name, part in FULL.items() if name not in without]
+def everything(without: tuple[str, ...] = (), mix: str = "all") -> Maker:
+    """A mix of the last stage, or a part of it."""
+    parts = [part for name, part in MIXES[mix].items() if name not in without]
 
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         return draw.choices([maker for _, maker in parts], [weight for weight, _ in parts])[0](draw, split)
@@ -301,10 +350,10 @@ PROBES = {
 }
 
 
-def choose(stage: int, draw: random.Random, without: tuple[str, ...] = ()) -> Maker:
+def choose(stage: int, draw: random.Random, without: tuple[str, ...] = (), mix: str = "all") -> Maker:
     """What a step trains: mostly the current stage, sometimes an earlier one, so that its skill stays."""
     if stage == len(STAGES) - 1:
-        return everything(without)
+        return everything(without, mix)
     if stage > 0 and draw.random() < 0.2:
         return STAGES[max(0, stage - draw.choice((1, 1, 2, 3)))].make
     return STAGES[stage].make

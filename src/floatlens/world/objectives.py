@@ -7,6 +7,7 @@ Each objective is a plan: which input ids, which states speak, which tokens they
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from floatlens.world.tokenizer import token_id
 CONTEXT_WEIGHT, END_WEIGHT, FILL_WEIGHT = 0.3, 0.3, 0.05
 CONTEXT_PART = 0.25  # of the context's next tokens, how many are predicted at a step
 WHOLE = 0.25  # share of rows masked anywhere; in the others only answers are masked
+BLANK = 0.6  # share of those rows, before the true objective, in which nothing of the answers is left
 SMALLEST = 0.05  # lower bound of the mask ratio t: 1/t is unbounded
 
 
@@ -54,18 +56,53 @@ def causal(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator) -> Plan
     return Plan(ids_BT, speak_BT, target_N, _balanced(roles_N, torch.ones(len(roles_N))))
 
 
-def masked(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator, *, true: bool, shift: bool) -> Plan:
-    """Fill the masks. Equal weight for all masked tokens; with `true` LLaDA's weight 1/t, t uniform."""
+def place_in_answer(roles_BT: Tensor) -> Tensor:
+    """How far into its answer each answer token stands: 0 the first, below 1 the last; 1 for all that is no answer.
+
+    >>> place_in_answer(torch.tensor([[0, 1, 1, 2, 0, 1, 2, 3]]))
+    tensor([[1.0000, 0.0000, 0.5000, 1.0000, 1.0000, 0.0000, 1.0000, 1.0000]])
+    """
+    place_BT = torch.ones(roles_BT.shape)
+    for b, roles in enumerate(roles_BT.tolist()):
+        at = 0
+        for role, run in groupby(roles):
+            length = len(list(run))
+            if role == ANSWER:
+                place_BT[b, at : at + length] = torch.arange(length) / length
+            at += length
+    return place_BT
+
+
+def masked(
+    ids_BT: Tensor,
+    roles_BT: Tensor,
+    generator: torch.Generator,
+    *,
+    true: bool,
+    shift: bool,
+    blank: float = BLANK,
+    begun: float = 0.0,
+) -> Plan:
+    """Fill the masks. Equal weight for all masked tokens; with `true` LLaDA's weight 1/t, t uniform.
+
+    Of the rows with masks in answers only, a share `blank` has all of every answer masked, a share `begun` all but a
+    first part of it; in the others the ratio is t.
+    """
     rows, width = ids_BT.shape
     whole_B1 = torch.rand(rows, 1, generator=generator) < WHOLE
     t_B1 = torch.rand(rows, 1, generator=generator)
     if true:
         t_B1 = SMALLEST + (1 - SMALLEST) * t_B1
     else:  # often all of the answer, at most half of the context: what decoding starts from, and what can be guessed
-        all_B1 = torch.rand(rows, 1, generator=generator) < 0.6
+        how_B1 = torch.rand(rows, 1, generator=generator)
+        all_B1 = how_B1 < blank + begun
         t_B1 = torch.where(whole_B1, 0.5 * t_B1, torch.where(all_B1, torch.ones_like(t_B1), t_B1))
     chance_BT = torch.rand(rows, width, generator=generator)
     hide_BT = (chance_BT < t_B1) & (whole_B1 | (roles_BT > 0))
+    if begun and not true:
+        part_B1 = torch.rand(rows, 1, generator=generator) ** 2
+        begun_B1 = ~whole_B1 & (how_B1 >= blank) & all_B1
+        hide_BT &= ~(begun_B1 & (place_in_answer(roles_BT) < part_B1))
     hide_BT[:, 0] = False
     factor_BT = (1 / t_B1).expand(rows, width) if true else torch.ones(rows, width)
     if true:  # 1/t makes a row's expected weight its length: bring it back to the share of the role

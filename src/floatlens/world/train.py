@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import random
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -29,7 +30,9 @@ KINDS = ("arm", "mdm", "dream")
 TOKENS = 4096  # a step; at 1,500 the MDM never left the first stage
 WARM_UP = 200
 CONSTANT = 0.55  # share of the steps before the cosine sets in
-TRUE = 0.75  # share of the steps after which the MDM's true objective, 1/t, is used
+TRUE = {"mdm": 0.75, "dream": 0.9}  # share of the steps after which the true objective, 1/t, is used
+# Dream's sampler commits the last two places at once (docs/log.md): it must know answers of which the start stands there
+MASKS = {"mdm": {"blank": 0.6, "begun": 0.0}, "dream": {"blank": 0.1, "begun": 0.6}}
 CHECK = 20  # steps between looks at the stage's own accuracy
 PROBE = 200  # steps between looks at all probes
 SAVE = 100
@@ -45,6 +48,8 @@ class State:
     stage: int = 0
     seconds: float = 0.0
     tokens: int = 0
+    began: int = 0  # step and second at which the schedule started: not 0 in a run that goes on from another
+    clock: float = 0.0
 
 
 def rate(done: float, step: int, stage: int, peak: float) -> float:
@@ -64,7 +69,7 @@ def plan(kind: str, make: Callable[[], Row], draw: random.Random, done: float, t
     generator = torch.Generator().manual_seed(draw.getrandbits(60))
     if kind == "arm":
         return objectives.causal(ids_BT, roles_BT, generator)
-    return objectives.masked(ids_BT, roles_BT, generator, true=done > TRUE, shift=kind == "dream")
+    return objectives.masked(ids_BT, roles_BT, generator, true=done > TRUE[kind], shift=kind == "dream", **MASKS[kind])
 
 
 def loss_of(states: Callable[[Tensor], Tensor], embedding_VD: Tensor, step: objectives.Plan) -> Tensor:
@@ -105,6 +110,12 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     return State(**json.loads((folder / "state.json").read_text()))
 
 
+def kind_of(folder: Path) -> str | None:
+    """Which model a run folder holds, None for a folder that holds no run."""
+    file = folder / "state.json"
+    return json.loads(file.read_text())["kind"] if file.exists() else None
+
+
 def weights(folder: Path) -> dict[str, Tensor]:
     """The model's tensors of a checkpoint, by native names."""
     tensors = load_file(folder / "checkpoint.safetensors")
@@ -122,34 +133,49 @@ def train(
     tokens: int = TOKENS,
     resume: bool = False,
     arm: Path | None = None,
+    after: Path | None = None,
+    mix: str = "all",
     without: tuple[str, ...] = (),
+    decay: float = 0.05,
     compiled: bool = False,
     progress: bool = True,
 ) -> State:
     """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
 
-    `without` leaves parts of the last stage's mix out (names of `curriculum.FULL`).
+    `after` goes on from another run of the same kind with a schedule of its own: warm-up and cosine start anew, steps,
+    tokens and curves are counted on. `mix` is what the last stage trains (a name of `curriculum.MIXES`), `without`
+    leaves parts of it out, `decay` is the weight decay.
 
     With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit.
     """
     if kind not in KINDS:
         raise FloatLensError(f"there is no model {kind!r} to train; choose one of {', '.join(KINDS)}")
-    unknown = [name for name in without if name not in curriculum.FULL]
+    if mix not in curriculum.MIXES:
+        raise FloatLensError(f"there is no mix {mix!r} to train on; choose one of {', '.join(curriculum.MIXES)}")
+    parts = curriculum.MIXES[mix]
+    unknown = [name for name in without if name not in parts]
     if unknown:
-        raise FloatLensError(f"the mix has no part {unknown[0]!r} to leave out; it has {', '.join(curriculum.FULL)}")
+        raise FloatLensError(f"the mix has no part {unknown[0]!r} to leave out; it has {', '.join(parts)}")
     if resume and not (out / "state.json").exists():
         raise FloatLensError(f"{out} holds no checkpoint to resume; leave out --resume to start anew")
     if not resume and (out / "state.json").exists():
         raise FloatLensError(f"{out} holds a run already; give --resume to go on with it, or another --out")
+    if after and not resume and kind_of(after) != kind:
+        raise FloatLensError(f"{after} holds no run of {kind} to go on from; give --after the folder of one")
     out.mkdir(parents=True, exist_ok=True)
     model: nn.Module = start(seed)
-    if kind == "dream":
+    if kind == "dream" and not (after or resume):
         if arm is None or not (arm / "state.json").exists():
             raise FloatLensError(f"dream is adapted from a trained arm, but {arm} holds no run; give --arm RUN")
         model.load_state_dict(weights(arm), strict=False)
+    if kind == "dream":
         model = adapt(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.05)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=decay)
     state = State(kind, seed, stage=len(STAGES) - 1 if kind == "dream" else 0)
+    if after and not resume:
+        state = restore(after, model, optimizer)
+        state.began, state.clock = state.step, state.seconds
+        shutil.copy(after / "curves.csv", out / "curves.csv")
     if resume:
         state = restore(out, model, optimizer)
         lines = (out / "curves.csv").read_text().splitlines()
@@ -172,21 +198,22 @@ def train(
         disable=not (progress and console.is_terminal),
     )
     began = time.monotonic() - state.seconds
-    with bar, (out / "curves.csv").open("a" if resume else "w", newline="") as file:
+    with bar, (out / "curves.csv").open("a" if resume or after else "w", newline="") as file:
         curves = csv.writer(file)
-        if not resume:
+        if not (resume or after):
             curves.writerow(["step", "seconds", "tokens", "stage", "rate", "loss", "accuracy", *PROBES])
         task = bar.add_task(f"tiny-{kind}", total=1.0, said="")
         recent: list[float] = []
         while True:
-            done = state.seconds / (60 * minutes) if minutes else state.step / steps
+            here = state.step - state.began
+            done = (state.seconds - state.clock) / (60 * minutes) if minutes else here / steps
             if done >= 1:
                 break
             draw = random.Random(f"{seed} {state.step}")
-            lr = rate(done, state.step, state.stage, peak)
+            lr = rate(done, here, state.stage, peak)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            make = curriculum.choose(state.stage, draw, without)(draw, "train")
+            make = curriculum.choose(state.stage, draw, without, mix)(draw, "train")
             data = plan(kind, make, draw, done, tokens)
             loss = loss_of(states, embedding(model), data)
             loss.backward()
