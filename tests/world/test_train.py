@@ -119,23 +119,19 @@ def test_masks_cover_only_answers_or_anything_and_targets_are_what_was_hidden():
 def test_of_an_answer_that_is_begun_a_first_part_stands_there_and_nothing_else():
     ids_BT = torch.arange(200 * 40).view(200, 40) + 10
     roles_BT = torch.zeros(200, 40, dtype=torch.long)
-    roles_BT[:, 5:9], roles_BT[:, 9], roles_BT[:, 30:34], roles_BT[:, 34], roles_BT[:, 35:] = (
-        ANSWER,
-        END,
-        ANSWER,
-        END,
-        FILL,
-    )
+    for at in (5, 30):
+        roles_BT[:, at : at + 4], roles_BT[:, at + 4] = ANSWER, END
+    roles_BT[:, 35:] = FILL
     plan = objectives.masked(
         ids_BT, roles_BT, torch.Generator().manual_seed(0), true=False, shift=True, blank=0.0, begun=1.0
     )
     hidden_BT = plan.ids_BT != ids_BT
     answers_only = hidden_BT[~(hidden_BT & (roles_BT == 0)).any(1) & hidden_BT[:, 35:].all(1)]
     assert len(answers_only) > 100
-    for start in (5, 30):
-        shown = answers_only[:, start : start + 4].int()
+    for at in (5, 30):
+        shown = answers_only[:, at : at + 4].int()
         assert (shown[:, 0] == 0).all() and (shown.diff(dim=1) >= 0).all()  # once a token is masked, the rest is
-        assert answers_only[:, start + 4].all()
+        assert answers_only[:, at + 4].all()
     assert set(answers_only[:, 30:34].sum(1).tolist()) == {0, 1, 2, 3}
 
 
