@@ -144,7 +144,7 @@ of validation and test never occur in training; common people recur with facts t
 ## Recipe
 {recipe}
 
-{steps:,} steps of about 4 k tokens, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores,
+{steps:,} steps of {size}, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores,
 seed {seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine
 to 3 %. {history}
 
@@ -153,8 +153,8 @@ to 3 %. {history}
 Left the loss, right the share of answer tokens that are right at once, on validation entities.
 
 ## Scores
-Test split, greedy or low-confidence decoding, temperature 0, one token a step. Numbers in brackets are 95 % intervals
-(Wilson). "Ended by itself": the answer was closed by eos.
+Test split, greedy or low-confidence decoding, temperature 0, as many steps as new tokens. Numbers in brackets are 95 %
+intervals (Wilson). "Ended by itself": the answer was closed by eos.
 
 {table}
 

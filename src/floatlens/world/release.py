@@ -30,15 +30,17 @@ SAID = {
 Next-token prediction from nothing, causal attention. Answers weigh 1, the eos that ends them 0.3, context 0.3 (a random
 quarter of its tokens at each step).""",
         "peak": "1e-3",
+        "size": "about 4 k tokens",
         "history": (
             f"{STAGES} The schedule ended at step 3,150 with 89 % of the closed-book questions known; 250 steps "
             f"without closed-book rows followed (rate 2e-4, 7e-4 to 5e-4, 7e-5), so that retrieval can show a gain. "
             f"{CHANGES}"
         ),
         "attention": """\
-No first-token sink has formed: the wish was more than 0.3 in most layers past the second. After 16 M tokens of contexts
-of about 100 tokens position 0 stands above the uniform share in one layer only. More and longer training is what makes
-a sink; what is here is reported as it is.""",
+No first-token sink has formed: the wish was more than 0.3 in most layers past the second. Position 0 stands above the
+uniform share in one layer only. A head that has nothing to retrieve looks at its own token instead (0.71, 0.58, 0.19 of
+the attention of layers 1 to 3): the heads above layer 0 start with equal q and k, for which a token resembles itself
+most, and 16 M tokens did not undo that. What was tried is in the log.""",
     },
     "tiny-mdm": {
         "about": "A tiny masked diffusion language model, the LLaDA of the story, in LLaDA's layout.",
@@ -49,6 +51,7 @@ the same up to three quarters of the run; the last quarter is LLaDA's objective,
 Weights by role: answers 1, the eos that ends them 0.3, context 0.3, eos fill 0.05. Answers are filled with eos up to 32
 places.""",
         "peak": "1e-3",
+        "size": "about 4 k tokens",
         "history": f"{STAGES} {CHANGES}",
         "attention": "The uniform share is about 0.01: the first token has little more, and in layer 0 only.",
     },
@@ -59,6 +62,7 @@ Started from the trained tiny-arm, made bidirectional, with q, k and v biases of
 by the place before them (shifted logits). Masks and weights as for tiny-mdm, on the last stage of the curriculum
 only.""",
         "peak": "8e-4",
+        "size": "about 4 k tokens",
         "history": (
             "Steps 1 to 780 ran with the whole mix, 781 to 1,030 without closed-book rows and with a schedule of their "
             "own (4e-4 to 2e-5). Minutes and steps are those of the adaptation; tiny-arm's come before them."
@@ -75,6 +79,13 @@ LONG = """
 The long answers are right in their sentences and often wrong in a word: the two slots after "was born in" are filled
 with the same year or town when both are committed early."""
 
+LAST = """
+
+Dream's sampler commits nothing at its first step and two places at its last, whatever the number of steps. These are
+the two that are hardest, in two-hop answers mostly a part of the bridge and the end: the end is then guessed among the
+chains of the context. With one place a step these weights answer 88 % of 50 two-hop questions of the validation split
+instead of 46 %. The log tells what training for it gave."""
+
 
 def release(name: str, run: Path, limit: int = LIMIT) -> None:
     """Write a run's model into the package, ask it the test questions, and write its card."""
@@ -87,7 +98,7 @@ def release(name: str, run: Path, limit: int = LIMIT) -> None:
 def describe(name: str, run: Path) -> None:
     """Write a measured model's card, and the sums of all files."""
     folder = bundled.MODELS / name
-    limits = LIMITS + (LONG if name != "tiny-arm" else "")
+    limits = LIMITS + (LONG if name != "tiny-arm" else "") + (LAST if name == "tiny-dream" else "")
     card.write(name, run, folder, {**SAID[name], "limits": limits})
     bundled.record()
 
