@@ -48,6 +48,7 @@ _PLACES = {
     "observe": "floatlens.observe",
     "parse_rule": "floatlens.anchors",
     "register": "floatlens.observe.registry",
+    "study": "floatlens.study",
     "tokens": "floatlens.findings.tokens",
 }
 
@@ -72,6 +73,7 @@ __all__ = [
     "observe",
     "parse_rule",
     "register",
+    "study",
     "tokens",
 ]
 
@@ -80,7 +82,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'floatlens' has no attribute {name!r}")
     module = import_module(_PLACES[name])
-    # floatlens.observe is a package and a function: the package can be called.
+    # floatlens.observe and floatlens.study are packages and functions: the packages can be called.
     value = module if module.__name__ == f"floatlens.{name}" else getattr(module, name)
     globals()[name] = value
     return value

@@ -15,11 +15,13 @@ from floatlens.errors import FloatLensError
 
 # name: (module, what it is for). A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Trace a bundled model and draw its drift: the quickest look."),
+    "demo": ("demo", "Study the bundled models: every claim, every figure, the report."),
+    "study": ("study", "The same for any models and data: the main job."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
+    "report": ("report", "Make one self-contained HTML file of existing runs."),
     "models": ("models", "List the families of checkpoints and the bundled models."),
     "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
     "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),

@@ -1,0 +1,74 @@
+"""A part of a study: work on one model that makes what some findings measure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from floatlens.runs.folder import RunFolder
+from floatlens.study.sharing import Memory, Shared
+from floatlens.tasks.comparison import Watch, answered, ignore
+from floatlens.tasks.evaluate import Asking, Row
+from floatlens.tasks.journal import Journal, Key
+from floatlens.tasks.sample import Sample
+from floatlens.tasks.source import Source
+
+if TYPE_CHECKING:
+    from floatlens.study.plan import StudyPlan
+    from floatlens.study.sizes import Sizes
+
+
+@dataclass
+class Bench:
+    """What the parts of one model work with: its lens, the questions, its run folder, and all answers so far."""
+
+    plan: StudyPlan
+    model: str
+    lens: Any
+    sources: Sequence[Source]
+    folder: RunFolder
+    journal: Journal
+    watch: Watch | None = None
+    memory: Memory = field(default_factory=dict)
+    rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def shared(self) -> Shared:
+        return Shared(self.lens, self.memory)
+
+    def ask(
+        self, lens: Any, samples: Iterable[Sample], data: str, condition: str, asking: Asking, **labels: Any
+    ) -> list[Row]:
+        """Rows of all samples; those that an earlier part or an earlier, killed run has answered are not asked again."""
+        key = (self.model, data, condition)
+        held = list(samples)
+        done = self.watch(", ".join(key), len(held)) if self.watch else ignore
+        rows = answered(lens, held, asking, key, self.journal, done, **labels)
+        self.rows.update({(key, row.id): row for row in rows})
+        return rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """`run` does the work; `units` says how many traces and answers (open or closed book) it takes, for planning."""
+
+    name: str
+    findings: tuple[str, ...]
+    run: Callable[[Bench], None]
+    units: Callable[[Sizes, StudyPlan, Sequence[Source]], dict[str, int]]
+
+
+def first(source: Source, count: int | None) -> list[Sample]:
+    """The first questions of a data set; of a fair draw, in an order that favours none."""
+    held, seed = list(source.samples()), source.plan.seed
+    if seed is not None:
+        held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
+    return held[:count]
+
+
+def each(sources: Sequence[Source], count: int | None) -> int:
+    """Questions of all data sets together when each gives its first `count`."""
+    return sum(len(first(source, count)) for source in sources)
