@@ -17,7 +17,9 @@ MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
     limit: Annotated[int | None, typer.Option(help="At most so many questions a data set, in every part.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Models at once; default: as many as there are cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Models at once; default: as many as there are cores.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:

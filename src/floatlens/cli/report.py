@@ -12,7 +12,9 @@ from floatlens.errors import FloatLensError
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of trace, eval, stress, ablate, study.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of trace, eval, stress, ablate, study.")
+    ],
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -37,4 +39,6 @@ def command(
     if as_json:
         print(json.dumps({"results": [], "report": str(made), "run": [str(run) for run in runs]}))
         return
-    Console(highlight=False).print(f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+    Console(highlight=False).print(
+        f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True
+    )

@@ -23,6 +23,7 @@ from floatlens.runs.traces import RunTraces
 from floatlens.tasks.answers import answers_of
 from floatlens.tasks.comparison import Watch
 from floatlens.tasks.evaluate import CLOSED, OPEN
+from floatlens.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
 
@@ -35,16 +36,17 @@ def analyse(
     `shown` is the sample that maps show. A finding that fails says so in its section and leaves the others alone.
     """
     finding, about = get(name), words(name)
+    folders = [RunFolder.open(run) for run in runs]
     section = Section(name, about.title if about else name.capitalize(), finding.paper)
     section.question = about.question if about else (finding.__doc__ or "").splitlines()[0]
     done = watch(f"{name}: figures and claims", 1) if watch else None
     try:
-        source = _source(finding, [RunFolder.open(run) for run in runs])
+        source = _source(finding, folders)
         measured = finding.measure(source)
         section.claims = [verdict.to_dict() for verdict in finding.claims(measured)]
         section.settings = _settings(finding, measured)
         _write_numbers(measured, target / NUMBERS / f"{name}.parquet")
-        section.drawings = _drawn(finding, about, source, measured, target / FIGURES, shown)
+        section.drawings = _drawn(finding, about, measured, _mapped(source, folders, shown), target / FIGURES)
         if about is not None:
             section.seen, section.tables = about.seen(measured), about.tables(measured)
             section.notes = about.notes(measured)
@@ -85,7 +87,6 @@ def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
 
 def shown_sample(runs: Sequence[Path]) -> str | None:
     """The sample that maps and explorer show: traced for every model, and with the longest answer, the first of equals."""
-    of_run: list[dict[str, int]] = []
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
         for _, path in RunFolder.open(run).samples():
@@ -93,11 +94,11 @@ def shown_sample(runs: Sequence[Path]) -> str | None:
             answers = json.loads(about.get("answers", "[]")) or [""]
             known = by_model.setdefault(str(about.get("model", "")), {})
             known[str(about.get("sample_id", ""))] = len(str(answers[0]))
-    of_run = list(by_model.values())
-    if not of_run:
+    if not by_model:
         return None
-    common = set.intersection(*(set(known) for known in of_run)) - {""}
-    return min(common, key=lambda name: (-of_run[0][name], name)) if common else None
+    lengths = next(iter(by_model.values()))
+    common = set.intersection(*(set(known) for known in by_model.values())) - {""}
+    return min(common, key=lambda name: (-lengths[name], name)) if common else None
 
 
 def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
@@ -109,17 +110,19 @@ def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     return answers
 
 
-def _drawn(
-    finding: Finding, about: Words | None, source: Any, measured: Any, target: Path, shown: str | None
-) -> list[Drawing]:
+def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any:
+    """The traces that maps show: those of one sample, since a large run need not be opened for them."""
+    found = [Trace.open(path) for folder in folders for name, path in folder.samples() if name == shown]
+    return found or source
+
+
+def _drawn(finding: Finding, about: Words | None, measured: Any, mapped: Any, target: Path) -> list[Drawing]:
     found = []
     for view in finding.views:
-        maps = view in finding.maps
-        settings = {"sample": shown} if maps and shown is not None else {}
-        data = finding.figure(source if maps else measured, view=view, backend="none", **settings)
-        figure = finding.figure(source if maps else measured, view=view, **settings)
+        source = mapped if view in finding.maps else measured
+        data = finding.figure(source, view=view, backend="none")
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
-        style.save(figure, data, target / stem)
+        style.save(finding.figure(source, view=view), data, target / stem)
         title, reading = about.views.get(view, (view, "")) if about else (view, "")
         found.append(Drawing(stem, title, reading))
     return found
@@ -127,7 +130,7 @@ def _drawn(
 
 def _settings(finding: Finding, measured: Any) -> dict[str, str]:
     attributes = measured.attrs if isinstance(measured, xr.Dataset) else {}
-    found = {"paper": finding.paper}
+    found: dict[str, str] = {}
     for key, label in (("rule", "anchor rule"), ("score", "score"), ("top", "top share of heads")):
         if attributes.get(key):
             found[label] = str(attributes[key])

@@ -13,13 +13,15 @@ from floatlens.findings.style import COLOURS, FAINT, INK
 from floatlens.findings.tokens import SHADES
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-ELEMENTS = frozenset(
-    "svg g path text tspan use defs clipPath rect circle ellipse line polyline polygon image pattern".split()
-)
-ATTRIBUTES = frozenset(
-    "id d x y x1 y1 x2 y2 r rx ry cx cy width height points transform style clip-path viewBox preserveAspectRatio "
-    "patternUnits patternContentUnits fill stroke opacity".split()
-)
+ELEMENTS = {
+    "svg", "g", "path", "text", "tspan", "use", "defs", "clipPath", "rect", "circle", "ellipse", "line", "polyline",
+    "polygon", "image", "pattern",
+}  # fmt: skip
+ATTRIBUTES = {
+    "id", "d", "x", "y", "x1", "y1", "x2", "y2", "r", "rx", "ry", "cx", "cy", "width", "height", "points", "transform",
+    "style", "clip-path", "viewBox", "preserveAspectRatio", "patternUnits", "patternContentUnits", "fill", "stroke",
+    "opacity",
+}  # fmt: skip
 # Fixed colours of the figures, by the name of the CSS variable that stands for them in the page.
 VARIABLES = {
     INK: "ink",
@@ -36,8 +38,9 @@ PNG = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]+")
 def inlined(svg: str, name: str, title: str, description: str) -> str:
     """The SVG as an element of a page; `name` makes its ids unique, title and description are read to who cannot see it.
 
-    >>> inlined('<svg xmlns="http://www.w3.org/2000/svg"><script>1</script><g onclick="x" id="a"/></svg>', "f", "T", "D")
-    '<svg role="img" aria-labelledby="f-title f-desc"><title id="f-title">T</title><desc id="f-desc">D</desc><g id="f-a" /></svg>'
+    >>> hostile = '<svg xmlns="http://www.w3.org/2000/svg"><script>1</script><g onclick="x" id="a"/></svg>'
+    >>> inlined(hostile, "f", "A title", "What is seen")
+    '<svg role="img" ...><title id="f-title">A title</title><desc id="f-desc">What is seen</desc><g id="f-a" /></svg>'
     """
     if "<!ENTITY" in svg:
         raise FloatLensError(f"the SVG of {name} declares entities; only figures drawn by floatlens are shown")

@@ -14,9 +14,9 @@ from floatlens.report.analyse import FIGURES, analyse, available, shown_sample
 from floatlens.report.explorer.film import film
 from floatlens.report.page import render
 from floatlens.report.section import Section
-from floatlens.runs.members import members
-from floatlens.runs.traces import RunTraces
 from floatlens.runs.crew import run_all
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.members import members
 from floatlens.tasks.comparison import Watch
 from floatlens.trace import Trace
 
@@ -44,7 +44,9 @@ def make(
     names = available(homes)
     if not names:
         places = ", ".join(str(run) for run in runs)
-        raise FloatLensError(f"{places} holds neither traces nor answers; make some with floatlens trace, eval or study")
+        raise FloatLensError(
+            f"{places} holds neither traces nor answers; make some with floatlens trace, eval or study"
+        )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target, shown = Path(temporary), shown_sample(homes)
         found: list[Any] = run_all(analyse, [(name, homes, target, shown) for name in names], jobs, watch)
@@ -66,15 +68,14 @@ def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
     shown = shown_sample(homes)
     chosen: dict[str, Trace] = {}
     for home in homes:
-        for folder in members(home):
-            if not folder.samples():
-                continue
-            for trace in RunTraces([folder]):
-                if trace.model not in chosen and shown in (None, trace.data.attrs.get("sample_id")):
-                    chosen[trace.model] = trace
+        for name, path in RunFolder.open(home).samples():
+            if shown in (None, name):
+                trace = Trace.open(path)
+                chosen.setdefault(trace.model, trace)
+                if shown is None:
+                    break
     ordered = sorted(chosen.values(), key=lambda trace: not trace.diffusion)
     kept = ordered[:MOST_FILMS]
-    if len(ordered) > MOST_FILMS and not any(not trace.diffusion for trace in kept):
+    if len(ordered) > MOST_FILMS and all(trace.diffusion for trace in kept):
         kept[-1:] = [next((trace for trace in ordered if not trace.diffusion), kept[-1])]
     return [film(trace, budget=FILMS) for trace in kept if "received" in trace.data]
-

@@ -54,7 +54,9 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
         matrix=matrix(sections),
         tally={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
         explorer=Markup(explorer.embed(films, "films")) if films else "",
-        films=[{"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films],
+        films=[
+            {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
+        ],
         style=Markup(style),
         script=Markup(script),
         policy=policy(script, bool(films)),
@@ -119,7 +121,9 @@ def _figures(section: Section, folder: Path) -> list[Figure]:
         svg = (folder / f"{drawing.stem}.svg").read_text(encoding="utf-8")
         described = " ".join([drawing.reading, *section.seen])
         made = Markup(inlined(svg, f"figure-{drawing.stem}", f"{section.title}: {drawing.title}", described))
-        found.append(Figure(drawing.stem, drawing.title, drawing.reading, made, csv_of(folder / f"{drawing.stem}.parquet")))
+        found.append(
+            Figure(drawing.stem, drawing.title, drawing.reading, made, csv_of(folder / f"{drawing.stem}.parquet"))
+        )
     return found
 
 

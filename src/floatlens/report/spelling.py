@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor, log10
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -21,11 +22,13 @@ def percent(share: float, digits: int = 0) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """So many significant digits, never in powers of ten unless the number is tiny.
 
-    >>> number(0.12345), number(1234.5), number(None), number(3.0)
-    ('0.123', '1234', '–', '3')
+    >>> number(0.12345), number(1234.5), number(None), number(3.0), number(-0.0)
+    ('0.123', '1234', '–', '3', '0')
     """
     if value is None or value != value:
         return "–"
+    if not value:
+        return "0"
     if value and abs(value) < 0.0005:
         return f"{value:.1e}".replace("-", "−")
     digits_after = max(0, digits - 1 - _magnitude(value))
@@ -60,9 +63,7 @@ def count(n: int, thing: str) -> str:
 
 
 def _magnitude(value: float) -> int:
-    from math import floor, log10
-
-    return floor(log10(abs(value))) if value else 0
+    return floor(log10(abs(value)))
 
 
 def _signless(value: float, digits: int) -> str:

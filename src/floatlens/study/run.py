@@ -18,9 +18,9 @@ from floatlens.files import written_atomically
 from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
+from floatlens.runs.crew import run_all
 from floatlens.runs.folder import RunFolder, safe_name
 from floatlens.runs.members import MODELS
-from floatlens.runs.crew import run_all
 from floatlens.study.parts.registry import PARTS
 from floatlens.study.plan import StudyPlan, chosen
 from floatlens.study.sizes import FULL, Sizes, fitted, longest, parse_time
@@ -137,7 +137,9 @@ def study(
     homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
     plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, watch, began)
     found = run_all(work, [(m, plan, home) for m, home in zip(plan.models, homes, strict=True)], jobs, watch)
-    done = [each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)]
+    done = [
+        each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
+    ]
     sections = analysed(plan, [home for home in homes if home.exists()], folder.path, jobs, watch)
     return _finished(plan, folder, done, sections, cut, time.monotonic() - began)
 
@@ -161,7 +163,9 @@ def analysed(
     tasks = [(name, homes, target, shown) for name in plan.findings]
     found = run_all(analyse, tasks, jobs, watch)
     return [
-        each if isinstance(each, Section) else Section(name, name.capitalize(), problem=f"{type(each).__name__}: {each}")
+        each
+        if isinstance(each, Section)
+        else Section(name, name.capitalize(), problem=f"{type(each).__name__}: {each}")
         for name, each in zip(plan.findings, found, strict=True)
     ]
 

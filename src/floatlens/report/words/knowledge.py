@@ -15,7 +15,13 @@ from floatlens.tasks.table import COLUMNS, table1
 
 def tables(measured: xr.Dataset) -> list[Table]:
     means = [
-        {"model": short(str(model)), "without passages": without, "with passages": with_, "gain": gain, "data sets": sets}
+        {
+            "model": short(str(model)),
+            "without passages": without,
+            "with passages": with_,
+            "gain": gain,
+            "data sets": sets,
+        }
         for model, without, with_, gain, sets in _means(measured)
     ]
     found = [as_table(f"{measured.attrs['score']}, mean over data sets", pd.DataFrame(means), number)]
@@ -35,7 +41,9 @@ def _table1(measured: xr.Dataset) -> Table:
     made = table1(entries)
     rows = [[name, *(cell.plain() for cell in cells)] for name, cells in made.rows]
     strong = {(i, j + 1) for i, (_, cells) in enumerate(made.rows) for j, cell in enumerate(cells) if cell.best}
-    return Table("Table 1 of the paper: scores in %, best in bold, gain in brackets", ["model", *made.heads], rows, strong)
+    return Table(
+        "Table 1 of the paper: scores in %, best in bold, gain in brackets", ["model", *made.heads], rows, strong
+    )
 
 
 def _means(measured: xr.Dataset) -> list[tuple[str, float, float, float, int]]:
@@ -56,13 +64,12 @@ def seen(measured: xr.Dataset) -> list[str]:
     for model, without, with_, gain, _ in _means(measured):
         gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
         text = (
-            f"{short(model)} answers {percent(without)} without and {percent(with_)} with passages right ({score}, mean over "
-            f"data sets): {points(gain)} points"
+            f"{short(model)} has {percent(without)} right without passages and {percent(with_)} with them ({score}, mean "
+            f"over data sets): {points(gain)} points"
         )
         if len(gains) > 1:
-            text += (
-                f", most on {gains.idxmax()} ({points(gains.max())}) and least on {gains.idxmin()} ({points(gains.min())})"
-            )
+            most, least = (f"{at} ({points(gains[at])})" for at in (gains.idxmax(), gains.idxmin()))
+            text += f", most on {most} and least on {least}"
         found.append(f"{text}.")
     ranked = sorted(_means(measured), key=lambda each: -each[3])
     if len(ranked) > 1:
@@ -76,8 +83,8 @@ WORDS = Words(
     views={
         "gain": (
             "Score without and with passages, one panel a data set",
-            "Hollow marks are answers from memory, filled marks answers with passages; the number on the right is the gain in "
-            "points. Lines are 95 % intervals over questions.",
+            "Hollow marks are answers from memory, filled marks answers with passages; the number on the right is the gain "
+            "in points. Lines are 95 % intervals over questions.",
         )
     },
     tables=tables,

@@ -32,7 +32,7 @@ def seen(measured: xr.Dataset) -> list[str]:
     for (stress, data), part in points.groupby(["stress", "data"], sort=False):
         said = []
         for model, of in part.groupby("model", sort=False):
-            worst, best = of.loc[of["mean"].idxmin()], of.loc[of["mean"].idxmax()]
+            worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
             if worst["mean"] == best["mean"]:
                 said.append(f"{short(str(model))} stays at {percent(best['mean'])}")
                 continue
