@@ -10,9 +10,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any
 
-from floatlens.tasks.comparison import Watch
+if TYPE_CHECKING:
+    from floatlens.tasks.comparison import Watch
 
 _reports: Any = None  # in a worker: the queue by which it says how far it is
 
@@ -27,14 +29,23 @@ def run_all(
     reports = context.Queue()
     listener = threading.Thread(target=_listen, args=(reports, watch), daemon=True)
     listener.start()
-    found: list[Any] = []
-    with ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=_begin, initargs=(reports,)) as pool:
-        for future in [pool.submit(_work, function, task) for task in tasks]:
-            error = future.exception()
-            found.append(error if error is not None else future.result())
+    found = _in_processes(function, tasks, min(jobs, len(tasks)), context, reports)
+    for place, result in enumerate(found):
+        if isinstance(
+            result, BrokenProcessPool
+        ):  # a process that dies takes its neighbours' work along: once more, alone
+            found[place] = _in_processes(function, [tasks[place]], 1, context, reports)[0]
     reports.put(None)
     listener.join()
     return found
+
+
+def _in_processes(
+    function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], count: int, context: Any, reports: Any
+) -> list[Any]:
+    with ProcessPoolExecutor(count, context, initializer=_begin, initargs=(reports,)) as pool:
+        futures = [pool.submit(_work, function, task) for task in tasks]
+        return [future.exception() or future.result() for future in futures]
 
 
 def cores() -> int:

@@ -8,46 +8,35 @@ are answered by Table 1's own answers, and those of traced questions by their tr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+from floatlens.interventions.run import in_force
 from floatlens.lens import Generation
 from floatlens.tasks.prompt import Prompt
 
-Memory = dict[tuple[Any, ...], Generation]
+Memory = dict[tuple[tuple[int, ...], str], Generation]  # by the prompt's tokens and the sampler's settings
 
 
 class Shared:
-    """Stands for a lens, and remembers what it wrote. With `fresh` it only remembers, and always generates."""
+    """Stands for a lens, and remembers what it wrote, unless interventions change what it writes.
+
+    With `fresh` it only remembers and always generates, so that every prompt leaves its own trace.
+    """
 
     def __init__(self, lens: Any, memory: Memory, fresh: bool = False) -> None:
         self.lens, self.memory, self.fresh = lens, memory, fresh
-        self.changed: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lens, name)
 
     def generate(self, prompts: Sequence[Prompt], **settings: Any) -> list[Generation]:
-        keys = [self._key(prompt, settings) for prompt in prompts]
-        known = {} if self.fresh else self.memory
-        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in known}
-        if self.fresh:  # every prompt leaves its own trace, also one that is asked twice
-            written = dict(zip(keys, self.lens.generate(list(prompts), **settings), strict=True))
-        else:
-            written = dict(zip(new, self.lens.generate(list(new.values()), **settings), strict=True)) if new else {}
-        self.memory.update(written)
+        if in_force(getattr(self.lens, "lens", self.lens)):
+            return list(self.lens.generate(list(prompts), **settings))
+        keys = [(tuple(prompt.ids), json.dumps(settings, sort_keys=True, default=str)) for prompt in prompts]
+        if self.fresh:
+            self.memory.update(zip(keys, self.lens.generate(list(prompts), **settings), strict=True))
+        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self.memory}
+        if new:
+            self.memory.update(zip(new, self.lens.generate(list(new.values()), **settings), strict=True))
         return [self.memory[key] for key in keys]
-
-    @contextmanager
-    def intervene(self, *interventions: Any) -> Iterator[Any]:
-        """The lens with interventions: what it writes then is remembered as theirs."""
-        before, self.changed = self.changed, (*self.changed, *map(str, interventions))
-        try:
-            with self.lens.intervene(*interventions) as entered:
-                yield entered
-        finally:
-            self.changed = before
-
-    def _key(self, prompt: Prompt, settings: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(prompt.ids), json.dumps(settings, sort_keys=True, default=str), self.changed
