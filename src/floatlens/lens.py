@@ -13,6 +13,7 @@ import torch
 
 from floatlens.batch import Batch
 from floatlens.decode.draws import Draws
+from floatlens.decode.finite import finite
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
@@ -61,11 +62,12 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
     attn_implementation: str | None = None,
+    allow_pickle: bool = False,
 ) -> Lens:
     """Load a model: a folder, a hub id, a GGUF file, or a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream").
 
     `dtype` "auto" is the checkpoint's own on an accelerator and float32 on a CPU. Nothing is downloaded unless `name` is
-    a hub id; remote code is never run.
+    a hub id; remote code is never run. Weights that are pickled are refused unless `allow_pickle`.
     """
     checkpoint = find(name, revision=revision, family=family)
     options = {
@@ -73,6 +75,7 @@ def load(
         "device_map": device_map,
         "quantization_config": quantization_config,
         "attn_implementation": attn_implementation,
+        "allow_pickle": allow_pickle,
     }
     lens = Lens(checkpoint, **options)
     _ = lens.model
@@ -207,7 +210,8 @@ class Lens:
         )
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
-        return sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        return finite(steps, self.model, batch.pads)
 
     def _batch(self, prompts: Sequence[Prompt]) -> Batch:
         return Batch.of(prompts, self.pad_id, Network(self.model).device)

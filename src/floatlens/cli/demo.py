@@ -41,7 +41,7 @@ def command(
         console.print(f"[bold]{model}[/bold] writes answers to {limit} questions, five passages each", highlight=False)
         trace.command(
             model,
-            out=out / model,
+            out=str(out / model),
             data="world:long",
             split="test",
             passages=5,
