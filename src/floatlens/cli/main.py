@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("train", "Train the bundled models from nothing."),
 }
 
+INTERRUPTED = 130
 # What a disk can refuse, and the way out; what was finished before is kept.
 FULL, DENIED = "make room and go on with --resume", "name another --out"
 DISK = {
@@ -107,8 +108,7 @@ def run(argv: list[str]) -> int:
         error.show()
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        kept = "; what is finished is kept: go on with --resume" if "--out" in words else ""
-        return _failed(f"interrupted{kept}", 130, debug)
+        code = INTERRUPTED
     except BrokenPipeError:
         return 0
     except OSError as error:
@@ -117,6 +117,9 @@ def run(argv: list[str]) -> int:
         return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
+    if code == INTERRUPTED:  # typer makes this code of Ctrl-C
+        kept = "; what is finished is kept: go on with --resume" if "--out" in words else ""
+        return _failed(f"interrupted{kept}", INTERRUPTED, debug=False)
     return int(code or 0)
 
 
