@@ -13,7 +13,7 @@ import xarray as xr
 
 from floatlens.batch import Batch
 from floatlens.decode.step import Step
-from floatlens.errors import FloatLensError
+from floatlens.errors import NotANumber
 from floatlens.observe.session import Session
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
@@ -76,9 +76,7 @@ class Recorder:
             if "head" in dims and self.heads is not None:
                 value = value.index_select(1 + dims.index("head"), torch.tensor(self.heads, device=value.device))
             if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value.sum())):
-                raise FloatLensError(
-                    f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32"
-                )
+                raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32")
             if name not in self.arrays:
                 sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value.shape[1:], strict=True)]
                 shape = (value.shape[0], len(self.steps), len(layers), *sizes)

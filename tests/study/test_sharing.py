@@ -7,7 +7,7 @@ from typing import Any
 
 from floatlens.interventions.run import intervene
 from floatlens.lens import Generation
-from floatlens.study.sharing import Memory, Shared
+from floatlens.study.sharing import Shared
 from floatlens.tasks.prompt import Prompt
 
 
@@ -56,12 +56,4 @@ def test_an_intervention_is_never_answered_from_memory_of_the_plain_model() -> N
         changed = shared.generate(prompts(1))[0].text
     assert changed != plain
     assert shared.generate(prompts(1))[0].text == plain
-    assert len(lens.asked) == 2
-
-
-def test_a_fresh_lens_always_generates_and_leaves_its_answers_to_others() -> None:
-    lens, memory = Counting(), Memory()
-    Shared(lens, memory, fresh=True).generate(prompts(1, 1))
-    assert lens.asked == [(1,), (1,)]
-    Shared(lens, memory).generate(prompts(1))
     assert len(lens.asked) == 2

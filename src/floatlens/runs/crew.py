@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from floatlens.tasks.comparison import Watch
+    from floatlens.tasks.answering import Watch
 
 _reports: Any = None  # in a worker: the queue by which it says how far it is
 

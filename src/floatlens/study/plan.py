@@ -8,6 +8,8 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.registry import NAMES
+from floatlens.models.checkpoint import find
+from floatlens.runs.manifest import describe
 from floatlens.study.parts.registry import PARTS
 from floatlens.study.sizes import Sizes
 from floatlens.tasks.evaluate import CLOSED, OPEN, Asking
@@ -59,10 +61,20 @@ class StudyPlan:
         )
 
     def recorded(self) -> dict[str, Any]:
-        """For the manifest: everything asked, with the state of each data file; sizes may yet be cut to fit a time."""
-        ours = {name: value for name, value in asdict(self).items() if name not in ("asking", "sizes")}
-        theirs = self.comparison().recorded()
-        return {**ours, "asking": theirs["asking"], "fingerprints": theirs["fingerprints"]}
+        """For the manifest: everything asked; sizes may yet be cut to fit a time, and are recorded when they are known."""
+        ours = {name: value for name, value in asdict(self).items() if name != "sizes"}
+        return {**ours, "asking": self.asking.recorded()}
+
+    def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:
+        """The manifest of the study, or of the work on one model in it."""
+        return describe(
+            "study",
+            asked,
+            checkpoints=[find(model) for model in models],
+            data=self.data,
+            template=self.asking.template.text,
+            seeds={"questions": self.seed, "sampler": self.asking.seed},
+        )
 
 
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,11 +24,11 @@ from floatlens.study.plan import StudyPlan, chosen
 from floatlens.study.sizes import FULL, Sizes, fitted, longest, parse_time
 from floatlens.study.work import Done, probe, work
 from floatlens.tasks import summary
-from floatlens.tasks.comparison import Watch, open_sources
+from floatlens.tasks.answering import Watch
+from floatlens.tasks.comparison import open_sources
 from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.source import Source
 from floatlens.tasks.table import table1
-from floatlens.version import __version__
 
 PLAN, RESULTS, CLAIMS, REPORT = "plan.json", "results.json", "claims.json", "report.html"
 DRAWING = 40.0  # seconds that figures, claims and the report take, with any models and data: measured, on one slow core
@@ -131,17 +129,17 @@ def study(
     check(plan)
     sources = open_sources(plan.comparison())
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
-    folder = RunFolder.create(
-        out, {"command": "study", "asked": asked, "versions": _versions(), "machine": _machine()}, resume=resume
-    )
-    homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
-    plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, watch, began)
-    found = run_all(work, [(m, plan, home) for m, home in zip(plan.models, homes, strict=True)], jobs, watch)
-    done = [
-        each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
-    ]
-    sections = analysed(plan, [home for home in homes if home.exists()], folder.path, jobs, watch)
-    return _finished(plan, folder, done, sections, cut, time.monotonic() - began)
+    with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
+        homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
+        plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, watch, began)
+        found = run_all(work, [(m, plan, home) for m, home in zip(plan.models, homes, strict=True)], jobs, watch)
+        done = [
+            each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
+        ]
+        sections = analysed(plan, [home for home in homes if home.exists()], folder.path, jobs, watch)
+        made = _finished(plan, folder, done, sections, cut, time.monotonic() - began)
+        folder.finish()
+    return made
 
 
 def check(plan: StudyPlan) -> None:
@@ -264,13 +262,3 @@ def _lost(model: str, plan: StudyPlan, error: Exception) -> Done:
 def _write(path: Path, text: str) -> None:
     with written_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _versions() -> str:
-    from floatlens.cli.main import versions
-
-    return versions()
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.machine()}, floatlens {__version__}"

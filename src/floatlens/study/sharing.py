@@ -14,29 +14,39 @@ from typing import Any
 from floatlens.interventions.run import in_force
 from floatlens.lens import Generation
 from floatlens.tasks.prompt import Prompt
+from floatlens.tasks.tracing import generation_of
+from floatlens.trace import Trace
 
 Memory = dict[tuple[tuple[int, ...], str], Generation]  # by the prompt's tokens and the sampler's settings
 
 
 class Shared:
-    """Stands for a lens, and remembers what it wrote, unless interventions change what it writes.
+    """Stands for a lens, and remembers what it wrote, unless interventions change what it writes."""
 
-    With `fresh` it only remembers and always generates, so that every prompt leaves its own trace.
-    """
-
-    def __init__(self, lens: Any, memory: Memory, fresh: bool = False) -> None:
-        self.lens, self.memory, self.fresh = lens, memory, fresh
+    def __init__(self, lens: Any, memory: Memory) -> None:
+        self.lens, self.memory = lens, memory
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lens, name)
 
     def generate(self, prompts: Sequence[Prompt], **settings: Any) -> list[Generation]:
-        if in_force(getattr(self.lens, "lens", self.lens)):
+        if in_force(self.lens):
             return list(self.lens.generate(list(prompts), **settings))
-        keys = [(tuple(prompt.ids), json.dumps(settings, sort_keys=True, default=str)) for prompt in prompts]
-        if self.fresh:
-            self.memory.update(zip(keys, self.lens.generate(list(prompts), **settings), strict=True))
-        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self.memory}
+        keys = [key(prompt, settings) for prompt in prompts]
+        new = {one: prompt for one, prompt in zip(keys, prompts, strict=True) if one not in self.memory}
         if new:
             self.memory.update(zip(new, self.lens.generate(list(new.values()), **settings), strict=True))
-        return [self.memory[key] for key in keys]
+        return [self.memory[one] for one in keys]
+
+    def traces(self, prompts: Sequence[Prompt], *, sample_ids: Sequence[str], **settings: Any) -> list[Trace]:
+        """Traces are made anew, since what was seen is not remembered; what was written is."""
+        made: list[Trace] = self.lens.traces(prompts, sample_ids=sample_ids, **settings)
+        if not in_force(self.lens):
+            for prompt, trace in zip(prompts, made, strict=True):
+                self.memory[key(prompt, settings)] = generation_of(self.lens, trace)
+        return made
+
+
+def key(prompt: Prompt, settings: dict[str, Any]) -> tuple[tuple[int, ...], str]:
+    """What an answer depends on."""
+    return tuple(prompt.ids), json.dumps(settings, sort_keys=True, default=str)

@@ -68,7 +68,8 @@ def seen(measured: xr.Dataset) -> list[str]:
             f"over data sets): {points(gain)} points"
         )
         if len(gains) > 1:
-            most, least = (f"{at} ({points(gains[at])})" for at in (gains.idxmax(), gains.idxmin()))
+            places = (int(gains.argmax()), int(gains.argmin()))
+            most, least = (f"{gains.index[at]} ({points(gains.iloc[at])})" for at in places)
             text += f", most on {most} and least on {least}"
         found.append(f"{text}.")
     ranked = sorted(_means(measured), key=lambda each: -each[3])

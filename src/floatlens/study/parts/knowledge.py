@@ -18,7 +18,7 @@ def run(bench: Bench) -> None:
     for source in bench.sources:
         for condition in (CLOSED, OPEN):
             questions = first(source, bench.plan.sizes.knowledge)
-            bench.ask(bench.shared, questions, source.label, condition, bench.plan.asking)
+            bench.ask(questions, source.label, condition, bench.plan.asking)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
 from floatlens.study.sharing import Memory, Shared
-from floatlens.tasks.comparison import Watch, answered, ignore
+from floatlens.tasks.answering import Answering, Task, Watch, answered
 from floatlens.tasks.evaluate import Asking, Row
 from floatlens.tasks.journal import Journal, Key
 from floatlens.tasks.sample import Sample
@@ -35,19 +36,22 @@ class Bench:
     rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def shared(self) -> Shared:
-        return Shared(self.lens, self.memory)
-
     def ask(
-        self, lens: Any, samples: Iterable[Sample], data: str, condition: str, asking: Asking, **labels: Any
+        self,
+        samples: Iterable[Sample],
+        data: str,
+        condition: str,
+        asking: Asking,
+        *,
+        trace: bool = False,
+        **labels: Any,
     ) -> list[Row]:
         """Rows of all samples; those that an earlier part or an earlier, killed run has answered are not asked again."""
-        key = (self.model, data, condition)
         held = list(samples)
-        done = self.watch(", ".join(key), len(held)) if self.watch else ignore
-        rows = answered(lens, held, asking, key, self.journal, done, **labels)
-        self.rows.update({(key, row.id): row for row in rows})
+        task = Task((self.model, data, condition), held, asking, len(held), labels)
+        worker = Answering(lambda _: Shared(self.lens, self.memory), str(self.folder.path), trace=trace)
+        rows, _ = answered([task], worker, self.journal, Local(), self.watch)
+        self.rows.update({(task.key, row.id): row for row in rows})
         return rows
 
 

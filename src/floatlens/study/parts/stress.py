@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
 from floatlens.study.parts.part import Bench, Part, first
@@ -24,8 +24,8 @@ def run(bench: Bench) -> None:
     bench.notes += notes
     for (name, data), several in made.items():
         for level in several:
-            labels = {"stress": name, "level": level.name, "x": None if level.x != level.x else level.x}
-            bench.ask(bench.shared, level.samples, data, f"{name}={level.name}", level.asking, **labels)
+            labels: dict[str, Any] = {"stress": name, "level": level.name, "x": None if level.x != level.x else level.x}
+            bench.ask(level.samples, data, f"{name}={level.name}", level.asking, **labels)
 
 
 def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, str], list[Level]], list[str]]:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from floatlens.study.parts.part import Bench, Part, each, first
-from floatlens.study.sharing import Shared
 from floatlens.tasks.evaluate import OPEN
 from floatlens.tasks.source import Source
-from floatlens.tasks.tracing import Tracing
 
 if TYPE_CHECKING:
     from floatlens.study.plan import StudyPlan
@@ -18,9 +16,8 @@ if TYPE_CHECKING:
 
 def run(bench: Bench) -> None:
     for source in bench.sources:
-        tracing = Tracing(bench.lens, bench.folder, (bench.model, source.label, OPEN))
-        lens = Shared(tracing, bench.memory, fresh=True)
-        bench.ask(lens, first(source, bench.plan.sizes.traces), source.label, OPEN, bench.plan.asking)
+        questions = first(source, bench.plan.sizes.traces)
+        bench.ask(questions, source.label, OPEN, bench.plan.asking, trace=True)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
