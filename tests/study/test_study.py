@@ -101,7 +101,8 @@ def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
     again = fl.study("tiny-arm", **given, resume=True)  # type: ignore[operator]
     assert not again.failed
     assert {claim["finding"] for claim in again.claims} == {"knowledge", "stress"}
-    closed = pd.read_parquet(found.path / "answers.parquet").query("condition == @CLOSED")["prompt_tokens"]
+    answers = pd.read_parquet(found.path / "answers.parquet")
+    closed = answers.loc[answers["condition"] == CLOSED, "prompt_tokens"]
     assert min(len(ids) for _, ids, *_ in counter.rows) > closed.max(), "a question of Table 1 was asked again"
     counter.rows.clear()
     last = fl.study("tiny-arm", **given, resume=True)  # type: ignore[operator]
