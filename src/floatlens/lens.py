@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -246,16 +246,20 @@ class Lens:
         single = isinstance(prompts, Prompt | str)
         chosen = self.settings(**settings)
         batch = self._batch(self._prompts([prompts] if single else prompts))
+        made = self.finish(batch, chosen, self.steps(batch, chosen))
+        return made[0] if single else made
+
+    def finish(self, batch: Batch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
+        """What a batch comes to once all its steps have run."""
         P = batch.ids_BP.shape[1]
-        steps = 0
+        count = 0
         final = batch.ids_BP
-        kept = torch.full((len(batch.prompts), chosen.max_new_tokens), torch.nan)
-        for step in self.steps(batch, chosen):
-            final, steps = step.after_BT, steps + 1
+        kept = torch.full((len(batch.prompts), settings.max_new_tokens), torch.nan)
+        for step in steps:
+            final, count = step.after_BT, count + 1
             committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
-        made = [self._generation(final[row, P:].tolist(), kept[row], steps) for row in range(len(batch.prompts))]
-        return made[0] if single else made
+        return [self._generation(final[row, P:].tolist(), kept[row], count) for row in range(len(batch.prompts))]
 
     def _generation(self, ids: list[int], confidence: torch.Tensor, steps: int) -> Generation:
         end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)

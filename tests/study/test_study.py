@@ -23,7 +23,7 @@ from floatlens.study.plan import StudyPlan
 from floatlens.study.run import predicted
 from floatlens.study.sizes import Sizes
 from floatlens.tasks.comparison import open_sources
-from floatlens.tasks.evaluate import OPEN
+from floatlens.tasks.evaluate import CLOSED, OPEN
 
 QUICK = {"data": "world:fresh", "max_new_tokens": 8, "batch_size": 8}
 
@@ -49,10 +49,13 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     sizes = Sizes(traces=2, knowledge=3, stress=2, causes=2)
     models = ["tiny-mdm", "tiny-arm"]
     data = ["world:fresh", "world:hops"]
-    found = fl.study(models, data=data, out=tmp_path / "s", sizes=sizes, max_new_tokens=8)  # type: ignore[operator]
+    broken = ["mask-anchors(rule=top({n})) @ 1"]
+    given: dict[str, Any] = {"data": data, "sizes": sizes, "interventions": broken, "max_new_tokens": 8}
+    found = fl.study(models, out=tmp_path / "s", **given)  # type: ignore[operator]
     assert not found.failed
     plain = [row for row in counter.rows if not row[3]]
-    assert len(plain) == len(set(plain)), "something was generated twice"
+    again = len(plain) - len(set(plain))
+    assert again == len(models) * sizes.causes, "only causes runs the model as it is once more, to look at every step"
 
     answers = pd.read_parquet(found.path / "answers.parquet")
     assert answers["error"].isna().all()

@@ -12,6 +12,7 @@ from floatlens.errors import FloatLensError
 
 DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
+BROKEN = ("mask-anchors(rule=top(4))", "pin-anchors(rule=sigma(3))", "ablate-heads(heads=top(2))")
 
 
 def command(
@@ -41,7 +42,15 @@ def command(
         Console(highlight=False).print(f"A study of {', '.join(MODELS)}: traces, answers, stress, claims, report.")
     with bar("questions") as watch:
         found = study(
-            MODELS, data="world", out=out, sizes=SIZES, limit=limit, resume=resume, jobs=jobs or cores(), watch=watch
+            MODELS,
+            data="world",
+            out=out,
+            sizes=SIZES,
+            interventions=BROKEN,
+            limit=limit,
+            resume=resume,
+            jobs=jobs or cores(),
+            watch=watch,
         )
     show(found, as_json)
 

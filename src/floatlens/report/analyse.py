@@ -72,8 +72,8 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
             found += [name] * {CLOSED, OPEN}.issubset(answers["condition"])
         elif name == "stress":
             found += [name] * bool((answers["stress"] != "").any())
-        else:
-            found += [name] * bool(len(answers))
+        else:  # causes
+            found += [name] * ("role" in answers and bool(answers["role"].notna().any()))
     return tuple(found)
 
 

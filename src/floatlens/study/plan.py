@@ -18,7 +18,7 @@ from floatlens.tasks.plan import Plan
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study before it is run. `wide` puts every data set that suits it under stress, not only the first."""
+    """A study before it is run. `wide` puts every data set under stress that suits it, not only the first."""
 
     models: tuple[str, ...]
     data: tuple[str, ...]
@@ -31,6 +31,7 @@ class StudyPlan:
     passages: int | None = None
     max_passages: int | None = None
     corpus: str | None = None
+    interventions: tuple[str, ...] | None = None
     wide: bool = False
     device: str | None = None
     dtype: str = "auto"

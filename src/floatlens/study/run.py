@@ -26,7 +26,7 @@ from floatlens.study.work import Done, probe, work
 from floatlens.tasks import summary
 from floatlens.tasks.answering import Watch
 from floatlens.tasks.comparison import open_sources
-from floatlens.tasks.evaluate import Asking
+from floatlens.tasks.evaluate import CLOSED, OPEN, Asking
 from floatlens.tasks.source import Source
 from floatlens.tasks.table import table1
 
@@ -73,6 +73,7 @@ def study(
     budget: str | None = None,
     full: bool = False,
     sizes: Sizes | None = None,
+    interventions: Sequence[str] | None = None,
     split: str | None = None,
     passages: int | None = None,
     max_passages: int | None = None,
@@ -97,6 +98,7 @@ def study(
     only, skip: findings to run or to leave out.
     limit: at most so many questions a data set in every part; `full` asks every question, as the paper does.
     budget: a time such as "10m"; sizes are cut to fit it by rates that are measured first, and `cut` says what was cut.
+    interventions: texts as for `floatlens ablate`; the default is what the claims rest on, at few doses.
     jobs: models that are worked on at once, each in a process of its own.
 
     >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP
@@ -122,6 +124,7 @@ def study(
         passages=passages,
         max_passages=max_passages,
         corpus=corpus,
+        interventions=None if interventions is None else tuple(interventions),
         wide=full,
         device=device,
         dtype=dtype,
@@ -232,7 +235,7 @@ def _finished(
     _write(folder.path / CLAIMS, text)
     if len(answers):
         folder.write_table("answers", answers)
-        plain = answers[answers["stress"] == ""] if "stress" in answers else answers
+        plain = answers[answers["condition"].isin([CLOSED, OPEN])]
         found.results = summary.results(answers)
         table = table1(summary.results(plain), summary.averages(plain))
         for ending, made in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pandas as pd
+
 from floatlens.errors import FloatLensError
 from floatlens.runs.folder import RunFolder
 from floatlens.study.parts.part import Bench, first
@@ -51,7 +53,7 @@ def work(model: str, plan: StudyPlan, path: Path, watch: Watch | None = None) ->
                 done.failed[name] = said if isinstance(error, FloatLensError) else f"{type(error).__name__}: {said}"
             done.seconds[name] = round(time.perf_counter() - began, 2)
         done.notes = bench.notes
-        folder.write_table("answers", frame(list(bench.rows.values())))
+        folder.write_table("answers", pd.concat([frame(list(bench.rows.values())), *bench.tables], ignore_index=True))
         folder.write_text(STATUS, json.dumps(done.__dict__, indent=2, ensure_ascii=False) + "\n")
         folder.finish()
         return done

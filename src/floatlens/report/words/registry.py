@@ -6,7 +6,7 @@ from importlib import import_module
 
 from floatlens.report.section import Words
 
-NAMED = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress")
+NAMED = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "causes")
 
 
 def words(name: str) -> Words | None:

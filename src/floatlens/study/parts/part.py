@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
 from floatlens.study.sharing import Memory, Shared
@@ -34,6 +36,7 @@ class Bench:
     watch: Watch | None = None
     memory: Memory = field(default_factory=dict)
     rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
+    tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
     notes: list[str] = field(default_factory=list)
 
     def ask(

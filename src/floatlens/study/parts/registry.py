@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from floatlens.study.parts import knowledge, stress, traces
+from floatlens.study.parts import causes, knowledge, stress, traces
 
-PARTS = {module.PART.name: module.PART for module in (traces, knowledge, stress)}
+PARTS = {module.PART.name: module.PART for module in (traces, knowledge, stress, causes)}
