@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, overload
 
@@ -383,7 +383,7 @@ class Lens:
             "special_ids": as_json([i for i in self.special_ids if i in seen]),
             "implementation": recorder.session.implementation,
             "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
-            "versions": as_json({"python": platform.python_version()} | {name: version(name) for name in PACKAGES}),
+            "versions": as_json(versions()),
             "floatlens": __version__,
             "rules": as_json([]),
         }
@@ -394,6 +394,12 @@ class Lens:
             return {str(i): f"<{i}>" for i in ids}
         pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
         return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a trace depends on; read once, since reading takes milliseconds."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def within(chosen: Collection[int] | None, count: int | None, what: str) -> None:
