@@ -109,12 +109,20 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
 
 
-@contextmanager
-def observing(model: Any, session: Session) -> Iterator[Session]:
-    """Show every attention call of a transformers model to `session`; everything is as before when the block ends."""
-    configs = {
+def configs_of(model: Any) -> dict[int, Any]:
+    """The configs, by id, in which the parts of a model name their attention implementation."""
+    return {
         id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")
     }
+
+
+@contextmanager
+def observing(model: Any, session: Session, configs: dict[int, Any] | None = None) -> Iterator[Session]:
+    """Show every attention call of a transformers model to `session`; everything is as before when the block ends.
+
+    `configs` are those of `configs_of(model)`; who enters the block often finds them once.
+    """
+    configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
     if not names:
