@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Trace a bundled model and draw its drift: the quickest look."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
+    "explore": ("explore", "Ask models in the browser, and watch their attention while they write."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
     "models": ("models", "List the families of checkpoints and the bundled models."),

@@ -1,0 +1,101 @@
+"""The page of the live explorer, and the policy that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+from urllib.parse import quote
+
+from floatlens.lens import Lens
+from floatlens.report.explorer.page import embed
+from floatlens.report.server import limits
+
+
+def page(films: Sequence[dict[str, Any]], live: dict[str, Any], token: str) -> str:
+    """The whole page; everything that varies travels as data, except for the token in the address of the script."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>FloatLens</title>
+<link rel="icon" href="data:,">
+<style>html, body {{ margin: 0; height: 100% }}</style>
+</head>
+<body>
+{embed(films, "explorer", script=False, live=live)}
+<script type="module" src="/assets/explorer.js?token={quote(token, safe="")}"></script>
+</body>
+</html>
+"""
+
+
+def policy(host: str) -> str:
+    """The Content-Security-Policy of the page: our script, our socket, nobody else."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'unsafe-inline'",
+            "img-src data: blob:",
+            f"connect-src 'self' ws://{host} wss://{host}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
+    """What the page offers of each model; no weight is read for it."""
+    return [
+        {
+            "name": lens.name,
+            "family": lens.family.name,
+            "diffusion": lens.family.diffusion,
+            "block_length": lens.family.sampler == "llada",
+            "layers": lens.shape["layers"],
+            "heads": lens.shape["heads"],
+            "context": lens.context_length,
+        }
+        for lens in lenses
+    ]
+
+
+def about_interventions() -> list[dict[str, Any]]:
+    """The interventions by name: what each does, and its settings with their defaults."""
+    from floatlens.interventions import INTERVENTIONS
+
+    return [
+        {
+            "name": name,
+            "about": (kind.__doc__ or "").strip().splitlines()[0],
+            "settings": [
+                {
+                    "name": field.name,
+                    "default": None if field.default in (MISSING, None) else str(field.default),
+                    "needed": field.default is MISSING,
+                }
+                for field in fields(kind)
+            ],
+        }
+        for name, kind in INTERVENTIONS.items()
+    ]
+
+
+def live_data(
+    host: str, secure: bool, token: str, lenses: Iterable[Lens], runs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What the page needs to talk to the server."""
+    models = about_models(lenses)
+    return {
+        "url": f"{'wss' if secure else 'ws'}://{host}/live",
+        "token": token,
+        "models": models,
+        "interventions": about_interventions() if models else [],
+        "limits": limits.shown(),
+        "runs": runs,
+        "film": "/api/film",
+    }
