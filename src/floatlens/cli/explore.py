@@ -54,9 +54,11 @@ def command(
             f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"
         ) from None
     lenses, runs = given(what or [], device, dtype)
-    bound, token, limits = bind(host, port), secrets.token_urlsafe(32), Limits()
-    app = application(lenses, runs, token=token, limits=limits, **names(host, bound))
-    url = address(host, bound, token)
+    token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
+    bound = bind(host, port)
+    app = application(
+        lenses, runs, token=token, ticket=ticket if browser else None, limits=limits, **names(host, bound)
+    )
     if not is_loopback(bound):
         print(
             f"floatlens: warning: --host {host} lets in everyone who can reach this machine and has the address; "
@@ -66,10 +68,10 @@ def command(
     console = Console(highlight=False, soft_wrap=True)
     showing = [*(lens.name for lens in lenses), *(str(path) for path in runs)]
     console.print(f"FloatLens explores {', '.join(showing)} at", markup=False)
-    console.print(url, markup=False, style="bold")
+    console.print(address(host, bound, token=token), markup=False, style="bold")
     console.print("Ctrl-C ends it.", markup=False)
     if browser:
-        open_browser(url)
+        open_browser(address(host, bound, ticket=ticket))
     with suppress(KeyboardInterrupt):  # the way to end a server, so nothing went wrong
         run(app, bound, limits)
     console.print("\nThe explorer has ended.", markup=False)

@@ -150,24 +150,24 @@ def test_one_page_leaves_and_the_others_stay(to: TestClient) -> None:
 
 
 def test_the_queue_has_an_end() -> None:
-    with client(app_of("tiny-mdm", limits=Limits(waiting=2, waiting_each=3))) as to, connected(to) as page:
-        with gated(lens("tiny-mdm").model) as gate, connected(to) as other:
-            page.ask(1)
-            gate.let(1)
-            page.until("step")
-            page.ask(2), page.ask(3)
-            assert [page.hear()["type"], page.hear()["type"]] == ["queued", "queued"]
-            page.ask(4)
-            assert "3 runs of this page" in page.hear()["message"]
-            page.ask(2)
-            assert "run 2 is going on" in page.hear()["message"]
-            other.ask(1)
-            assert "2 runs are waiting" in other.hear()["message"]
-            page.say(type="stop", id=2)
-            gate.let(100)
-            page.until("done", 1), page.until("stopped", 2), page.until("done", 3)
-            other.ask(1)
-            other.until("done", 1)
+    to = client(app_of("tiny-mdm", limits=Limits(waiting=2, waiting_each=3)))
+    with gated(lens("tiny-mdm").model) as gate, connected(to) as page, connected(to) as other:
+        page.ask(1)
+        gate.let(1)
+        page.until("step")
+        page.ask(2), page.ask(3)
+        assert [page.hear()["type"], page.hear()["type"]] == ["queued", "queued"]
+        page.ask(4)
+        assert "3 runs of this page" in page.hear()["message"]
+        page.ask(2)
+        assert "run 2 is going on" in page.hear()["message"]
+        other.ask(1)
+        assert "2 runs are waiting" in other.hear()["message"]
+        page.say(type="stop", id=2)
+        gate.let(100)
+        page.until("done", 1), page.until("stopped", 2), page.until("done", 3)
+        other.ask(1)
+        other.until("done", 1)
 
 
 def test_too_many_pages_are_refused() -> None:
@@ -270,4 +270,37 @@ def test_the_attention_of_one_token_is_the_models(to: TestClient, model: str) ->
             page.say(
                 **({"type": "attention", "id": 1, "step": 0, "layer": 0, "position": 0, "direction": "to"} | wrong)
             )
-            assert page.hear()["type"] == "error"
+            heard = page.hear()
+            assert heard["type"] == "error" and heard["position"] == wrong.get("position", 0)
+
+
+def test_a_page_that_does_not_read_is_let_go() -> None:
+    import asyncio
+
+    from floatlens.report.server.connection import TOO_SLOW, Connection
+    from floatlens.report.server.matrices import Shelf
+    from floatlens.report.server.worker import Worker
+
+    class Deaf:
+        """Asks nonsense without end, and never takes an answer."""
+
+        closed: int | None = None
+
+        async def receive(self) -> dict[str, str]:
+            await asyncio.sleep(0)
+            return {"type": "websocket.receive", "text": "nonsense"}
+
+        async def send_text(self, text: str) -> None:
+            await asyncio.Event().wait()
+
+        async def close(self, code: int, reason: str) -> None:
+            self.closed = code
+
+    async def talk(socket: Any) -> Connection:
+        connection = Connection(socket, {}, Worker(1), Shelf(0), Limits(unsent=10))
+        await asyncio.wait_for(connection.talk(), 60)
+        return connection
+
+    deaf = Deaf()
+    connection = asyncio.run(talk(deaf))
+    assert deaf.closed == TOO_SLOW and connection.unsent.qsize() == 10

@@ -96,9 +96,10 @@ def application(
     token: str,
     hosts: Collection[str] = LOOPBACK,
     any_address: bool = False,
+    ticket: str | None = None,
     limits: Limits | None = None,
 ) -> Starlette:
-    """The application. `hosts` are the names it answers to; every request needs the token."""
+    """The application. `hosts` are the names it answers to; every request needs the token; `ticket` opens one page."""
     explorer = Explorer(lenses, Folders(runs), token, limits or Limits())
     made = Starlette(
         routes=[
@@ -108,7 +109,7 @@ def application(
             Route("/api/film", explorer.film),
             WebSocketRoute("/live", explorer.live),
         ],
-        middleware=[Middleware(Guard, token=token, hosts=hosts, any_address=any_address)],
+        middleware=[Middleware(Guard, token=token, hosts=hosts, any_address=any_address, ticket=ticket)],
         lifespan=explorer.lifespan,
     )
     made.state.explorer = explorer

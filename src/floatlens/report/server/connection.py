@@ -32,6 +32,7 @@ class Connection:
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
         self.jobs: dict[int, Job] = {}
         self.shown: set[int] = set()
+        self.lost = False
 
     async def talk(self) -> None:
         """Until the page goes, or has been silent for too long."""
@@ -51,6 +52,8 @@ class Connection:
                     self.say({"type": "error", "id": None, "message": "a message must be text"})
                 else:
                     self._hear(text)
+                if self.lost:
+                    return await self.socket.close(TOO_SLOW, "the page does not read what it asked for")
         except WebSocketDisconnect:
             return
         finally:
@@ -60,21 +63,22 @@ class Connection:
             self.shelf.drop([(id(self), shown) for shown in self.shown])
 
     def _hear(self, text: str) -> None:
-        number = None
+        about: dict[str, Any] = {"id": None}
         try:
             message = read(text, self.limits.message_bytes)
-            number = message.id
+            about = message.model_dump() if isinstance(message, Attention) else {"id": message.id}
             match message:
                 case Run():
                     self._run(message)
                 case Stop():
-                    if number in self.jobs:
-                        self.jobs[number].stop()
+                    if message.id in self.jobs:
+                        self.jobs[message.id].stop()
                 case Attention():
                     self._attention(message)
         except FloatLensError as error:
-            number = id_of(text) if number is None and len(text) <= self.limits.message_bytes else number
-            self.say({"type": "error", "id": number, "message": " ".join(str(error).split())})
+            if about["id"] is None and len(text) <= self.limits.message_bytes:
+                about = {"id": id_of(text)}
+            self.say({**about, "type": "error", "message": " ".join(str(error).split())})
 
     def _run(self, asked: Run) -> None:
         lens = self.lenses.get(asked.model)
@@ -125,17 +129,15 @@ class Connection:
                 job.stop()
 
     def _put(self, text: str) -> None:
-        if self.unsent.qsize() >= self.limits.unsent:
-            for job in self.jobs.values():
-                job.stop()
-        self.unsent.put_nowait(text)
+        if self.unsent.qsize() < self.limits.unsent:
+            return self.unsent.put_nowait(text)
+        self.lost = True
+        for job in self.jobs.values():
+            job.stop()
 
     async def _send_all(self) -> None:
         while True:
-            text = await self.unsent.get()
-            if self.unsent.qsize() > self.limits.unsent:
-                return await self.socket.close(TOO_SLOW, "the page does not read what it asked for")
             try:
-                await self.socket.send_text(text)
+                await self.socket.send_text(await self.unsent.get())
             except (WebSocketDisconnect, RuntimeError):  # it went away; `talk` hears of it as well
                 return

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -29,17 +29,27 @@ HEADERS = {
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
+WITHOUT_TOKEN = "the token is missing or wrong; use the address that floatlens explore printed"
+
+
 class Guard:
     """ASGI middleware: nothing behind it sees a request that may not be made.
 
     `hosts` are the names that a Host header may have. `any_address` allows every numeric address as well, for a server
-    that listens on all of them: a number cannot be rebound.
+    that listens on all of them: a number cannot be rebound. `ticket` opens the page once, in place of the token: a browser
+    is started with its address among its arguments, which every user of the machine may read.
     """
 
     def __init__(
-        self, app: ASGIApp, *, token: str, hosts: Collection[str] = LOOPBACK, any_address: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        hosts: Collection[str] = LOOPBACK,
+        any_address: bool = False,
+        ticket: str | None = None,
     ) -> None:
-        self.app, self.token, self.any_address = app, token.encode(), any_address
+        self.app, self.token, self.any_address, self.ticket = app, token, any_address, ticket
         self.hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,6 +61,9 @@ class Guard:
                 await receive()
                 return await send({"type": "websocket.close", "code": 1008, "reason": refusal})
             return await self.app(scope, receive, send)
+        if refusal is WITHOUT_TOKEN and self.redeems(scope):
+            response: Response = RedirectResponse(f"/?token={self.token}", 303, HEADERS)
+            return await response(scope, receive, send)
         if refusal:
             response = PlainTextResponse(
                 refusal + "\n", 403, {**HEADERS, "content-security-policy": NOTHING, "connection": "close"}
@@ -79,21 +92,36 @@ class Guard:
             return "the request does not say which page it comes from"
         if origins and origins[0].lower() not in (f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}"):
             return "the request comes from another page"
-        if not self.has_token(scope, headers):
-            return "the token is missing or wrong; use the address that floatlens explore printed"
-        return None
+        return None if self.has_token(scope, headers) else WITHOUT_TOKEN
 
     def known(self, host: str) -> bool:
         name = hostname(host)
         return name in self.hosts or (self.any_address and numeric(name))
 
     def has_token(self, scope: Scope, headers: Headers) -> bool:
-        try:
-            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
-        except ValueError:  # more fields than anything of ours has
+        given = [*asked(scope).get("token", ()), *headers.getlist(HEADER)]
+        return len(given) == 1 and same(given[0], self.token)
+
+    def redeems(self, scope: Scope) -> bool:
+        """Does it bring the ticket? Then nobody can again."""
+        given = asked(scope).get("ticket", ())
+        if self.ticket is None or scope["path"] != "/" or len(given) != 1 or not same(given[0], self.ticket):
             return False
-        given = [*query.get("token", ()), *headers.getlist(HEADER)]
-        return len(given) == 1 and secrets.compare_digest(given[0].encode("utf-8", "replace"), self.token)
+        self.ticket = None
+        return True
+
+
+def asked(scope: Scope) -> dict[str, list[str]]:
+    """The fields of an address; none if there are more than anything of ours has."""
+    try:
+        return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+    except ValueError:
+        return {}
+
+
+def same(given: str, wanted: str) -> bool:
+    """Equal? In a time that does not tell how much of it is."""
+    return secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 def hostname(host: str) -> str:
@@ -122,4 +150,4 @@ def numeric(name: str) -> bool:
         ipaddress.ip_address(name)
     except ValueError:
         return False
-    return True
+    return "%" not in name  # a zone may be any text

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
 from floatlens.lens import Lens
 from floatlens.report.explorer.page import embed
 from floatlens.report.server import limits
+
+EXAMPLES = (("one fact", "world:fresh", 16), ("two hops", "world:hops", 16), ("a life", "world:long", 48))
 
 
 def page(films: Sequence[dict[str, Any]], live: dict[str, Any], token: str) -> str:
@@ -85,6 +88,24 @@ def about_interventions() -> list[dict[str, Any]]:
     ]
 
 
+@cache
+def examples() -> list[dict[str, Any]]:
+    """Something to ask at once: the first test questions of the bundled world, which the bundled models can read."""
+    from floatlens.tasks.readers.registry import read
+
+    return [
+        {
+            "name": name,
+            "question": sample.question,
+            "passages": [{"title": p.title, "text": p.text, "gold": p.gold} for p in sample.passages],
+            "answers": list(sample.answers),
+            "max_new_tokens": tokens,
+        }
+        for name, data, tokens in EXAMPLES
+        for sample in read(data, split="test", limit=2, passages=5)
+    ]
+
+
 def live_data(
     host: str, secure: bool, token: str, lenses: Iterable[Lens], runs: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -95,6 +116,7 @@ def live_data(
         "token": token,
         "models": models,
         "interventions": about_interventions() if models else [],
+        "examples": examples() if models else [],
         "limits": limits.shown(),
         "runs": runs,
         "film": "/api/film",

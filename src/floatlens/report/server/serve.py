@@ -9,6 +9,7 @@ import sys
 import threading
 import webbrowser
 from typing import Any
+from urllib.parse import urlencode
 
 import uvicorn
 
@@ -45,11 +46,11 @@ def names(host: str, bound: socket.socket) -> dict[str, Any]:
     return {"hosts": {*LOOPBACK, host, bound.getsockname()[0], socket.gethostname()}, "any_address": everywhere}
 
 
-def address(host: str, bound: socket.socket, token: str) -> str:
+def address(host: str, bound: socket.socket, **fields: str) -> str:
     """What to open in a browser."""
     name, port = bound.getsockname()[:2]
     shown = socket.gethostname() if ipaddress.ip_address(name).is_unspecified else host
-    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={token}"
+    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?{urlencode(fields)}"
 
 
 def run(app: Any, bound: socket.socket, limits: Limits) -> None:
