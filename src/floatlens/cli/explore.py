@@ -10,6 +10,7 @@ import typer
 from floatlens.errors import FloatLensError
 
 HOST = "127.0.0.1"
+MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
 
 def command(
@@ -81,12 +82,12 @@ def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], l
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.cli.threads import settle
     from floatlens.lens import Lens
-    from floatlens.models.checkpoint import BUNDLED, find
+    from floatlens.models.checkpoint import find
     from floatlens.report.server.folders import runs_in
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
-    for name in what or BUNDLED:
+    for name in what or MODELS:
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found
         else:

@@ -53,8 +53,8 @@ def address(host: str, bound: socket.socket, **fields: str) -> str:
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?{urlencode(fields)}"
 
 
-def run(app: Any, bound: socket.socket, limits: Limits) -> None:
-    """Serve until Ctrl-C; open pages are told, runs end after their step."""
+def server(app: Any, limits: Limits) -> uvicorn.Server:
+    """The server of an application: quiet, and with an end to the size of messages."""
     config = uvicorn.Config(
         app,
         access_log=False,  # it would write the token
@@ -66,7 +66,12 @@ def run(app: Any, bound: socket.socket, limits: Limits) -> None:
         ws_max_size=4 * limits.message_bytes,
         ws_per_message_deflate=False,
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    return uvicorn.Server(config)
+
+
+def run(app: Any, bound: socket.socket, limits: Limits) -> None:
+    """Serve until Ctrl-C; open pages are told, runs end after their step."""
+    server(app, limits).run(sockets=[bound])
 
 
 def open_browser(url: str) -> None:
