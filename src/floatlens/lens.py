@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -18,6 +19,8 @@ from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.interventions import run as interventions
+from floatlens.interventions.intervention import Intervention
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
 from floatlens.models.family import Family
@@ -207,7 +210,20 @@ class Lens:
         )
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
-        return sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        changes = interventions.in_force(self)
+        return interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens) if changes else steps
+
+    def intervene(
+        self, *given: Intervention | str, reference: Sequence[Prompt | str | Sequence[int]] | None = None
+    ) -> AbstractContextManager[None]:
+        """Change attention while the block lasts: `with lens.intervene(MaskAnchors("top(1)")): lens.generate(...)`.
+
+        Interventions are objects or their texts; those of nested blocks add up. What the model does not have, and what
+        contradicts each other, is refused on entering, before any weight is read. `reference` are the prompts by which
+        ablate-heads ranks heads and takes their means.
+        """
+        return interventions.intervene(self, given, reference)
 
     def _batch(self, prompts: Sequence[Prompt]) -> Batch:
         return Batch.of(prompts, self.pad_id, Network(self.model).device)
@@ -338,9 +354,13 @@ class Lens:
             passing=set(show) - {*record, *matrices},
         )
         ids = sample_ids or [""] * len(batch.prompts)
+        specs = as_json([str(one) for one in interventions.in_force(self)])
 
         def made(recorder: Recorder) -> list[Trace]:
-            return [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
+            traces = [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
+            for trace in traces:
+                trace.data.attrs["interventions"] = specs
+            return traces
 
         return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.diffusion)
 

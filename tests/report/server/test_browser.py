@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,9 +57,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def until(visit: Visit, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The state, once something is true of it."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 30
     while not true(state := visit.state()):
-        assert time.monotonic() < end, state
+        assert time.monotonic() < end, json.dumps(state)
         visit.page.wait_for_timeout(30)
     return state
 
@@ -197,7 +198,7 @@ def test_the_attention_of_a_token_comes_on_demand(site: Site, open_page: Callabl
     visit = open_page(site.url)
     fill(visit)
     write(visit)
-    visit.set(step=3, layer=2, pin=20, direction="from")
+    visit.set(step=3, layer=2, pin={"panel": 0, "position": 20}, direction="from")
     state = until(visit, lambda state: state["shown"][0]["attention"] is not None)
     prompt = lens("tiny-mdm").prompt(QUESTION, PASSAGES, gold=1)
     trace = lens("tiny-mdm").trace(prompt, max_new_tokens=8, matrices=["attention_mean"], record=["received"])

@@ -230,7 +230,7 @@ def test_a_failing_model_does_not_take_the_server_down(to: TestClient, capsys: p
 def test_an_intervention_is_run_beside_the_original(to: TestClient) -> None:
     from floatlens.interventions import parse
 
-    spec = str(parse("mask-positions(positions=gold)"))
+    spec = str(parse("mask-positions(region=gold)"))
     with connected(to) as page:
         page.ask(1)
         page.ask(2, interventions=[spec])
