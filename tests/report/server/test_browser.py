@@ -154,8 +154,8 @@ def test_a_wrong_intervention_is_one_sentence_in_the_page(site: Site, open_page:
     visit.page.get_by_label("soft-cap", exact=True).check()
     visit.page.get_by_label("Settings of soft-cap").fill("soft-cap(<script>alert(1)</script>)")
     visit.page.get_by_role("button", name="Write").click()
-    state = until(visit, lambda state: not state["live"]["running"] and "soft-cap" in state["live"]["status"])
-    assert "\n" not in state["live"]["status"]
+    until(visit, lambda state: state["live"]["status"] == "cap '<script>alert(1)</script>' is not a number")
+    assert not visit.state()["live"]["running"]
     clean(visit, site)
 
 
