@@ -180,8 +180,20 @@ def _matrices(trace: Trace, layer_dim: str) -> Array | None:
     for name in ("attention_mean", "attention"):
         if name in trace.data and trace.data[name].dims[1] == layer_dim:
             found = trace.data[name]
-            return np.asarray((found.mean("head") if "head" in found.dims else found).values)
+            matrices_SLTT = np.asarray((found.mean("head") if "head" in found.dims else found).values)
+            return matrices_SLTT if trace.diffusion else _gathered(matrices_SLTT)
     return None
+
+
+def _gathered(rows_SLTT: Array) -> Array:
+    """The last step's matrix of a causal model, each row from the step that computed it; other steps stay NaN.
+
+    A row never changes once it is there, so one matrix serves all steps.
+    """
+    whole_LTT = np.zeros(rows_SLTT.shape[1:], rows_SLTT.dtype)
+    for step_LTT in rows_SLTT:
+        whole_LTT = np.where(np.isfinite(step_LTT), step_LTT, whole_LTT)
+    return np.concatenate([np.full_like(rows_SLTT[:-1], np.nan), whole_LTT[None]])
 
 
 def _kinds(trace: Trace) -> list[str]:

@@ -67,7 +67,7 @@ def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{html.escape(title)}</title>
-<style>html, body {{ margin: 0; height: 100% }}</style>
+<style>html, body {{ margin: 0 }} #explorer {{ display: grid; min-height: 100vh }}</style>
 </head>
 <body>
 {embed(films, "explorer")}

@@ -1,0 +1,423 @@
+/** The live panel: a question, passages, settings and interventions; the answer is drawn while it is written. */
+
+import { h, options, setText } from "./dom.ts";
+import { decode, type Direction, type Film, type RawFilm } from "./film.ts";
+import { Channel, type Passage, type Run, type Socket } from "./protocol.ts";
+
+export interface LiveModel {
+  name: string;
+  diffusion?: boolean;
+  block_length?: boolean;
+}
+
+export interface LiveIntervention {
+  name: string;
+  about?: string;
+  example?: string;
+  settings?: { name: string; default: string | null; needed: boolean }[];
+}
+
+export interface LiveOptions {
+  url: string;
+  token: string;
+  models: (LiveModel | string)[];
+  interventions: (LiveIntervention | string)[];
+  limits?: { max_new_tokens?: number; steps?: number; passages?: number; question?: number; passage?: number };
+  runs?: { run: number; name: string; samples: { sample: number; id: string; question?: string; model?: string }[] }[];
+  film?: string;
+}
+
+export interface LiveEvents {
+  films(films: Film[], names: string[]): void;
+  grown(film: Film, old: Film): void;
+  row(film: Film, key: string, values: Float32Array | string): void;
+}
+
+interface Form {
+  model: string;
+  question: string;
+  passages: Passage[];
+  tokens: string;
+  steps: string;
+  block: string;
+  seed: string;
+  on: Record<string, boolean>;
+  specs: Record<string, string>;
+}
+
+const START: Passage[] = [
+  { title: "", text: "The mill of Arden was built in 1807 by Tomas Vell.", gold: false },
+  { title: "", text: "Tomas Vell was born in Karsk.", gold: true },
+  { title: "", text: "The river of Karsk is called Onda.", gold: false },
+];
+/** Something to begin with where the defaults alone say nothing. */
+const EXAMPLES: Record<string, string> = {
+  "mask-anchors": "mask-anchors(rule=top(1))",
+  "mask-positions": "mask-positions(region=gold)",
+  "ablate-heads": "ablate-heads(heads=top(2))",
+  "scale-attention": "scale-attention(factor=0.5, region=gold)",
+  "soft-cap": "soft-cap(cap=5)",
+};
+
+export class LivePanel {
+  readonly element: HTMLElement;
+  private readonly channel: Channel;
+  private readonly models: LiveModel[];
+  private readonly interventions: LiveIntervention[];
+  private form: Form;
+  private ids: { original: number; changed: number | null } | null = null;
+  private readonly films = new Map<number, Film>();
+  private ran = false;
+  private message = "";
+  private history: { gold: string; model: string; original: string; changed: string | null; specs: string[] }[] = [];
+
+  private readonly model = h("select", { "aria-label": "Model" });
+  private readonly question = h("textarea", { rows: 2, "aria-label": "Question" });
+  private readonly list = h("ol", { class: "passages", "aria-label": "Passages" });
+  private readonly tokens = number("New tokens", 1);
+  private readonly steps = number("Steps", 1);
+  private readonly block = number("Block length", 1);
+  private readonly seed = number("Seed", 0);
+  private readonly switches = h("div", { class: "switches" });
+  private readonly run = h("button", { type: "button", class: "run" }, "Write");
+  private readonly stop = h("button", { type: "button" }, "Stop");
+  private readonly status = h("p", { class: "status", role: "status" });
+  private readonly past = h("table", { class: "past", "aria-label": "Answers so far" });
+  private readonly blockLabel: HTMLElement;
+  private readonly stepsLabel: HTMLElement;
+  private dragged = -1;
+
+  constructor(
+    private readonly given: LiveOptions,
+    private readonly on: LiveEvents,
+    connect?: () => Socket,
+  ) {
+    this.models = given.models.map((m) => (typeof m === "string" ? { name: m } : m));
+    this.interventions = given.interventions.map((i) => (typeof i === "string" ? { name: i } : i));
+    this.channel = new Channel(connect ?? (() => new WebSocket(address(given)) as unknown as Socket), {
+      status: (text, running) => this.say(text, running),
+      film: (id, film, old, done) => this.arrived(id, film, old, done),
+      row: (id, key, values) => {
+        const film = this.films.get(id);
+        if (film) this.on.row(film, key, values);
+      },
+    });
+    this.form = this.remembered();
+    const field = (name: string, control: HTMLElement) => h("label", {}, name, control);
+    this.stepsLabel = field("Steps", this.steps);
+    this.blockLabel = field("Block length", this.block);
+    const add = h("button", { type: "button", class: "quiet", onclick: () => this.change({ passages: [...this.form.passages, { title: "", text: "", gold: false }] }) }, "Add a passage");
+    const parts: (HTMLElement | null)[] = this.models.length
+      ? [
+          field("Model", this.model),
+          field("Question", this.question),
+          h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.list, add),
+          h("div", { class: "numbers" }, field("New tokens", this.tokens), this.stepsLabel, this.blockLabel, field("Seed", this.seed)),
+          this.interventions.length ? h("div", { class: "group" }, h("span", { class: "name" }, "Interventions"), this.switches) : null,
+          h("div", { class: "go" }, this.run, this.stop),
+          this.status,
+          this.past,
+        ]
+      : [this.status];
+    this.element = h("aside", { class: "live", "aria-label": "Ask" }, this.chooser(), ...parts.filter((p): p is HTMLElement => p !== null));
+    this.wire();
+    this.draw();
+    this.say("", false);
+  }
+
+  state(): Record<string, unknown> {
+    return { status: this.message, running: this.channel.running, form: this.form, history: this.history };
+  }
+
+  running(): boolean {
+    return this.channel.running;
+  }
+
+  destroy(): void {
+    this.channel.close();
+  }
+
+  private find(film: Film): number | undefined {
+    for (const [id, known] of this.films) if (known === film) return id;
+    return undefined;
+  }
+
+  canAsk(film: Film): boolean {
+    return this.find(film) !== undefined;
+  }
+
+  ask(film: Film, key: string, step: number, layer: number | null, position: number, direction: Direction): void {
+    const id = this.find(film);
+    if (id !== undefined) this.channel.attention(id, key, step, layer, position, direction);
+  }
+
+  // --- the form -----------------------------------------------------------------------------------------------------
+
+  private remembered(): Form {
+    const fresh: Form = {
+      model: this.models[0]?.name ?? "",
+      question: "Where was Tomas Vell born?",
+      passages: START.map((p) => ({ ...p })),
+      tokens: "16",
+      steps: "",
+      block: "",
+      seed: "0",
+      on: {},
+      specs: Object.fromEntries(this.interventions.map((i) => [i.name, beginning(i)])),
+    };
+    try {
+      const kept = JSON.parse(sessionStorage.getItem("floatlens-form") ?? "{}") as Partial<Form>;
+      const found = { ...fresh, ...kept, specs: { ...fresh.specs, ...kept.specs } };
+      return this.models.some((m) => m.name === found.model) ? found : { ...found, model: fresh.model };
+    } catch {
+      return fresh; // no storage here, or not ours
+    }
+  }
+
+  private change(partial: Partial<Form>, again = false): void {
+    this.form = { ...this.form, ...partial };
+    try {
+      sessionStorage.setItem("floatlens-form", JSON.stringify(this.form));
+    } catch {
+      // a page from disk may have no storage; the form then lasts as long as the page
+    }
+    this.draw();
+    if (again && this.ran) this.start();
+  }
+
+  private wire(): void {
+    this.model.addEventListener("change", () => this.change({ model: this.model.value }));
+    this.question.addEventListener("input", () => this.change({ question: this.question.value }));
+    this.tokens.addEventListener("change", () => this.change({ tokens: this.tokens.value }));
+    this.steps.addEventListener("change", () => this.change({ steps: this.steps.value }));
+    this.block.addEventListener("change", () => this.change({ block: this.block.value }));
+    this.seed.addEventListener("change", () => this.change({ seed: this.seed.value }));
+    this.run.addEventListener("click", () => this.start());
+    this.stop.addEventListener("click", () => this.channel.stop());
+    this.question.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        this.start();
+      }
+    });
+    const { limits } = this.given;
+    if (limits?.max_new_tokens) this.tokens.max = this.block.max = String(limits.max_new_tokens);
+    if (limits?.steps) this.steps.max = String(limits.steps);
+    if (limits?.question) this.question.maxLength = limits.question;
+  }
+
+  private move(from: number, to: number): void {
+    if (to < 0 || to >= this.form.passages.length || from === to) return;
+    const passages = [...this.form.passages];
+    const [moved] = passages.splice(from, 1);
+    passages.splice(to, 0, moved);
+    this.change({ passages }, true);
+    (this.list.children[to]?.querySelector(".grip") as HTMLElement | null)?.focus();
+  }
+
+  private draw(): void {
+    const { form } = this;
+    options(this.model, this.models.map((m) => [m.name, m.name]), form.model);
+    const model = this.models.find((m) => m.name === form.model);
+    this.stepsLabel.hidden = model?.diffusion === false;
+    this.blockLabel.hidden = model?.diffusion === false || model?.block_length === false;
+    const fill = (control: HTMLInputElement | HTMLTextAreaElement, value: string) => {
+      if (control.value !== value) control.value = value;
+    };
+    fill(this.question, form.question);
+    fill(this.tokens, form.tokens);
+    fill(this.steps, form.steps);
+    fill(this.block, form.block);
+    fill(this.seed, form.seed);
+    this.steps.placeholder = form.tokens;
+    this.block.placeholder = form.tokens;
+    this.drawPassages();
+    this.drawSwitches();
+    this.drawPast();
+  }
+
+  private drawPassages(): void {
+    const { passages } = this.form;
+    const key = passages.map((p) => p.gold).join() + passages.length;
+    const typed = this.list.children.length === passages.length && this.list.dataset.key === key;
+    if (typed && passages.every((p, i) => (this.list.children[i].querySelector("textarea") as HTMLTextAreaElement).value === p.text)) return;
+    this.list.dataset.key = key;
+    this.list.replaceChildren(...passages.map((passage, at) => this.passage(passage, at)));
+  }
+
+  private passage(passage: Passage, at: number): HTMLElement {
+    const edit = (partial: Partial<Passage>, again = false) =>
+      this.change({ passages: this.form.passages.map((p, i) => (i === at ? { ...p, ...partial } : p)) }, again);
+    const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.given.limits?.passage });
+    text.value = passage.text;
+    text.addEventListener("input", () => edit({ text: text.value }));
+    const grip = h("button", { type: "button", class: "grip", "aria-label": `Move passage ${at + 1}; Alt and arrows` }, "\u2807");
+    const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
+    const remove = h(
+      "button",
+      { type: "button", class: "quiet", "aria-label": `Remove passage ${at + 1}`, onclick: () => this.change({ passages: this.form.passages.filter((_, i) => i !== at) }) },
+      "\u00d7",
+    );
+    const item = h("li", { class: passage.gold ? "is-gold" : "", "data-passage": at }, grip, text, h("span", { class: "tools" }, gold, remove));
+    item.addEventListener("keydown", (event) => {
+      if (!event.altKey || (event.key !== "ArrowUp" && event.key !== "ArrowDown")) return;
+      event.preventDefault();
+      this.move(at, at + (event.key === "ArrowUp" ? -1 : 1));
+    });
+    // Only the grip starts a drag, so that text in the passage can still be selected with the mouse.
+    grip.draggable = true;
+    grip.addEventListener("dragstart", (event) => {
+      this.dragged = at;
+      event.dataTransfer?.setData("text/plain", String(at));
+      event.dataTransfer?.setDragImage(item, 8, 8);
+      item.classList.add("dragged");
+    });
+    grip.addEventListener("dragend", () => {
+      this.dragged = -1;
+      for (const child of this.list.children) child.classList.remove("dragged", "target");
+    });
+    item.addEventListener("dragover", (event) => {
+      if (this.dragged < 0) return;
+      event.preventDefault();
+      for (const child of this.list.children) child.classList.toggle("target", child === item && at !== this.dragged);
+    });
+    item.addEventListener("drop", (event) => {
+      event.preventDefault();
+      if (this.dragged >= 0) this.move(this.dragged, at);
+    });
+    return item;
+  }
+
+  private drawSwitches(): void {
+    if (!this.switches.children.length)
+      for (const known of this.interventions) {
+        const box = h("input", { type: "checkbox", "data-intervention": known.name });
+        const spec = h("input", { type: "text", class: "spec", spellcheck: "false", "aria-label": `Settings of ${known.name}` });
+        box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }, true));
+        spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }, this.form.on[known.name]));
+        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec));
+      }
+    this.interventions.forEach((known, i) => {
+      const [box, spec] = this.switches.children[i].querySelectorAll("input");
+      box.checked = this.form.on[known.name] ?? false;
+      spec.hidden = !box.checked;
+      if (spec.value !== this.form.specs[known.name]) spec.value = this.form.specs[known.name] ?? known.name;
+    });
+  }
+
+  private drawPast(): void {
+    this.past.hidden = !this.history.length;
+    const row = (entry: LivePanel["history"][number]) =>
+      h(
+        "tr",
+        { title: entry.specs.join(" + ") },
+        h("td", {}, entry.model),
+        h("td", {}, entry.gold),
+        h("td", {}, entry.original || "\u2013"),
+        h("td", { class: entry.changed === null ? "" : entry.changed === entry.original ? "same" : "differs" }, entry.changed === null ? "" : entry.changed || "\u2013"),
+      );
+    const head = h("tr", {}, ...["model", "gold at", "answer", "changed"].map((name) => h("th", { scope: "col" }, name)));
+    this.past.replaceChildren(h("thead", {}, head), h("tbody", {}, ...this.history.slice(-8).reverse().map(row)));
+  }
+
+  private say(text: string, running: boolean): void {
+    this.message = text;
+    setText(this.status, text);
+    this.stop.hidden = !running;
+    this.run.disabled = false;
+  }
+
+  // --- running ------------------------------------------------------------------------------------------------------
+
+  private start(): void {
+    const { form } = this;
+    if (this.channel.running) this.channel.stop();
+    const whole = (text: string): number | null => (text.trim() === "" ? null : Math.round(Number(text)));
+    const diffusion = this.models.find((m) => m.name === form.model)?.diffusion !== false;
+    const blocks = this.models.find((m) => m.name === form.model)?.block_length !== false;
+    const settings: Omit<Run, "type" | "id" | "interventions"> = {
+      model: form.model,
+      question: form.question,
+      passages: form.passages.map((p) => ({ ...p })),
+      max_new_tokens: whole(form.tokens) ?? 16,
+      steps: diffusion ? whole(form.steps) : null,
+      block_length: diffusion && blocks ? whole(form.block) : null,
+      seed: whole(form.seed) ?? 0,
+    };
+    const specs = this.interventions.filter((i) => form.on[i.name]).map((i) => form.specs[i.name]);
+    this.films.clear();
+    this.ran = true;
+    const original = this.channel.run({ ...settings, interventions: [] });
+    const changed = specs.length ? this.channel.run({ ...settings, interventions: specs }) : null;
+    this.ids = { original, changed };
+    const places = form.passages.flatMap((p, i) => (p.gold ? [i + 1] : []));
+    this.history.push({ model: form.model, gold: places.join(", ") || "\u2013", original: "\u2026", changed: changed === null ? null : "\u2026", specs });
+    this.drawPast();
+  }
+
+  private arrived(id: number, film: Film, old: Film | null, done: boolean): void {
+    if (!this.ids || (id !== this.ids.original && id !== this.ids.changed)) return;
+    this.films.set(id, film);
+    if (old === null) {
+      const shown = [this.ids.original, this.ids.changed].flatMap((n) => (n === null ? [] : (this.films.get(n) ?? [])));
+      this.on.films(shown, shown.map((f) => f.raw.model + (f.raw.interventions.length ? ", changed" : "")));
+    } else this.on.grown(film, old);
+    if (done) {
+      const entry = this.history[this.history.length - 1];
+      if (id === this.ids.original) entry.original = film.raw.output;
+      else entry.changed = film.raw.output;
+      this.drawPast();
+    }
+  }
+
+  // --- films of run folders -----------------------------------------------------------------------------------------
+
+  private chooser(): HTMLElement | null {
+    const runs = this.given.runs ?? [];
+    const where = this.given.film;
+    const ids = [...new Set(runs.flatMap((run) => run.samples.map((s) => s.id)))];
+    if (!where || !ids.length) return null;
+    const questions = new Map(runs.flatMap((run) => run.samples.map((s): [string, string] => [s.id, s.question || s.id])));
+    const select = h("select", { "aria-label": "Recorded question" });
+    options(select, ids.map((id) => [id, questions.get(id)!]), ids[0]);
+    select.addEventListener("change", () => void this.open(where, runs, select.value));
+    return h("label", {}, "Recorded", select);
+  }
+
+  /** The films of one question, of every run that has it. */
+  private async open(where: string, runs: NonNullable<LiveOptions["runs"]>, id: string): Promise<void> {
+    this.say("Reading.", false);
+    try {
+      const films: Film[] = [];
+      for (const run of runs)
+        for (const sample of run.samples.filter((s) => s.id === id)) {
+          const answer = await fetch(`${where}?run=${run.run}&sample=${sample.sample}&token=${encodeURIComponent(this.given.token)}`);
+          const found = (await answer.json()) as RawFilm & { error?: string };
+          if (!answer.ok) throw new Error(found.error ?? answer.statusText);
+          films.push(decode(found));
+        }
+      this.on.films(films, films.map((f) => f.raw.model));
+      this.say("", false);
+    } catch (error) {
+      this.say(error instanceof Error ? error.message : String(error), false);
+    }
+  }
+}
+
+function address(live: LiveOptions): string {
+  const url = new URL(live.url, location.href);
+  url.protocol = url.protocol.replace("http", "ws");
+  url.searchParams.set("token", live.token);
+  return url.href;
+}
+
+function beginning(known: LiveIntervention): string {
+  if (known.example) return known.example;
+  if (EXAMPLES[known.name]) return EXAMPLES[known.name];
+  const settings = (known.settings ?? []).filter((s) => s.needed || s.default !== null).map((s) => `${s.name}=${s.default ?? ""}`);
+  return settings.length ? `${known.name}(${settings.join(", ")})` : known.name;
+}
+
+function number(name: string, least: number): HTMLInputElement {
+  return h("input", { type: "number", min: least, step: 1, "aria-label": name, inputmode: "numeric" });
+}
