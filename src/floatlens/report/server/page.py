@@ -25,7 +25,7 @@ def page(films: Sequence[dict[str, Any]], live: dict[str, Any], token: str) -> s
 <meta name="color-scheme" content="light dark">
 <title>FloatLens</title>
 <link rel="icon" href="data:,">
-<style>html, body {{ margin: 0; height: 100% }}</style>
+<style>body {{ margin: 0 }} #explorer {{ display: grid; grid-template-columns: minmax(0, 1fr); min-height: 100vh }}</style>
 </head>
 <body>
 {embed(films, "explorer", script=False, live=live)}
