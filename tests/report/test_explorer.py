@@ -15,7 +15,7 @@ from floatlens.report.explorer import page
 from floatlens.report.explorer.film import film
 from floatlens.report.explorer.page import asset
 from floatlens.report.explorer.widget import Still
-from tests.browser import Visit, browser, open_page  # noqa: F401
+from tests.browser import Visit
 from tests.report.traces import planted, tiny
 
 Open = Callable[..., Visit]
@@ -275,9 +275,8 @@ def test_everything_has_a_name_and_the_keyboard_reaches_it(open_page: Open, writ
     ):
         visit.page.keyboard.press(key)
         assert visit.state()[name] == value, key
-    visit.page.wait_for_function(
-        "() => /tiny-mdm, step \\d+: .* anchors/.test(document.querySelector('#explorer').shadowRoot.querySelector('.spoken').textContent)"
-    )
+    spoken = "document.querySelector('#explorer').shadowRoot.querySelector('.spoken').textContent"
+    visit.page.wait_for_function(f"() => /tiny-mdm, step \\d+: .* anchors/.test({spoken})")
 
 
 def test_what_was_left_out_is_said_on_the_page(open_page: Open, written: Any) -> None:
@@ -297,8 +296,8 @@ def test_a_notebook_without_widgets_shows_the_page_in_a_frame(open_page: Open, t
 
 MODEL = """async ([source, films]) => {
   const values = { films, state: { step: 2 } }, saved = [], heard = {};
-  window.model = { get: n => values[n], set: (n, v) => { values[n] = v }, save_changes: () => saved.push({ ...values.state }),
-    on: (n, f) => { heard[n] = f }, off: n => { delete heard[n] }, values, saved, heard };
+  window.model = { get: n => values[n], set: (n, v) => { values[n] = v },
+    save_changes: () => saved.push({ ...values.state }), on: (n, f) => { heard[n] = f }, off: n => { delete heard[n] }, values, saved, heard };
   const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   const el = document.body.appendChild(document.createElement("div"));
   window.cleanup = widget.render({ model, el });
