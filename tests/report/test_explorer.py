@@ -224,7 +224,9 @@ def test_hostile_tokens_stay_text(open_page: Open, written: Any) -> None:
 
 def test_dark_and_light(open_page: Open, written: Any) -> None:
     address = written(planted(steps=2, layers=2, heads=2, positions=30))
-    paper = "() => getComputedStyle(document.querySelector('#explorer').shadowRoot.querySelector('.root')).backgroundColor"
+    paper = (
+        "() => getComputedStyle(document.querySelector('#explorer').shadowRoot.querySelector('.root')).backgroundColor"
+    )
     dark, light = open_page(address, dark=True), open_page(address, dark=False)
     assert (dark.state()["theme"], light.state()["theme"]) == ("dark", "light")
     assert dark.page.evaluate(paper) != light.page.evaluate(paper)
@@ -297,7 +299,8 @@ def test_a_notebook_without_widgets_shows_the_page_in_a_frame(open_page: Open, t
 MODEL = """async ([source, films]) => {
   const values = { films, state: { step: 2 } }, saved = [], heard = {};
   window.model = { get: n => values[n], set: (n, v) => { values[n] = v },
-    save_changes: () => saved.push({ ...values.state }), on: (n, f) => { heard[n] = f }, off: n => { delete heard[n] }, values, saved, heard };
+    save_changes: () => saved.push({ ...values.state }), on: (n, f) => { heard[n] = f },
+    off: n => { delete heard[n] }, values, saved, heard };
   const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   const el = document.body.appendChild(document.createElement("div"));
   window.cleanup = widget.render({ model, el });
