@@ -1,7 +1,7 @@
 """A real browser for the tests: Chromium from the distribution, driven by Playwright.
 
-`from tests.browser import browser, open_page` gives a test module the fixtures. `make chromium` installs what they need
-where that is possible; elsewhere the tests that need it are skipped, with the reason.
+The fixtures `browser` and `open_page` are there for every test. `make chromium` installs what they need where that is
+possible; elsewhere the tests that need them are skipped, with the reason.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ export class Explorer implements Handle {
   // --- what is shown ------------------------------------------------------------------------------------------------
 
   state(): Record<string, unknown> {
-    if (this.frame) this.render();
+    if (this.stale) this.render();
     return {
       ...this.state_,
       theme: this.dark() ? "dark" : "light",
@@ -273,7 +273,9 @@ export class Explorer implements Handle {
 
   // --- drawing ------------------------------------------------------------------------------------------------------
 
+  private stale = true;
   private invalidate(): void {
+    this.stale = true;
     if (!this.frame) this.frame = requestAnimationFrame((now) => this.tick(now));
   }
 
@@ -284,17 +286,17 @@ export class Explorer implements Handle {
       else if (now >= this.due) {
         this.due += 1000 / this.state_.speed;
         const end = (this.visible()[0]?.S ?? 1) - 1;
+        this.stale = true;
         if (this.state_.step >= end) this.state_ = { ...this.state_, playing: this.live?.running() ?? false };
         else this.state_ = { ...this.state_, step: this.state_.step + 1 };
       }
     } else this.due = 0;
-    this.render();
-    if (this.state_.playing) this.invalidate();
+    if (this.stale) this.render();
+    if (this.state_.playing && !this.frame) this.frame = requestAnimationFrame((next) => this.tick(next));
   }
 
   private render(): void {
-    cancelAnimationFrame(this.frame);
-    this.frame = 0;
+    this.stale = false;
     const dark = this.dark();
     const palette = paletteFor(dark);
     const theme = dark ? "dark" : "light";
@@ -437,7 +439,7 @@ export class Explorer implements Handle {
     let note = pinned && !can ? "whole attention matrices were not recorded (matrices=[\"attention_mean\"])" : "";
     const target = state.pin && views[state.pin.panel];
     if (target && state.direction && can && !target.row) note = this.liveNote(target) ?? "\u2026";
-    if (target?.row && target.film.attentionSteps.length && !target.film.attentionSteps.includes(target.step)) {
+    if (target?.row && target.film.raw.diffusion && target.film.attentionSteps.length && !target.film.attentionSteps.includes(target.step)) {
       const kept = target.film.attentionSteps.reduce((a, b) => (Math.abs(b - target.step) < Math.abs(a - target.step) ? b : a));
       note = `matrix of step ${target.film.raw.steps[kept]}, the nearest that was kept`;
     }

@@ -164,7 +164,8 @@ export class LivePanel {
   }
 
   canAsk(film: Film): boolean {
-    return this.find(film) !== undefined;
+    const id = this.find(film);
+    return id !== undefined && !this.channel.writing(id);
   }
 
   ask(film: Film, key: string, step: number, layer: number | null, position: number, direction: Direction): void {

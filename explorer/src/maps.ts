@@ -150,7 +150,8 @@ export abstract class MapView {
     context.font = `10px ${SANS}`;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const every = Math.max(1, Math.ceil((rows * 13) / this.height));
+    const least = (rows * 13) / this.height;
+    const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n >= least) ?? 1000;
     for (let row = 0; row < rows; row += every) {
       const y = Math.min(this.height - 5, Math.max(6, ((row + 0.5) / rows) * this.height));
       context.fillText(this.rowLabel(view, row), LEFT - 7, y);
