@@ -16,6 +16,7 @@ from floatlens.report.server.app import application
 from floatlens.report.server.limits import Limits
 from floatlens.report.server.serve import address, bind, names, server
 from floatlens.runs.folder import RunFolder
+from floatlens.tasks.sample import Passage
 from floatlens.trace import Trace
 from tests.browser import Visit
 from tests.report.server.talking import QUESTION, gated, lens
@@ -102,7 +103,7 @@ def test_a_question_is_answered(site: Site, open_page: Callable[..., Visit], mod
     sockets: list[str] = []
     visit.page.on("websocket", lambda socket: sockets.append(socket.url))
     fill(visit)
-    visit.page.get_by_label("Model").select_option(model)
+    visit.page.get_by_label("Model", exact=True).select_option(model)
     state = write(visit)
     [shown] = state["shown"]
     assert shown["model"] == model and shown["written"] == answer(model)
@@ -148,14 +149,45 @@ def test_an_intervention_is_shown_beside_the_original(site: Site, open_page: Cal
     clean(visit, site)
 
 
+def test_another_model_is_asked_beside_the_first(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    visit.page.get_by_label("Model beside it").select_option("tiny-arm")
+    state = write(visit)  # the example that the page starts with
+    example = state["live"]["form"]
+    for shown, model in zip(state["shown"], MODELS, strict=True):
+        places = [place for place, passage in enumerate(example["passages"]) if passage["gold"]]
+        passages = [Passage(passage["text"], passage["title"]) for passage in example["passages"]]
+        prompt = lens(model).prompt(example["question"], passages, gold=places)
+        wrote = lens(model).generate(prompt, max_new_tokens=int(example["tokens"])).text
+        assert (shown["model"], shown["written"]) == (model, wrote)
+    assert [entry["model"] for entry in state["live"]["history"]] == list(MODELS)
+    assert state["step"] == 15  # at the end of the first film
+    clean(visit, site)
+
+
+def test_moving_the_gold_passage_asks_again(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit)
+    write(visit)
+    visit.page.get_by_label("Move passage 2; Alt and arrows").press("Alt+ArrowUp")
+    state = until(visit, lambda s: len(s["live"]["history"]) == 2 and s["live"]["status"] == "Done.")
+    assert [entry["gold"] for entry in state["live"]["history"]] == ["2", "1"]
+    moved = lens("tiny-mdm").prompt(QUESTION, [PASSAGES[1], PASSAGES[0], PASSAGES[2]], gold=0)
+    assert state["shown"][0]["written"] == lens("tiny-mdm").generate(moved, max_new_tokens=8).text
+    visit.page.get_by_label("Move passage 1; Alt and arrows").drag_to(visit.page.locator("[data-passage='2']"))
+    state = until(visit, lambda s: len(s["live"]["history"]) == 3 and s["live"]["status"] == "Done.")
+    assert state["live"]["history"][-1]["gold"] == "3"
+    clean(visit, site)
+
+
 def test_a_wrong_intervention_is_one_sentence_in_the_page(site: Site, open_page: Callable[..., Visit]) -> None:
     visit = open_page(site.url)
     fill(visit)
     visit.page.get_by_label("soft-cap", exact=True).check()
     visit.page.get_by_label("Settings of soft-cap").fill("soft-cap(<script>alert(1)</script>)")
     visit.page.get_by_role("button", name="Write").click()
-    until(visit, lambda state: state["live"]["status"] == "cap '<script>alert(1)</script>' is not a number")
-    assert not visit.state()["live"]["running"]
+    state = until(visit, lambda state: state["live"]["status"] == "cap '<script>alert(1)</script>' is not a number")
+    assert not state["live"]["running"] and state["live"]["history"][-1]["changed"] == ""  # it waits for nothing
     clean(visit, site)
 
 
