@@ -45,10 +45,13 @@ interface Form {
   specs: Record<string, string>;
 }
 
+/** Of the bundled world, so that the bundled models know what they are asked. */
+const QUESTION = "On which day was the ship Golden Otter launched?";
 const START: Passage[] = [
-  { title: "", text: "The mill of Arden was built in 1807 by Tomas Vell.", gold: false },
-  { title: "", text: "Tomas Vell was born in Karsk.", gold: true },
-  { title: "", text: "The river of Karsk is called Onda.", gold: false },
+  { title: "", text: "The ship Crimson Heron, launched on 8 January 1888, did well.", gold: false },
+  { title: "", text: "The Golden Otter was launched on 10 February 1847.", gold: true },
+  { title: "", text: "The Lone Crow:\n- launched on 6 June 1816", gold: false },
+  { title: "", text: "The Calm Dolphin:\n- launched on 6 March 1842", gold: false },
 ];
 /** Something to begin with where the defaults alone say nothing. */
 const EXAMPLES: Record<string, string> = {
@@ -157,7 +160,7 @@ export class LivePanel {
   private remembered(): Form {
     const fresh: Form = {
       model: this.models[0]?.name ?? "",
-      question: "Where was Tomas Vell born?",
+      question: QUESTION,
       passages: START.map((p) => ({ ...p })),
       tokens: "16",
       steps: "",
@@ -252,7 +255,7 @@ export class LivePanel {
     const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.given.limits?.passage });
     text.value = passage.text;
     text.addEventListener("input", () => edit({ text: text.value }));
-    const grip = h("button", { type: "button", class: "grip", "aria-label": `Move passage ${at + 1}; Alt and arrows` }, "\u2807");
+    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and arrows` }, "\u2807");
     const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
     const remove = h(
       "button",
@@ -296,12 +299,13 @@ export class LivePanel {
         const spec = h("input", { type: "text", class: "spec", spellcheck: "false", "aria-label": `Settings of ${known.name}` });
         box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }, true));
         spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }, this.form.on[known.name]));
-        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec));
+        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec, h("p", { class: "what" }, known.about ?? "")));
       }
     this.interventions.forEach((known, i) => {
       const [box, spec] = this.switches.children[i].querySelectorAll("input");
       box.checked = this.form.on[known.name] ?? false;
       spec.hidden = !box.checked;
+      (this.switches.children[i].querySelector(".what") as HTMLElement).hidden = !box.checked;
       if (spec.value !== this.form.specs[known.name]) spec.value = this.form.specs[known.name] ?? known.name;
     });
   }
@@ -348,6 +352,10 @@ export class LivePanel {
     const specs = this.interventions.filter((i) => form.on[i.name]).map((i) => form.specs[i.name]);
     this.films.clear();
     this.ran = true;
+    for (const entry of this.history) {
+      if (entry.original === "\u2026") entry.original = "stopped";
+      if (entry.changed === "\u2026") entry.changed = "stopped";
+    }
     const original = this.channel.run({ ...settings, interventions: [] });
     const changed = specs.length ? this.channel.run({ ...settings, interventions: specs }) : null;
     this.ids = { original, changed };
