@@ -55,6 +55,7 @@ export class Explorer implements Handle {
   private readonly legend = h("div", { class: "legend" });
   private readonly spoken = h("p", { class: "spoken", "aria-live": "polite" });
   private readonly keys: HTMLDialogElement;
+  private readonly bar = h("div", { class: "bar" });
   private readonly panelsBox = h("div", { class: "panels" });
   private readonly empty = h("p", { class: "empty" });
   private readonly live: LivePanel | null;
@@ -196,19 +197,18 @@ export class Explorer implements Handle {
       this.colours.append(
         h("button", { type: "button", role: "radio", "data-colour": colour, onclick: () => this.set({ colour: colour as Colour }) }, colour),
       );
+    this.bar.append(
+      h("div", { class: "transport" }, this.play, this.scrub, this.stepText, this.speed),
+      h("label", { class: "layer" }, "Layer", this.layer, this.layerText),
+      labelled("Head", this.head),
+      labelled("Anchors", this.rule),
+      this.colours,
+    );
     const main = h(
       "div",
       { class: "main" },
       h("div", { class: "title" }, this.question, h("div", { class: "tools" }, this.leftLabel, this.rightLabel, theme, help)),
-      h(
-        "div",
-        { class: "bar" },
-        h("div", { class: "transport" }, this.play, this.scrub, this.stepText, this.speed),
-        h("label", { class: "layer" }, "Layer", this.layer, this.layerText),
-        labelled("Head", this.head),
-        labelled("Anchors", this.rule),
-        this.colours,
-      ),
+      this.bar,
       h("div", { class: "inspect" }, this.token, this.facts, h("span", { class: "ask" }, this.from, this.to, this.release, this.rowNote)),
       this.panelsBox,
       this.empty,
@@ -308,6 +308,7 @@ export class Explorer implements Handle {
     if (wanted.length !== this.panelsBox.children.length || wanted.some((e, i) => this.panelsBox.children[i] !== e)) this.panelsBox.replaceChildren(...wanted);
     setText(this.empty, films.length ? "" : this.live ? "Ask something: the film of the answer is drawn while it is written." : "There is no film to show.");
     this.empty.hidden = films.length > 0;
+    this.bar.hidden = this.legend.hidden = films.length === 0;
     this.drawControls(films);
     const views = films.map((_, i) => this.view(films, i, palette));
     const highest = Math.max(...views.map((view) => view.rowPeak));
@@ -360,7 +361,7 @@ export class Explorer implements Handle {
     const names = this.names.map((name, i): [string, string] => [String(i), unique(this.names, name, i)]);
     options(this.left, names, String(state.films[0] ?? ""));
     options(this.right, [["", "nothing"], ...names], String(state.films[1] ?? ""));
-    options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} steps/s`]), String(state.speed));
+    options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} / s`]), String(state.speed));
     for (const button of this.colours.children) button.setAttribute("aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
     if (!film) return;
     this.scrub.max = String(film.S - 1);

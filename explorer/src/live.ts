@@ -54,10 +54,13 @@ interface Form {
   specs: Record<string, string>;
 }
 
+/** Of the bundled world, so that the bundled models know what they are asked. */
+const QUESTION = "On which day was the ship Golden Otter launched?";
 const START: Passage[] = [
-  { title: "", text: "The mill of Arden was built in 1807 by Tomas Vell.", gold: false },
-  { title: "", text: "Tomas Vell was born in Karsk.", gold: true },
-  { title: "", text: "The river of Karsk is called Onda.", gold: false },
+  { title: "", text: "The ship Crimson Heron, launched on 8 January 1888, did well.", gold: false },
+  { title: "", text: "The Golden Otter was launched on 10 February 1847.", gold: true },
+  { title: "", text: "The Lone Crow:\n- launched on 6 June 1816", gold: false },
+  { title: "", text: "The Calm Dolphin:\n- launched on 6 March 1842", gold: false },
 ];
 /** Something to begin with where the defaults alone say nothing. */
 const EXAMPLES: Record<string, string> = {
@@ -180,7 +183,7 @@ export class LivePanel {
     const fresh: Form = {
       model: this.models[0]?.name ?? "",
       beside: "",
-      question: first?.question ?? "Where was Tomas Vell born?",
+      question: first?.question ?? QUESTION,
       passages: (first?.passages ?? START).map((p) => ({ ...p })),
       tokens: String(first?.max_new_tokens ?? 16),
       steps: "",
@@ -287,7 +290,7 @@ export class LivePanel {
     const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.given.limits?.passage });
     text.value = passage.text;
     text.addEventListener("input", () => edit({ text: text.value }));
-    const grip = h("button", { type: "button", class: "grip", "aria-label": `Move passage ${at + 1}; Alt and arrows` }, "\u2807");
+    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and arrows` }, "\u2807");
     const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
     const remove = h(
       "button",
@@ -331,12 +334,13 @@ export class LivePanel {
         const spec = h("input", { type: "text", class: "spec", spellcheck: "false", "aria-label": `Settings of ${known.name}` });
         box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }, true));
         spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }, this.form.on[known.name]));
-        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec));
+        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec, h("p", { class: "what" }, known.about ?? "")));
       }
     this.interventions.forEach((known, i) => {
       const [box, spec] = this.switches.children[i].querySelectorAll("input");
       box.checked = this.form.on[known.name] ?? false;
       spec.hidden = !box.checked;
+      (this.switches.children[i].querySelector(".what") as HTMLElement).hidden = !box.checked;
       if (spec.value !== this.form.specs[known.name]) spec.value = this.form.specs[known.name] ?? known.name;
     });
   }
@@ -362,9 +366,10 @@ export class LivePanel {
     this.stop.hidden = !running;
     this.run.disabled = false;
     if (running) return;
+    const instead = text === "Stopped." ? "stopped" : "";
     for (const entry of this.history) {
-      if (entry.original === WAITING) entry.original = "";
-      if (entry.changed === WAITING) entry.changed = "";
+      if (entry.original === WAITING) entry.original = instead;
+      if (entry.changed === WAITING) entry.changed = instead;
     }
     this.drawPast();
   }

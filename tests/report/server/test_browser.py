@@ -169,12 +169,12 @@ def test_moving_the_gold_passage_asks_again(site: Site, open_page: Callable[...,
     visit = open_page(site.url)
     fill(visit)
     write(visit)
-    visit.page.get_by_label("Move passage 2; Alt and arrows").press("Alt+ArrowUp")
+    visit.page.get_by_label("Passage 2: move").press("Alt+ArrowUp")
     state = until(visit, lambda s: len(s["live"]["history"]) == 2 and s["live"]["status"] == "Done.")
     assert [entry["gold"] for entry in state["live"]["history"]] == ["2", "1"]
     moved = lens("tiny-mdm").prompt(QUESTION, [PASSAGES[1], PASSAGES[0], PASSAGES[2]], gold=0)
     assert state["shown"][0]["written"] == lens("tiny-mdm").generate(moved, max_new_tokens=8).text
-    visit.page.get_by_label("Move passage 1; Alt and arrows").drag_to(visit.page.locator("[data-passage='2']"))
+    visit.page.get_by_label("Passage 1: move").drag_to(visit.page.locator("[data-passage='2']"))
     state = until(visit, lambda s: len(s["live"]["history"]) == 3 and s["live"]["status"] == "Done.")
     assert state["live"]["history"][-1]["gold"] == "3"
     clean(visit, site)
