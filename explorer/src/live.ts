@@ -94,7 +94,7 @@ export class LivePanel {
   private history: Entry[] = [];
 
   private readonly model = h("select", { "aria-label": "Model" });
-  private readonly beside = h("select", { "aria-label": "Model beside it" });
+  private readonly beside = h("select", { "aria-label": "Ask as well" });
   private readonly example = h("select", { "aria-label": "Example" });
   private readonly question = h("textarea", { rows: 2, "aria-label": "Question" });
   private readonly list = h("ol", { class: "passages", "aria-label": "Passages" });
@@ -133,7 +133,7 @@ export class LivePanel {
     const add = h("button", { type: "button", class: "quiet", onclick: () => this.change({ passages: [...this.form.passages, { title: "", text: "", gold: false }] }) }, "Add a passage");
     const parts: (HTMLElement | null)[] = this.models.length
       ? [
-          h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Beside it", this.beside) : null),
+          h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Ask as well", this.beside) : null),
           given.examples?.length ? field("Example", this.example) : null,
           field("Question", this.question),
           h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.list, add),

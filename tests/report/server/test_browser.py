@@ -151,7 +151,7 @@ def test_an_intervention_is_shown_beside_the_original(site: Site, open_page: Cal
 
 def test_another_model_is_asked_beside_the_first(site: Site, open_page: Callable[..., Visit]) -> None:
     visit = open_page(site.url)
-    visit.page.get_by_label("Model beside it").select_option("tiny-arm")
+    visit.page.get_by_label("Ask as well").select_option("tiny-arm")
     state = write(visit)  # the example that the page starts with
     example = state["live"]["form"]
     for shown, model in zip(state["shown"], MODELS, strict=True):
