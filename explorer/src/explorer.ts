@@ -470,6 +470,8 @@ export class Explorer implements Handle {
         const shown = films.map((_, i) => i).slice(0, 2);
         this.rows.clear();
         this.set({ films: shown, step: 0, pin: null, hover: null, direction: null, playing: false });
+        // On a narrow screen the film is below the form that asked for it.
+        if (this.question.getBoundingClientRect().top > window.innerHeight) this.question.scrollIntoView({ block: "start" });
       },
       grown: (film: Film, old: Film) => {
         const at = this.films.indexOf(old);
