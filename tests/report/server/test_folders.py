@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,12 +90,31 @@ def test_a_sample_keeps_its_number_while_the_run_grows(run: RunFolder) -> None:
     assert after["samples"][:2] == before["samples"] and after["samples"][2]["id"] == "0"
 
 
-def test_a_broken_sample_is_one_sentence(run: RunFolder) -> None:
+def shorten_chunks(sample: Path) -> None:
+    for chunk in (sample / "received" / "c").rglob("*"):
+        if chunk.is_file():
+            chunk.write_bytes(chunk.read_bytes()[:20])
+
+
+def garble_attributes(sample: Path) -> None:
+    about = json.loads((sample / "zarr.json").read_text())
+    about["attributes"] |= {"vocabulary": "[]", "regions": '{"a": 1}', "question": ["<script>"], "prompt_length": "x"}
+    (sample / "zarr.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    "break_it", [lambda sample: shutil.rmtree(sample / "tokens"), shorten_chunks, garble_attributes, shutil.rmtree]
+)
+def test_a_broken_sample_is_one_sentence_and_the_page_still_opens(run: RunFolder, break_it: Callable) -> None:
     to = served(run.path)
-    shutil.rmtree(run.trace_path("b") / "tokens")
-    shutil.rmtree(run.trace_path("../../a") / "tokens")
-    code, answer = get(to, "/api/film?run=0&sample=0")
-    assert code == 404 and "tokens" in answer["error"]  # type: ignore[call-overload]
+    _, [listed] = get(to, "/api/runs")
+    for name in ("b", "../../a"):
+        break_it(run.trace_path(name))
+    for sample in listed["samples"]:
+        code, answer = get(to, f"/api/film?run=0&sample={sample['sample']}")
+        assert code == 404 and isinstance(answer, dict) and "\n" not in answer["error"]
+    assert get(to, "/api/runs")[0] == 200
+    assert to.get(f"/?token={TOKEN}").status_code == 200
 
 
 def test_the_page_starts_with_the_same_question_of_every_run(run: RunFolder, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,10 @@ class Explorer:
         host, secure = request.headers["host"], request.url.scheme == "https"
         runs = await run_in_threadpool(self.folders.contents)
         live = await run_in_threadpool(live_data, host, secure, self.token, self.lenses.values(), runs)
-        films = [await self._film(*place) for place in first(runs)]
+        films = []
+        for place in first(runs):
+            with suppress(FloatLensError):  # the list says that it is there; choosing it says what is wrong with it
+                films.append(await self._film(*place))
         text = await run_in_threadpool(page, films, live, self.token)
         return HTMLResponse(text, headers={"content-security-policy": policy(host)})
 
@@ -86,7 +89,7 @@ class Explorer:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         yield
-        self.worker.close()
+        await run_in_threadpool(self.worker.close)
 
 
 def application(

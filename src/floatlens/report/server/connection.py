@@ -32,7 +32,8 @@ class Connection:
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
         self.jobs: dict[int, Job] = {}
         self.shown: set[int] = set()
-        self.lost = False
+        self.lost = False  # it does not read
+        self.gone = False  # it has closed
 
     async def talk(self) -> None:
         """Until the page goes, or has been silent for too long."""
@@ -58,9 +59,10 @@ class Connection:
             return
         finally:
             sending.cancel()
+            self.gone = True
             for job in self.jobs.values():
                 job.stop()
-            self.shelf.drop([(id(self), shown) for shown in self.shown])
+            self.shelf.drop((id(self), shown) for shown in self.shown)
 
     def _hear(self, text: str) -> None:
         about: dict[str, Any] = {"id": None}
@@ -106,7 +108,10 @@ class Connection:
         self.say({"type": "queued", "id": asked.id, "ahead": ahead, "loading": "model" not in lens.__dict__})
 
     def _keep(self, number: int, **about: Any) -> Matrices:
-        return self.shelf.new((id(self), number), **about)
+        made = self.shelf.new((id(self), number), **about)
+        if self.gone:  # a run whose first step was under way when the page went
+            self.shelf.drop([(id(self), number)])
+        return made
 
     def _attention(self, asked: Attention) -> None:
         values = self.shelf.get((id(self), asked.id)).of(asked.step, asked.layer, asked.position, asked.direction)

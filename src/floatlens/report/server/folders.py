@@ -42,7 +42,6 @@ class Folders:
                 "samples": [
                     {"sample": place, **_about(path, sample_id)}
                     for place, (path, sample_id) in enumerate(self._samples(run))
-                    if path.is_dir()
                 ],
             }
             for run, name in enumerate(self.names)
@@ -69,7 +68,18 @@ class Folders:
 
 
 def _film(path: Path) -> dict[str, Any]:
-    return film(Trace.open(path))
+    try:
+        made = film(Trace.open(path))
+        json.dumps(made, allow_nan=False)
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        OSError,
+    ) as error:  # whatever a broken file brings about
+        raise FloatLensError(f"sample {path.name} cannot be shown: {type(error).__name__}: {error}") from error
+    return made
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -108,12 +118,16 @@ def names(paths: Sequence[Path]) -> list[str]:
 
 
 def _about(path: Path, sample_id: str) -> dict[str, Any]:
-    attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
-    found = {name: attributes.get(name, "") for name in ABOUT}
+    """What the list says of a sample; of one that cannot be read its id."""
+    try:
+        attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        found = {name: str(attributes.get(name, ""))[:LONGEST] for name in ABOUT}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        found = dict.fromkeys(ABOUT, "")
     return {
         "id": sample_id[:LONGEST],
-        "model": str(found["model"])[:LONGEST],
-        "question": str(found["question"])[:LONGEST],
-        "answer": str(found["output"])[:LONGEST],
-        "diffusion": bool(found["diffusion"]),
+        "model": found["model"],
+        "question": found["question"],
+        "answer": found["output"],
+        "diffusion": found["diffusion"] == "1",
     }

@@ -7,7 +7,8 @@ that alone would need more than half of it keeps every n-th step, with the small
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -79,27 +80,31 @@ class Matrices:
 
 
 class Shelf:
-    """The matrices of the last runs, the oldest let go when memory runs out."""
+    """The matrices of the last runs, the oldest let go when memory runs out. The worker adds, the pages ask."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.runs: OrderedDict[Hashable, Matrices] = OrderedDict()
+        self.lock = Lock()
 
     def new(self, key: Hashable, **about: Any) -> Matrices:
         """Room for a run that is about to start."""
         made = Matrices(room=self.limit // 2, **about)
-        self.runs.pop(key, None)
-        while self.runs and sum(kept.nbytes for kept in self.runs.values()) + made.nbytes > self.limit:
-            self.runs.popitem(last=False)
-        self.runs[key] = made
+        with self.lock:
+            self.runs.pop(key, None)
+            while self.runs and sum(kept.nbytes for kept in self.runs.values()) + made.nbytes > self.limit:
+                self.runs.popitem(last=False)
+            self.runs[key] = made
         return made
 
     def get(self, key: Hashable) -> Matrices:
         """The matrices of a run."""
-        if key not in self.runs:
+        found = self.runs.get(key)
+        if found is None:
             raise FloatLensError("the attention of this run is no longer kept, or it has not begun; run it again")
-        return self.runs[key]
+        return found
 
-    def drop(self, keys: list[Hashable]) -> None:
-        for key in keys:
-            self.runs.pop(key, None)
+    def drop(self, keys: Iterable[Hashable]) -> None:
+        with self.lock:
+            for key in keys:
+                self.runs.pop(key, None)

@@ -62,13 +62,15 @@ class Worker:
             self.something.notify()
             return ahead
 
-    def close(self) -> None:
-        """Stop all jobs; the thread ends after the step that it is at."""
+    def close(self, patience: float = 10.0) -> None:
+        """Stop all jobs, and wait for the step that is under way: a program that ends in the middle of one may crash."""
         with self.something:
             self.closed = True
             for job in (*self.jobs, *filter(None, [self.current])):
                 job.stop()
             self.something.notify()
+        if self.thread is not None:
+            self.thread.join(patience)
 
     def _work(self) -> None:
         while True:
