@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -22,6 +23,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observe.session import Session
 
 NAME = "floatlens"
+FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _active: ContextVar[tuple[Session, str] | None] = ContextVar("floatlens_session", default=None)
 
 
@@ -36,7 +38,9 @@ def attention(
 ) -> Any:
     """Compute attention as the model would, then let the session look."""
     session, base = _current()
-    output = base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+    heard = Logsumexp()
+    with heard if query.shape[2] > 1 and query.dtype == torch.float32 else nullcontext():
+        output = base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
     layer = getattr(module, "layer_idx", None)
     layer = session.calls if layer is None else layer
     session.calls += 1
@@ -67,8 +71,33 @@ def attention(
         softcap=kwargs.get("softcap"),
         bias=kwargs.get("position_bias"),
         sinks=kwargs.get("s_aux"),
+        lse=heard.of(query),
+        kind=kwargs.get("sliding_window"),
     )
     return output
+
+
+class Logsumexp(TorchDispatchMode):
+    """Listens to the fused kernel while it runs: beside its output it tells the log of each row's sum.
+
+    In float32 only: in a shorter type the kernel's sums are rounded, and ours are not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is FUSED:
+            self.heard.append(out[1])
+        return out
+
+    def of(self, query: torch.Tensor) -> torch.Tensor | None:
+        """The logs (B, H, Q) of the one kernel that ran; None if another did."""
+        if len(self.heard) != 1 or self.heard[0].shape != query.shape[:3]:
+            return None
+        return self.heard[0]
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:
