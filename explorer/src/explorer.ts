@@ -481,15 +481,19 @@ export class Explorer implements Handle {
         const shown = films.map((_, i) => i).slice(0, 2);
         this.rows.clear();
         this.set({ films: shown, step: 0, pin: null, hover: null, direction: null, playing: false });
+        // On a narrow screen the film is below the form that asked for it.
+        if (this.question.getBoundingClientRect().top > window.innerHeight) this.question.scrollIntoView({ block: "start" });
       },
       grown: (film: Film, old: Film) => {
         const at = this.films.indexOf(old);
         if (at < 0) return;
         this.films = this.films.map((f, i) => (i === at ? film : f));
         const first = this.films[this.state_.films[0]];
-        // Follow what is being written, unless the reader went back to look.
-        const follow = first === film && (this.state_.step >= old.S - 2 || old.S === 0);
-        this.set(follow ? { step: film.S - 1 } : {});
+        // Follow what is being written, unless the reader went back to look. The cursor counts the steps of the first:
+        // beside one that has as many, both are played together, beside another the first stays at its end.
+        const follow = this.state_.films.includes(at) && (this.state_.step >= old.S - 2 || old.S === 0);
+        const together = film === first || film.raw.steps.length === first.raw.steps.length;
+        this.set(follow ? { step: Math.max(0, (together ? Math.min(film.S, first.S) : first.S) - 1) } : {});
       },
       row: (film: Film, key: string, values: Float32Array | string) => {
         this.rows.set(`${this.films.indexOf(film)}/${key}`, values);

@@ -38,7 +38,8 @@ export interface StepMessage {
 export type Header = Omit<RawFilm, "tokens" | "confidence" | "received" | "anchors" | "committed_at"> & { length: number };
 
 export type Answer =
-  | { type: "queued" | "stopped"; id: number }
+  | { type: "queued"; id: number; ahead?: number; loading?: boolean }
+  | { type: "stopped"; id: number }
   | { type: "start"; id: number; film: Header }
   | StepMessage
   | { type: "done"; id: number; film: RawFilm }
@@ -217,7 +218,10 @@ export class Channel {
       return;
     }
     if (!this.open.has(answer.id)) return; // of a run that was given up
-    if (answer.type === "queued") return this.on.status("Waiting for the model.", true);
+    if (answer.type === "queued") {
+      const why = answer.ahead ? `Waiting: ${answer.ahead} before it.` : answer.loading ? "Reading the model's weights." : "Waiting for the model.";
+      return this.on.status(why, true);
+    }
     if (answer.type === "stopped") {
       this.open.delete(answer.id);
       return this.on.status("Stopped.", this.running);
@@ -230,7 +234,7 @@ export class Channel {
     } else if (answer.type === "done") {
       this.open.delete(answer.id);
       this.keep(answer.id, decode(answer.film), old, true);
-      this.on.status(this.running ? "One of two is done." : "Done.", this.running);
+      this.on.status(this.running ? `Done; ${this.open.size} to go.` : "Done.", this.running);
     }
   }
 
