@@ -1,6 +1,6 @@
 /** The explorer: controls, one or two panels, and the state that links them. */
 
-import { h, options, setText } from "./dom.ts";
+import { attribute, h, options, setText } from "./dom.ts";
 import { decode, headPeak, type Film, type RawFilm } from "./film.ts";
 import { inspect } from "./inspect.ts";
 import { linkLayer, linkPosition, linkStep } from "./link.ts";
@@ -101,6 +101,7 @@ export class Explorer implements Handle {
     this.wire();
     this.set(given.state ?? {});
     this.render();
+    for (const panel of this.panels) panel.describe();
   }
 
   // --- what is shown ------------------------------------------------------------------------------------------------
@@ -233,9 +234,12 @@ export class Explorer implements Handle {
     this.to.addEventListener("click", () => this.set({ direction: this.state_.direction === "to" ? null : "to" }));
     this.release.addEventListener("click", () => this.set({ pin: null, direction: null }));
     this.root.addEventListener("keydown", (event) => this.onKey(event));
-    const resized = new ResizeObserver(() => this.invalidate());
+    const resized = new ResizeObserver(() => {
+      for (const panel of this.panels) panel.resized();
+      this.invalidate();
+    });
     resized.observe(this.root);
-    for (const panel of this.panels) resized.observe(panel.text.element);
+    for (const panel of this.panels) resized.observe(panel.element);
     this.observers.push(resized);
     const themed = new MutationObserver(() => this.invalidate());
     themed.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
@@ -303,9 +307,15 @@ export class Explorer implements Handle {
     if (this.root.dataset.theme !== theme) this.root.dataset.theme = theme;
     const films = this.visible();
     const shape = films.length > 1 ? "two" : "one";
-    if (this.root.dataset.shape !== shape) this.root.dataset.shape = shape;
+    if (this.root.dataset.shape !== shape) {
+      this.root.dataset.shape = shape;
+      for (const panel of this.panels) panel.resized();
+    }
     const wanted = films.map((_, i) => this.panels[i].element);
-    if (wanted.length !== this.panelsBox.children.length || wanted.some((e, i) => this.panelsBox.children[i] !== e)) this.panelsBox.replaceChildren(...wanted);
+    if (wanted.length !== this.panelsBox.children.length || wanted.some((e, i) => this.panelsBox.children[i] !== e)) {
+      this.panelsBox.replaceChildren(...wanted);
+      for (const panel of this.panels) panel.resized();
+    }
     setText(this.empty, films.length ? "" : this.live ? "Ask something: the film of the answer is drawn while it is written." : "There is no film to show.");
     this.empty.hidden = films.length > 0;
     this.bar.hidden = this.legend.hidden = films.length === 0;
@@ -337,7 +347,7 @@ export class Explorer implements Handle {
         : null;
     const peak = Math.max(...films.map((f) => (state.head !== null && f.heads && state.head < f.H ? this.headPeak(f, state.head) : f.peak)));
     const row = rowOf(film, step, layer, pinned, state.direction) ?? this.liveRow(film, step, layer, pinned);
-    return { film, palette, step, layer, head, rule: state.rule, colour: state.colour, peak, pin: pinned, hover, direction: state.direction, row, rowPeak: rowPeak(row, film.counts[step]) };
+    return { film, palette, alone: films.length === 1, step, layer, head, rule: state.rule, colour: state.colour, peak, pin: pinned, hover, direction: state.direction, row, rowPeak: rowPeak(row, film.counts[step]) };
   }
 
   private readonly peaks = new WeakMap<Film, Map<number, number>>();
@@ -353,8 +363,8 @@ export class Explorer implements Handle {
     const film = films[0];
     setText(this.question, film?.raw.question || "");
     this.play.disabled = this.scrub.disabled = this.layer.disabled = !film;
-    this.play.textContent = state.playing ? "\u2759\u2759" : "\u25b6";
-    this.play.setAttribute("aria-label", state.playing ? "Pause" : "Play");
+    setText(this.play, state.playing ? "\u2759\u2759" : "\u25b6");
+    attribute(this.play, "aria-label", state.playing ? "Pause" : "Play");
     const several = this.films.length > 1;
     this.leftLabel.hidden = !several;
     this.rightLabel.hidden = !several;
@@ -362,19 +372,19 @@ export class Explorer implements Handle {
     options(this.left, names, String(state.films[0] ?? ""));
     options(this.right, [["", "nothing"], ...names], String(state.films[1] ?? ""));
     options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} / s`]), String(state.speed));
-    for (const button of this.colours.children) button.setAttribute("aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
+    for (const button of this.colours.children) attribute(button, "aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
     if (!film) return;
-    this.scrub.max = String(film.S - 1);
+    attribute(this.scrub, "max", String(film.S - 1));
     this.scrub.value = String(state.step);
     const total = film.raw.steps[film.S - 1];
     const stepText = `step ${film.raw.steps[state.step]} of ${total}`;
     this.scrub.setAttribute("aria-valuetext", stepText);
     setText(this.stepText, stepText);
     this.scrub.style.setProperty("--done", `${film.S > 1 ? (state.step / (film.S - 1)) * 100 : 100}%`);
-    this.layer.max = String(film.L - 1);
+    attribute(this.layer, "max", String(film.L - 1));
     this.layer.value = String(state.layer ?? -1);
     const layerText = state.layer === null ? "all" : String(film.raw.layers[state.layer]);
-    this.layer.setAttribute("aria-valuetext", state.layer === null ? "mean of all layers" : `layer ${layerText}`);
+    attribute(this.layer, "aria-valuetext", state.layer === null ? "mean of all layers" : `layer ${layerText}`);
     setText(this.layerText, layerText);
     const heads = film.heads ? Array.from({ length: film.H }, (_, i): [string, string] => [String(i), String(film.raw.head_numbers?.[i] ?? i)]) : [];
     options(this.head, [["", "mean"], ...heads], state.head === null ? "" : String(state.head));
@@ -433,8 +443,8 @@ export class Explorer implements Handle {
       setText(this.token, "");
       setText(this.facts, views.length ? "Point at a token or a cell; click to keep it. Space plays, arrows step." : "");
     }
-    this.from.setAttribute("aria-pressed", String(state.direction === "from"));
-    this.to.setAttribute("aria-pressed", String(state.direction === "to"));
+    attribute(this.from, "aria-pressed", String(state.direction === "from"));
+    attribute(this.to, "aria-pressed", String(state.direction === "to"));
     const can = this.canAttend();
     this.from.disabled = this.to.disabled = !can;
     let note = pinned && !can ? "whole attention matrices were not recorded (matrices=[\"attention_mean\"])" : "";
@@ -457,6 +467,7 @@ export class Explorer implements Handle {
         return `${film.raw.model}, step ${shown.step}: ${shown.written || "nothing written yet"}; ${(shown.anchors as number[]).length} anchors.`;
       });
       setText(this.spoken, said.join(" "));
+      for (const panel of this.panels) panel.describe();
     }, 400);
   }
 

@@ -303,27 +303,33 @@ export class LivePanel {
       event.preventDefault();
       this.move(at, at + (event.key === "ArrowUp" ? -1 : 1));
     });
-    // Only the grip starts a drag, so that text in the passage can still be selected with the mouse.
-    grip.draggable = true;
-    grip.addEventListener("dragstart", (event) => {
+    // By pointer and not by the browser's own drag and drop, which a finger cannot do. Only the grip starts it, so that
+    // text in the passage can still be selected.
+    const over = (event: PointerEvent): number =>
+      [...this.list.children].findIndex((other) => {
+        const box = other.getBoundingClientRect();
+        return event.clientY >= box.top && event.clientY < box.bottom;
+      });
+    const mark = (target: number) => {
+      for (const [i, other] of [...this.list.children].entries()) other.classList.toggle("target", i === target && i !== at);
+    };
+    grip.addEventListener("pointerdown", (event) => {
       this.dragged = at;
-      event.dataTransfer?.setData("text/plain", String(at));
-      event.dataTransfer?.setDragImage(item, 8, 8);
+      grip.setPointerCapture(event.pointerId);
       item.classList.add("dragged");
     });
-    grip.addEventListener("dragend", () => {
+    grip.addEventListener("pointermove", (event) => {
+      if (this.dragged === at) mark(over(event));
+    });
+    const end = (target: number) => {
+      if (this.dragged !== at) return;
       this.dragged = -1;
-      for (const child of this.list.children) child.classList.remove("dragged", "target");
-    });
-    item.addEventListener("dragover", (event) => {
-      if (this.dragged < 0) return;
-      event.preventDefault();
-      for (const child of this.list.children) child.classList.toggle("target", child === item && at !== this.dragged);
-    });
-    item.addEventListener("drop", (event) => {
-      event.preventDefault();
-      if (this.dragged >= 0) this.move(this.dragged, at);
-    });
+      item.classList.remove("dragged");
+      mark(-1);
+      if (target >= 0) this.move(at, target);
+    };
+    grip.addEventListener("pointerup", (event) => end(over(event)));
+    grip.addEventListener("pointercancel", () => end(-1));
     return item;
   }
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -24,6 +25,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observe.session import Session
 
 NAME = "floatlens"
+FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,13 @@ def attention(
 ) -> Any:
     """Compute attention as the model would, or as a change has it, then let the session look."""
     active = _current()
-    session, base = active.session, active.base
+    session, base, change = active.session, active.base, active.change
+    heard = Logsumexp()
+    listening = session is not None and change is None and query.shape[2] > 1 and query.dtype == torch.float32
 
     def unchanged() -> Any:
-        return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+        with heard if listening else nullcontext():
+            return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     layer = getattr(module, "layer_idx", None)
     if layer is None:
@@ -90,14 +95,16 @@ def attention(
     active.calls += 1
     if session is not None:
         session.calls += 1
-    if active.change is None:
+    if change is None:
         output = unchanged()
         inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
     else:
         inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
-        output, inputs = active.change(layer, inputs, unchanged)
+        output, inputs = change(layer, inputs, unchanged)
     if session is not None:
-        session.see(layer, **inputs.shown())
+        # Layers that are changed may be changed in different ways at any step, so each is of its own kind.
+        kind = (kwargs.get("sliding_window"), None if change is None else layer)
+        session.see(layer, **inputs.shown(), lse=heard.of(query), kind=kind)
     return output
 
 
@@ -128,6 +135,29 @@ def inputs_of(
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
     return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options)
+
+
+class Logsumexp(TorchDispatchMode):
+    """Listens to the fused kernel while it runs: beside its output it tells the log of each row's sum.
+
+    In float32 only: in a shorter type the kernel's sums are rounded, and ours are not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is FUSED:
+            self.heard.append(out[1])
+        return out
+
+    def of(self, query: torch.Tensor) -> torch.Tensor | None:
+        """The logs (B, H, Q) of the one kernel that ran; None if another did."""
+        if len(self.heard) != 1 or self.heard[0].shape != query.shape[:3]:
+            return None
+        return self.heard[0]
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:
