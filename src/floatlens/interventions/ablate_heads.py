@@ -27,7 +27,8 @@ class AblateHeads(Intervention):
 
     heads    which: [3.1, 4.0] are head 1 of layer 3 and head 0 of layer 4 (in Python also [(3, 1), (4, 0)]);
              [0, 1] or 0:2 are those heads of all `layers`;
-             top(4, by=retrieval) the four best retrieval heads of the model, random(4, seed=0) four drawn at random
+             top(4, by=retrieval) the four best retrieval heads of the model, random(4, seed=0) four drawn at random,
+             random(4, seed=0, apart=retrieval) four drawn from those that are not among the four best
     layers   the layers that heads are taken from; all when left out
     fill     zero, or mean: each head's mean output over all positions and steps of the reference prompts
 
@@ -56,11 +57,11 @@ class AblateHeads(Intervention):
 
     @property
     def summary(self) -> str:
-        found = re.fullmatch(r"(top|random)\((\d+).*?(\w+)\)", self.heads)
+        found = re.match(r"(top|random)\((\d+)", self.heads)
         of = f" of the {self.layers} layers" if self.layers in choose.HALVES else ""
         of = f" of layers {self.layers.strip('[]')}" if self.layers is not None and not of else of
         if found and found[1] == "top":
-            what = f"the {found[2]} best {found[3]} heads{of}"
+            what = f"the {found[2]} best {_setting(self.heads, 'by')} heads{of}"
         elif found:
             what = f"{found[2]} random heads{of}"
         else:
@@ -75,8 +76,11 @@ class AblateHeads(Intervention):
         return self.heads.count(".") or None
 
     def control(self, seed: int) -> AblateHeads | None:
-        """As many random heads; the study draws them apart from those that are ablated."""
-        return None if self.count is None else AblateHeads(f"random({self.count}, seed={seed})", self.layers, self.fill)
+        """As many random heads, drawn apart from the best ones where those are ablated."""
+        if self.count is None:
+            return None
+        apart = f", apart={_setting(self.heads, 'by')}" if self.heads.startswith("top") else ""
+        return AblateHeads(f"random({self.count}, seed={seed}{apart})", self.layers, self.fill)
 
     def head_numbers(self, shape: Shape) -> list[int]:
         return list(range(shape["heads"] or 0))
@@ -84,10 +88,9 @@ class AblateHeads(Intervention):
     def check(self, shape: Shape, config: Any) -> None:
         layers, heads = self.layer_numbers(shape), shape["heads"] or 0
         if self.count is not None and "." not in self.heads:
-            if self.count > len(layers) * heads:
-                raise FloatLensError(
-                    f"{self.heads}: there are {len(layers) * heads} heads to choose from, {len(layers)} layers of {heads}"
-                )
+            there = len(layers) * heads
+            if self.count * (1 + ("apart" in self.heads)) > there:
+                raise FloatLensError(f"{self.heads}: there are {there} heads to choose from, in {len(layers)} layers")
         else:
             self._named(shape)
 
@@ -109,13 +112,16 @@ class AblateHeads(Intervention):
         if self.count is None or "." in self.heads:
             return self._named(lens.shape)
         pool = [(layer, head) for layer in self.layer_numbers(lens.shape) for head in range(lens.shape["heads"])]
-        if self.heads.startswith("random"):
-            seed = int(self.heads.rsplit("=", 1)[1].rstrip(")"))
-            chosen = np.random.default_rng(seed).choice(len(pool), self.count, replace=False)
-            return sorted(pool[i] for i in chosen)
-        by = self.heads.rsplit("=", 1)[1].rstrip(")")
-        scores_LH = head_scores(lens, reference)[by]
-        return sorted(sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[: self.count])
+        by = _setting(self.heads, "by") or _setting(self.heads, "apart")
+        best: list[Pair] = []
+        if by:
+            scores_LH = head_scores(lens, reference)[by]
+            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[: self.count]
+        if self.heads.startswith("top"):
+            return sorted(best)
+        rest = [pair for pair in pool if pair not in best]
+        drawn = np.random.default_rng(int(_setting(self.heads, "seed"))).choice(len(rest), self.count, replace=False)
+        return sorted(rest[i] for i in drawn)
 
     def prepared(self, lens: Any, reference: Sequence[Any] | None) -> Intervention:
         from floatlens.interventions.reference import head_means
@@ -187,17 +193,28 @@ def _pairs_text(parts: Iterable[str], given: Any) -> str:
 
 
 def _drawn(kind: str, inside: str, text: str) -> str:
-    setting, default = ("by", "retrieval") if kind == "top" else ("seed", "0")
-    values = {"n": "", setting: default}
+    values = {"n": "", "by": "retrieval"} if kind == "top" else {"n": "", "seed": "0", "apart": ""}
     for place, part in enumerate(split(inside, text)):
         key, _, value = part.rpartition("=")
-        key = key.strip() or (list(values)[place] if place < 2 else "")
+        key = key.strip() or (list(values)[place] if place < len(values) else "")
         if key not in values:
-            raise FloatLensError(f"heads {text!r}: {part!r} is not understood; {kind} takes n and {setting}")
+            raise FloatLensError(f"heads {text!r}: {part!r} is not understood; {kind} takes {', '.join(values)}")
         values[key] = value.strip()
-    n = whole(values["n"] or "nothing", "the number of heads", 1)
-    if kind == "random":
-        return f"random({n}, seed={whole(values['seed'], 'seed')})"
-    if values["by"] not in SCORES:
-        raise FloatLensError(f"heads {text!r}: by={values['by']} is not known; use one of {', '.join(SCORES)}")
-    return f"top({n}, by={values['by']})"
+    values["n"] = str(whole(values["n"] or "nothing", "the number of heads", 1))
+    for key in ("by", "apart"):
+        if values.get(key) and values[key] not in SCORES:
+            raise FloatLensError(f"heads {text!r}: {key}={values[key]} is not known; use one of {', '.join(SCORES)}")
+    if "seed" in values:
+        values["seed"] = str(whole(values["seed"], "seed"))
+    settings = [f"{key}={value}" for key, value in values.items() if key != "n" and value]
+    return f"{kind}({', '.join([values['n'], *settings])})"
+
+
+def _setting(text: str, key: str) -> str:
+    """A setting of top(...) or random(...).
+
+    >>> _setting("random(2, seed=3)", "seed"), _setting("random(2, seed=3)", "apart")
+    ('3', '')
+    """
+    found = re.search(rf"{key}=(\w+)", text)
+    return found[1] if found else ""

@@ -65,14 +65,15 @@ def stepwise(
 
 def _changed(lens: Any, steps: Iterator[Step], change: Change) -> Iterator[Step]:
     configs = configs_of(lens.model)
+    at, tokens_BT = 0, change.scene.tokens_BT
     while True:
-        change.begin()
+        change.begin(at, tokens_BT)
         # Only while a forward pass runs: whatever happens between two steps meets the model as it was.
         with changing(lens.model, change, configs):
             step = next(steps, None)
         if step is None:
             return
-        change.scene.step, change.scene.tokens_BT = step.index + 1, step.after_BT
+        at, tokens_BT = step.index + 1, step.after_BT
         yield step
 
 
@@ -90,8 +91,9 @@ class Change:
                 self.by_layer.setdefault(layer, []).append(one)
         self.received = Received(self.scene)
 
-    def begin(self) -> None:
-        """A step is about to start."""
+    def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
+        """A step is about to start, with these tokens."""
+        self.scene.step, self.scene.tokens_BT = step, tokens_BT
         self.received.begin()
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:

@@ -81,13 +81,12 @@ def attention(
 ) -> Any:
     """Compute attention as the model would, or as a change has it, then let the session look."""
     active = _current()
-    session, base, change = active.session, active.base, active.change
+    session, base = active.session, active.base
+
     heard = Logsumexp()
-    listening = session is not None and change is None and query.shape[2] > 1 and query.dtype == torch.float32
 
     def unchanged() -> Any:
-        with heard if listening else nullcontext():
-            return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+        return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     layer = getattr(module, "layer_idx", None)
     if layer is None:
@@ -95,15 +94,16 @@ def attention(
     active.calls += 1
     if session is not None:
         session.calls += 1
-    if change is None:
-        output = unchanged()
+    kind = kwargs.get("sliding_window")
+    if active.change is None:
+        with heard if query.shape[2] > 1 and query.dtype == torch.float32 else nullcontext():
+            output = unchanged()
         inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
     else:
         inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
-        output, inputs = change(layer, inputs, unchanged)
+        output, inputs = active.change(layer, inputs, unchanged)
+        kind = layer  # a change may give each layer a mask of its own
     if session is not None:
-        # Layers that are changed may be changed in different ways at any step, so each is of its own kind.
-        kind = (kwargs.get("sliding_window"), None if change is None else layer)
         session.see(layer, **inputs.shown(), lse=heard.of(query), kind=kind)
     return output
 
