@@ -60,8 +60,8 @@ export abstract class MapView {
   protected abstract key(view: View): string;
 
   /** Height of the map for a number of rows: tall enough to hit a row, low enough to see all at once. */
-  static heightFor(rows: number, width: number): number {
-    return Math.round(Math.min(width < 640 ? 130 : 190, Math.max(48, rows * (width < 640 ? 12 : 14))));
+  static heightFor(rows: number, alone: boolean): number {
+    return Math.round(Math.min(alone ? 200 : 130, Math.max(48, rows * (alone ? 17 : 12))));
   }
 
   private at(event: PointerEvent): Cell | null {
@@ -89,7 +89,7 @@ export abstract class MapView {
     const rows = this.rows(view);
     this.film = view.film;
     this.width = width;
-    this.height = MapView.heightFor(rows, width);
+    this.height = MapView.heightFor(rows, view.alone);
     this.lastRows = rows;
     const key = `${this.key(view)}/${width}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
     const context = resize(this.base, width, this.height + STRIP);
@@ -150,7 +150,8 @@ export abstract class MapView {
     context.font = `10px ${SANS}`;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const every = Math.max(1, Math.ceil((rows * 13) / this.height));
+    const least = (rows * 13) / this.height;
+    const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n >= least) ?? 1000;
     for (let row = 0; row < rows; row += every) {
       const y = Math.min(this.height - 5, Math.max(6, ((row + 0.5) / rows) * this.height));
       context.fillText(this.rowLabel(view, row), LEFT - 7, y);

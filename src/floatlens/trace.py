@@ -155,6 +155,18 @@ class Trace:
         self.data.load()
         return self
 
+    # --- looking at it ------------------------------------------------------------------------------------------------
+
+    def explore(self, *others: Trace, **options: Any) -> Any:
+        """The explorer in a notebook: this trace as a film, with others beside it (another model, the same question).
+
+        A widget with floatlens[notebook], else the same page in a frame; both have `.save("film.html")`. Options are
+        `rules` and `budget` of `floatlens.report.explorer.film.film`.
+        """
+        from floatlens.report.explorer.widget import explore  # the report reads traces; traces do not know it
+
+        return explore([self, *others], **options)
+
     # --- how it shows itself --------------------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, str]:

@@ -197,24 +197,30 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
 
 
+Configs = dict[int, Any]
+
+
 @contextmanager
-def observing(model: Any, session: Session) -> Iterator[Session]:
-    """Show every attention call of a transformers model to `session`; everything is as before when the block ends."""
-    with _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None)):
+def observing(model: Any, session: Session, configs: Configs | None = None) -> Iterator[Session]:
+    """Show every attention call of a transformers model to `session`; everything is as before when the block ends.
+
+    Who enters the block often finds `configs_of(model)` once.
+    """
+    with _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None), configs):
         yield session
 
 
 @contextmanager
-def changing(model: Any, change: Change) -> Iterator[None]:
+def changing(model: Any, change: Change, configs: Configs | None = None) -> Iterator[None]:
     """Let `change` compute every attention call of a transformers model; everything is as before when the block ends."""
-    with _installed(model, lambda outer, base: Active(outer.session if outer else None, base, change)):
+    with _installed(model, lambda outer, base: Active(outer.session if outer else None, base, change), configs):
         yield
 
 
 @contextmanager
-def _installed(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
+def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
     """Have a model call the registered functions; `make` is told what is in force on the model already."""
-    configs = configs_of(model)
+    configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
     if not names:
@@ -239,7 +245,7 @@ def _installed(model: Any, make: Callable[[Active | None, str], Active]) -> Iter
         _active.reset(token)
 
 
-def configs_of(model: Any) -> dict[int, Any]:
+def configs_of(model: Any) -> Configs:
     """The configs of a model's parts that say which attention implementation it calls."""
     return {
         id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")
