@@ -53,9 +53,7 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
             taken.append(job)
             yield job
 
-    done = 0
-    for _ in Local().run(Squares(run.place), counted()):
-        done += 1
+    for done, _ in enumerate(Local().run(Squares(run.place), counted()), start=1):
         assert len(taken) == done
 
 

@@ -119,6 +119,8 @@ def run(argv: list[str]) -> int:
             return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
         return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
+        if isinstance(error, RuntimeError) and "decompression error" in str(error):
+            return _failed(f"a stored array is damaged ({error}); have it made again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
     if code == INTERRUPTED:  # typer makes this code of Ctrl-C
         kept = "; what is finished is kept: go on with --resume" if "--out" in words else ""
