@@ -268,6 +268,9 @@ export class TextView {
     const key = `${view.pin}/${view.hover?.position}/${width}/${height}/${palette.dark}/${this.laidOutFor}`;
     if (key === this.overFor && !view.row) return;
     this.overFor = view.row ? "" : key;
+    // An empty sheet would still be laid over the others in each frame.
+    this.over.hidden = view.pin === null && (view.hover?.position ?? null) === null;
+    if (this.over.hidden) return;
     const context = resize(this.over, width, height);
     context.clearRect(0, 0, width, height);
     if (view.pin !== null && view.row && values) this.drawArcs(context, view, view.pin, values);
