@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, overload
 
@@ -18,6 +19,8 @@ from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.interventions import run as interventions
+from floatlens.interventions.intervention import Intervention
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
 from floatlens.models.family import Family
@@ -207,7 +210,20 @@ class Lens:
         )
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
-        return sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        changes = interventions.in_force(self)
+        return interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens) if changes else steps
+
+    def intervene(
+        self, *given: Intervention | str, reference: Sequence[Prompt | str | Sequence[int]] | None = None
+    ) -> AbstractContextManager[None]:
+        """Change attention while the block lasts: `with lens.intervene(MaskAnchors("top(1)")): lens.generate(...)`.
+
+        Interventions are objects or their texts; those of nested blocks add up. What the model does not have, and what
+        contradicts each other, is refused on entering, before any weight is read. `reference` are the prompts by which
+        ablate-heads ranks heads and takes their means.
+        """
+        return interventions.intervene(self, given, reference)
 
     def _batch(self, prompts: Sequence[Prompt]) -> Batch:
         return Batch.of(prompts, self.pad_id, Network(self.model).device)
@@ -226,16 +242,20 @@ class Lens:
         single = isinstance(prompts, Prompt | str)
         chosen = self.settings(**settings)
         batch = self._batch(self._prompts([prompts] if single else prompts))
+        made = self.finish(batch, chosen, self.steps(batch, chosen))
+        return made[0] if single else made
+
+    def finish(self, batch: Batch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
+        """What a batch comes to once all its steps have run."""
         P = batch.ids_BP.shape[1]
-        steps = 0
+        count = 0
         final = batch.ids_BP
-        kept = torch.full((len(batch.prompts), chosen.max_new_tokens), torch.nan)
-        for step in self.steps(batch, chosen):
-            final, steps = step.after_BT, steps + 1
+        kept = torch.full((len(batch.prompts), settings.max_new_tokens), torch.nan)
+        for step in steps:
+            final, count = step.after_BT, count + 1
             committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
-        made = [self._generation(final[row, P:].tolist(), kept[row], steps) for row in range(len(batch.prompts))]
-        return made[0] if single else made
+        return [self._generation(final[row, P:].tolist(), kept[row], count) for row in range(len(batch.prompts))]
 
     def _generation(self, ids: list[int], confidence: torch.Tensor, steps: int) -> Generation:
         end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)
@@ -383,9 +403,10 @@ class Lens:
             "special_ids": as_json([i for i in self.special_ids if i in seen]),
             "implementation": recorder.session.implementation,
             "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
-            "versions": as_json({"python": platform.python_version()} | {name: version(name) for name in PACKAGES}),
+            "versions": as_json(versions()),
             "floatlens": __version__,
             "rules": as_json([]),
+            "interventions": as_json([str(one) for one in interventions.in_force(self)]),
         }
         return Trace(data)
 
@@ -394,6 +415,12 @@ class Lens:
             return {str(i): f"<{i}>" for i in ids}
         pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
         return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a trace depends on; read once, since reading takes milliseconds."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def within(chosen: Collection[int] | None, count: int | None, what: str) -> None:

@@ -22,7 +22,9 @@ COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow
 def command(
     name: Annotated[
         str,
-        typer.Argument(metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress."),
+        typer.Argument(
+            metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress, causes."
+        ),
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are put together.")],
     out: Annotated[Path | None, typer.Option(help="Folder for all files; default: inside the first run.")] = None,

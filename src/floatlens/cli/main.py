@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
+    "ablate": ("ablate", "Mask or pin anchors, take out heads, and see what breaks."),
     "models": ("models", "List the families of checkpoints and the bundled models."),
     "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
     "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),

@@ -17,13 +17,13 @@ NAME = "progress.jsonl"
 class Journal:
     """Rows as they come, on disk if there is a run folder; what a resumed run need not ask again."""
 
-    def __init__(self, folder: RunFolder | None) -> None:
+    def __init__(self, folder: RunFolder | None, kind: type[Row] = Row) -> None:
         self.folder = folder
         self.found: dict[Key, dict[str, Row]] = {}
         if folder is not None and (folder.path / NAME).exists():
             for line in (folder.path / NAME).read_text(encoding="utf-8").splitlines():
                 try:
-                    self._keep(Row(**json.loads(line)))
+                    self._keep(kind(**json.loads(line)))
                 except (ValueError, TypeError):
                     break  # the line that was being written when the run was killed
             self._rewrite()
