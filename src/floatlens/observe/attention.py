@@ -9,13 +9,14 @@ another way (interventions/); the session then sees what was really used.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -24,6 +25,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observe.session import Session
 
 NAME = "floatlens"
+FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Inputs:
     """One call as every implementation understands it: query (B, H, Q, D), key and value (B, K, T, D).
 
     `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` says that none was passed
-    because the kernel applies the causal one itself; `sinks` (H,) are learned scores that are no position.
+    because the kernel applies the causal one itself; `sinks` (H,) are learned scores that are no position. Layers of
+    another `kind` differ in what they may see.
     """
 
     query: torch.Tensor
@@ -43,6 +46,7 @@ class Inputs:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
+    kind: Hashable = None
 
     def shown(self) -> dict[str, Any]:
         """The arguments of `Session.see`."""
@@ -50,7 +54,10 @@ class Inputs:
 
 
 class Change(Protocol):
-    """Something that changes attention while it is computed: the output in place of `base()`, and the inputs as used."""
+    """Something that changes attention while it is computed: the output in place of `base()`, and the inputs as used.
+
+    Whoever calls `base()` used the inputs as they are.
+    """
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]: ...
 
@@ -80,9 +87,12 @@ def attention(
     """Compute attention as the model would, or as a change has it, then let the session look."""
     active = _current()
     session, base = active.session, active.base
+    heard = Logsumexp()
+    listens = session is not None and query.shape[2] > 1 and query.dtype == torch.float32
 
     def unchanged() -> Any:
-        return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+        with heard if listens else nullcontext():
+            return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     layer = getattr(module, "layer_idx", None)
     if layer is None:
@@ -90,14 +100,13 @@ def attention(
     active.calls += 1
     if session is not None:
         session.calls += 1
+    inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
     if active.change is None:
-        output = unchanged()
-        inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
+        output, used = unchanged(), inputs
     else:
-        inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
-        output, inputs = active.change(layer, inputs, unchanged)
+        output, used = active.change(layer, inputs, unchanged)
     if session is not None:
-        session.see(layer, **inputs.shown())
+        session.see(layer, **used.shown(), lse=heard.of(query))
     return output
 
 
@@ -127,7 +136,30 @@ def inputs_of(
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: the keys past the queries are not there yet
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
-    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options)
+    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
+
+
+class Logsumexp(TorchDispatchMode):
+    """Listens to the fused kernel while it runs: beside its output it tells the log of each row's sum.
+
+    In float32 only: in a shorter type the kernel's sums are rounded, and ours are not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is FUSED:
+            self.heard.append(out[1])
+        return out
+
+    def of(self, query: torch.Tensor) -> torch.Tensor | None:
+        """The logs (B, H, Q) of the one kernel that ran; None if another did."""
+        if len(self.heard) != 1 or self.heard[0].shape != query.shape[:3]:
+            return None
+        return self.heard[0]
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:

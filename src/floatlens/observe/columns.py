@@ -27,8 +27,10 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
         end = min(call.Q, start + rows)
         visible = call.may_see(start, end)
         assert visible is not None
-        seen = visible.expand(call.B, -1, end - start, call.T).to(x_BHQC.dtype).transpose(2, 3)
-        total += torch.matmul(seen[:, : x_BHQC.shape[1]], x_BHQC[:, :, start:end])
+        heads = 1 if x_BHQC.shape[1] == 1 else visible.shape[1]
+        seen = visible[:, :heads].expand(-1, -1, end - start, call.T).to(x_BHQC.dtype).transpose(2, 3)
+        layered = x_BHQC[:, :, start:end].unflatten(0, (len(call.layers), -1))
+        total += torch.matmul(seen, layered).flatten(0, 1)
     return total
 
 
@@ -43,14 +45,16 @@ def visible_count(call: Call) -> torch.Tensor:
 def visible_keys(call: Call) -> torch.Tensor | None:
     """Where all queries see the same keys: True for those (B, T). None when that is all of them, or when it differs."""
     visible = call.may_see(0, 1) if call.same_for_all_queries else None
-    return None if visible is None else visible.expand(call.B, -1, 1, call.T)[:, 0, 0]
+    if visible is None:
+        return None
+    return visible.expand(call.B // len(call.layers), -1, 1, call.T)[:, 0, 0].repeat(len(call.layers), 1)
 
 
 class ColumnMean(Statistic):
     """Mean of a product of a query part and a key part over the queries that may see the key."""
 
     dims = ("head", "position")
-    tiled = False
+    tiled, by_row = False, True
 
     def __init__(self) -> None:
         self.sum_BHT = Running()
@@ -63,6 +67,10 @@ class ColumnMean(Statistic):
     def key_part(self, call: Call) -> torch.Tensor:
         """The key part (B, K, T, C)."""
         raise NotImplementedError
+
+    def key_factor(self, call: Call) -> torch.Tensor | None:
+        """A factor of each key (B, K, T), where there is one: applied after the product, which is smaller."""
+        return None
 
     def start(self, call: Call) -> None:
         if call.fresh:
@@ -79,6 +87,9 @@ class ColumnMean(Statistic):
         else:
             grouped = seen_BHTC.view(call.B, call.K, groups, call.T, -1)
             part = torch.einsum("bkgtc,bktc->bkgt", grouped, y_BKTC).reshape(call.B, call.H, call.T)
+        factor_BKT = self.key_factor(call)
+        if factor_BKT is not None:
+            part = (part.view(call.B, call.K, groups, call.T) * factor_BKT[:, :, None]).view(call.B, call.H, call.T)
         self.sum_BHT.add(part, call.first_key)
         self.count_BT.add(call.once(visible_count), call.first_key)
 
