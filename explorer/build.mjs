@@ -10,7 +10,7 @@ const common = { bundle: true, format: "esm", charset: "ascii", loader: { ".css"
 
 if (process.argv.includes("--tests")) {
   rmSync(join(here, "build"), { recursive: true, force: true });
-  const entryPoints = readdirSync(join(here, "test")).map((name) => `test/${name}`);
+  const entryPoints = readdirSync(join(here, "test")).filter((name) => name.endsWith(".test.ts")).map((name) => `test/${name}`);
   await build({ ...common, entryPoints, outdir: "build", platform: "node", external: ["node:*"], outExtension: { ".js": ".mjs" } });
 } else {
   const check = process.argv.includes("--check");

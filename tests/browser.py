@@ -1,7 +1,7 @@
 """A real browser for the tests: Chromium from the distribution, driven by Playwright.
 
-`from tests.browser import browser, open_page` gives a test module the fixtures. `make chromium` installs what they need
-where that is possible; elsewhere the tests that need it are skipped, with the reason.
+The fixtures `browser` and `open_page` are there for every test. `make chromium` installs what they need where that is
+possible; elsewhere the tests that need them are skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -72,14 +72,18 @@ class Visit:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Visit]]:
-    """Open an address in a fresh profile: `open_page(url, width=…, height=…, dark=…) -> Visit`."""
+    """Open an address in a fresh profile: `open_page(url, width=…, height=…, dark=…, before=SCRIPT) -> Visit`."""
     contexts = []
 
-    def visit(url: str, *, width: int = 1280, height: int = 800, dark: bool = False, **options: Any) -> Visit:
+    def visit(
+        url: str, *, width: int = 1280, height: int = 800, dark: bool = False, before: str = "", **options: Any
+    ) -> Visit:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
         )
         contexts.append(context)
+        if before:
+            context.add_init_script(before)
         made = Visit(context.new_page())
         made.page.on("console", lambda m: made.errors.append(m.text) if m.type in ("error", "warning") else None)
         made.page.on("pageerror", lambda error: made.errors.append(str(error)))

@@ -14,6 +14,10 @@ export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = 
   return made;
 }
 
+export function attribute(element: Element, name: string, value: string): void {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
 export function setText(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -40,5 +44,5 @@ export function options(select: HTMLSelectElement, entries: [string, string][], 
     select.dataset.key = key;
     select.replaceChildren(...entries.map(([value, label]) => h("option", { value }, label)));
   }
-  select.value = chosen;
+  if (select.value !== chosen) select.value = chosen;
 }

@@ -1,6 +1,6 @@
 /** The explorer: controls, one or two panels, and the state that links them. */
 
-import { h, options, setText } from "./dom.ts";
+import { attribute, h, options, setText } from "./dom.ts";
 import { decode, headPeak, type Film, type RawFilm } from "./film.ts";
 import { inspect } from "./inspect.ts";
 import { linkLayer, linkPosition, linkStep } from "./link.ts";
@@ -55,6 +55,7 @@ export class Explorer implements Handle {
   private readonly legend = h("div", { class: "legend" });
   private readonly spoken = h("p", { class: "spoken", "aria-live": "polite" });
   private readonly keys: HTMLDialogElement;
+  private readonly bar = h("div", { class: "bar" });
   private readonly panelsBox = h("div", { class: "panels" });
   private readonly empty = h("p", { class: "empty" });
   private readonly live: LivePanel | null;
@@ -100,12 +101,13 @@ export class Explorer implements Handle {
     this.wire();
     this.set(given.state ?? {});
     this.render();
+    for (const panel of this.panels) panel.describe();
   }
 
   // --- what is shown ------------------------------------------------------------------------------------------------
 
   state(): Record<string, unknown> {
-    if (this.frame) this.render();
+    if (this.stale) this.render();
     return {
       ...this.state_,
       theme: this.dark() ? "dark" : "light",
@@ -196,19 +198,18 @@ export class Explorer implements Handle {
       this.colours.append(
         h("button", { type: "button", role: "radio", "data-colour": colour, onclick: () => this.set({ colour: colour as Colour }) }, colour),
       );
+    this.bar.append(
+      h("div", { class: "transport" }, this.play, this.scrub, this.stepText, this.speed),
+      h("label", { class: "layer" }, "Layer", this.layer, this.layerText),
+      labelled("Head", this.head),
+      labelled("Anchors", this.rule),
+      this.colours,
+    );
     const main = h(
       "div",
       { class: "main" },
       h("div", { class: "title" }, this.question, h("div", { class: "tools" }, this.leftLabel, this.rightLabel, theme, help)),
-      h(
-        "div",
-        { class: "bar" },
-        h("div", { class: "transport" }, this.play, this.scrub, this.stepText, this.speed),
-        h("label", { class: "layer" }, "Layer", this.layer, this.layerText),
-        labelled("Head", this.head),
-        labelled("Anchors", this.rule),
-        this.colours,
-      ),
+      this.bar,
       h("div", { class: "inspect" }, this.token, this.facts, h("span", { class: "ask" }, this.from, this.to, this.release, this.rowNote)),
       this.panelsBox,
       this.empty,
@@ -233,9 +234,12 @@ export class Explorer implements Handle {
     this.to.addEventListener("click", () => this.set({ direction: this.state_.direction === "to" ? null : "to" }));
     this.release.addEventListener("click", () => this.set({ pin: null, direction: null }));
     this.root.addEventListener("keydown", (event) => this.onKey(event));
-    const resized = new ResizeObserver(() => this.invalidate());
+    const resized = new ResizeObserver(() => {
+      for (const panel of this.panels) panel.resized();
+      this.invalidate();
+    });
     resized.observe(this.root);
-    for (const panel of this.panels) resized.observe(panel.text.element);
+    for (const panel of this.panels) resized.observe(panel.element);
     this.observers.push(resized);
     const themed = new MutationObserver(() => this.invalidate());
     themed.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
@@ -273,7 +277,9 @@ export class Explorer implements Handle {
 
   // --- drawing ------------------------------------------------------------------------------------------------------
 
+  private stale = true;
   private invalidate(): void {
+    this.stale = true;
     if (!this.frame) this.frame = requestAnimationFrame((now) => this.tick(now));
   }
 
@@ -284,28 +290,35 @@ export class Explorer implements Handle {
       else if (now >= this.due) {
         this.due += 1000 / this.state_.speed;
         const end = (this.visible()[0]?.S ?? 1) - 1;
+        this.stale = true;
         if (this.state_.step >= end) this.state_ = { ...this.state_, playing: this.live?.running() ?? false };
         else this.state_ = { ...this.state_, step: this.state_.step + 1 };
       }
     } else this.due = 0;
-    this.render();
-    if (this.state_.playing) this.invalidate();
+    if (this.stale) this.render();
+    if (this.state_.playing && !this.frame) this.frame = requestAnimationFrame((next) => this.tick(next));
   }
 
   private render(): void {
-    cancelAnimationFrame(this.frame);
-    this.frame = 0;
+    this.stale = false;
     const dark = this.dark();
     const palette = paletteFor(dark);
     const theme = dark ? "dark" : "light";
     if (this.root.dataset.theme !== theme) this.root.dataset.theme = theme;
     const films = this.visible();
     const shape = films.length > 1 ? "two" : "one";
-    if (this.root.dataset.shape !== shape) this.root.dataset.shape = shape;
+    if (this.root.dataset.shape !== shape) {
+      this.root.dataset.shape = shape;
+      for (const panel of this.panels) panel.resized();
+    }
     const wanted = films.map((_, i) => this.panels[i].element);
-    if (wanted.length !== this.panelsBox.children.length || wanted.some((e, i) => this.panelsBox.children[i] !== e)) this.panelsBox.replaceChildren(...wanted);
+    if (wanted.length !== this.panelsBox.children.length || wanted.some((e, i) => this.panelsBox.children[i] !== e)) {
+      this.panelsBox.replaceChildren(...wanted);
+      for (const panel of this.panels) panel.resized();
+    }
     setText(this.empty, films.length ? "" : this.live ? "Ask something: the film of the answer is drawn while it is written." : "There is no film to show.");
     this.empty.hidden = films.length > 0;
+    this.bar.hidden = this.legend.hidden = films.length === 0;
     this.drawControls(films);
     const views = films.map((_, i) => this.view(films, i, palette));
     const highest = Math.max(...views.map((view) => view.rowPeak));
@@ -334,7 +347,7 @@ export class Explorer implements Handle {
         : null;
     const peak = Math.max(...films.map((f) => (state.head !== null && f.heads && state.head < f.H ? this.headPeak(f, state.head) : f.peak)));
     const row = rowOf(film, step, layer, pinned, state.direction) ?? this.liveRow(film, step, layer, pinned);
-    return { film, palette, step, layer, head, rule: state.rule, colour: state.colour, peak, pin: pinned, hover, direction: state.direction, row, rowPeak: rowPeak(row, film.counts[step]) };
+    return { film, palette, alone: films.length === 1, step, layer, head, rule: state.rule, colour: state.colour, peak, pin: pinned, hover, direction: state.direction, row, rowPeak: rowPeak(row, film.counts[step]) };
   }
 
   private readonly peaks = new WeakMap<Film, Map<number, number>>();
@@ -350,28 +363,28 @@ export class Explorer implements Handle {
     const film = films[0];
     setText(this.question, film?.raw.question || "");
     this.play.disabled = this.scrub.disabled = this.layer.disabled = !film;
-    this.play.textContent = state.playing ? "\u2759\u2759" : "\u25b6";
-    this.play.setAttribute("aria-label", state.playing ? "Pause" : "Play");
+    setText(this.play, state.playing ? "\u2759\u2759" : "\u25b6");
+    attribute(this.play, "aria-label", state.playing ? "Pause" : "Play");
     const several = this.films.length > 1;
     this.leftLabel.hidden = !several;
     this.rightLabel.hidden = !several;
     const names = this.names.map((name, i): [string, string] => [String(i), unique(this.names, name, i)]);
     options(this.left, names, String(state.films[0] ?? ""));
     options(this.right, [["", "nothing"], ...names], String(state.films[1] ?? ""));
-    options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} steps/s`]), String(state.speed));
-    for (const button of this.colours.children) button.setAttribute("aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
+    options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} / s`]), String(state.speed));
+    for (const button of this.colours.children) attribute(button, "aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
     if (!film) return;
-    this.scrub.max = String(film.S - 1);
+    attribute(this.scrub, "max", String(film.S - 1));
     this.scrub.value = String(state.step);
     const total = film.raw.steps[film.S - 1];
     const stepText = `step ${film.raw.steps[state.step]} of ${total}`;
     this.scrub.setAttribute("aria-valuetext", stepText);
     setText(this.stepText, stepText);
     this.scrub.style.setProperty("--done", `${film.S > 1 ? (state.step / (film.S - 1)) * 100 : 100}%`);
-    this.layer.max = String(film.L - 1);
+    attribute(this.layer, "max", String(film.L - 1));
     this.layer.value = String(state.layer ?? -1);
     const layerText = state.layer === null ? "all" : String(film.raw.layers[state.layer]);
-    this.layer.setAttribute("aria-valuetext", state.layer === null ? "mean of all layers" : `layer ${layerText}`);
+    attribute(this.layer, "aria-valuetext", state.layer === null ? "mean of all layers" : `layer ${layerText}`);
     setText(this.layerText, layerText);
     const heads = film.heads ? Array.from({ length: film.H }, (_, i): [string, string] => [String(i), String(film.raw.head_numbers?.[i] ?? i)]) : [];
     options(this.head, [["", "mean"], ...heads], state.head === null ? "" : String(state.head));
@@ -430,14 +443,14 @@ export class Explorer implements Handle {
       setText(this.token, "");
       setText(this.facts, views.length ? "Point at a token or a cell; click to keep it. Space plays, arrows step." : "");
     }
-    this.from.setAttribute("aria-pressed", String(state.direction === "from"));
-    this.to.setAttribute("aria-pressed", String(state.direction === "to"));
+    attribute(this.from, "aria-pressed", String(state.direction === "from"));
+    attribute(this.to, "aria-pressed", String(state.direction === "to"));
     const can = this.canAttend();
     this.from.disabled = this.to.disabled = !can;
     let note = pinned && !can ? "whole attention matrices were not recorded (matrices=[\"attention_mean\"])" : "";
     const target = state.pin && views[state.pin.panel];
     if (target && state.direction && can && !target.row) note = this.liveNote(target) ?? "\u2026";
-    if (target?.row && target.film.attentionSteps.length && !target.film.attentionSteps.includes(target.step)) {
+    if (target?.row && target.film.raw.diffusion && target.film.attentionSteps.length && !target.film.attentionSteps.includes(target.step)) {
       const kept = target.film.attentionSteps.reduce((a, b) => (Math.abs(b - target.step) < Math.abs(a - target.step) ? b : a));
       note = `matrix of step ${target.film.raw.steps[kept]}, the nearest that was kept`;
     }
@@ -454,6 +467,7 @@ export class Explorer implements Handle {
         return `${film.raw.model}, step ${shown.step}: ${shown.written || "nothing written yet"}; ${(shown.anchors as number[]).length} anchors.`;
       });
       setText(this.spoken, said.join(" "));
+      for (const panel of this.panels) panel.describe();
     }, 400);
   }
 
@@ -467,15 +481,19 @@ export class Explorer implements Handle {
         const shown = films.map((_, i) => i).slice(0, 2);
         this.rows.clear();
         this.set({ films: shown, step: 0, pin: null, hover: null, direction: null, playing: false });
+        // On a narrow screen the film is below the form that asked for it.
+        if (this.question.getBoundingClientRect().top > window.innerHeight) this.question.scrollIntoView({ block: "start" });
       },
       grown: (film: Film, old: Film) => {
         const at = this.films.indexOf(old);
         if (at < 0) return;
         this.films = this.films.map((f, i) => (i === at ? film : f));
         const first = this.films[this.state_.films[0]];
-        // Follow what is being written, unless the reader went back to look.
-        const follow = first === film && (this.state_.step >= old.S - 2 || old.S === 0);
-        this.set(follow ? { step: film.S - 1 } : {});
+        // Follow what is being written, unless the reader went back to look. The cursor counts the steps of the first:
+        // beside one that has as many, both are played together, beside another the first stays at its end.
+        const follow = this.state_.films.includes(at) && (this.state_.step >= old.S - 2 || old.S === 0);
+        const together = film === first || film.raw.steps.length === first.raw.steps.length;
+        this.set(follow ? { step: Math.max(0, (together ? Math.min(film.S, first.S) : first.S) - 1) } : {});
       },
       row: (film: Film, key: string, values: Float32Array | string) => {
         this.rows.set(`${this.films.indexOf(film)}/${key}`, values);

@@ -232,6 +232,8 @@ export function attentionOf(film: Film, step: number, layer: number | null, posi
       found[t] += value / layers.length;
     }
   }
+  // An autoregressive film keeps one matrix for all steps: a row never changes, but a later one is not there yet.
+  if (!film.raw.diffusion) found.fill(NaN, film.counts[step]);
   return found;
 }
 

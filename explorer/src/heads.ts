@@ -53,12 +53,13 @@ export class HeadsView {
 
   draw(view: View, width: number): void {
     const { film, palette } = view;
+    if (this.film !== film) this.drawnWith = "";
     this.film = film;
     const there = film.heads !== null && nearest(film.headSteps, view.step) >= 0;
     this.element.hidden = !there;
     if (!there) return;
     const room = width - LEFT;
-    this.columns = Math.max(1, Math.min(film.H, film.H <= 4 && room >= 420 ? film.H : Math.min(8, Math.floor(room / 92))));
+    this.columns = columnsFor(film.H, Math.max(1, Math.min(8, Math.floor(room / 76))));
     const rows = Math.ceil(film.H / this.columns);
     this.cell = { w: Math.floor((room - GAP * (this.columns - 1)) / this.columns), h: rows > 2 ? 28 : rows > 1 ? 40 : 56 };
     const height = rows * (this.cell.h + GAP);
@@ -111,4 +112,10 @@ export class HeadsView {
       }
     }
   }
+}
+
+/** As many columns as fit, so that no row is left half empty where that can be had. */
+export function columnsFor(heads: number, most: number): number {
+  for (let columns = Math.min(most, heads); columns > most / 2; columns--) if (heads % columns === 0) return columns;
+  return Math.min(most, heads);
 }

@@ -17,11 +17,19 @@ export interface LiveIntervention {
   settings?: { name: string; default: string | null; needed: boolean }[];
 }
 
+export interface LiveExample {
+  name: string;
+  question: string;
+  passages: Passage[];
+  max_new_tokens?: number;
+}
+
 export interface LiveOptions {
   url: string;
   token: string;
   models: (LiveModel | string)[];
   interventions: (LiveIntervention | string)[];
+  examples?: LiveExample[];
   limits?: { max_new_tokens?: number; steps?: number; passages?: number; question?: number; passage?: number };
   runs?: { run: number; name: string; samples: { sample: number; id: string; question?: string; model?: string }[] }[];
   film?: string;
@@ -35,6 +43,7 @@ export interface LiveEvents {
 
 interface Form {
   model: string;
+  beside: string; // another model that is asked the same, or none
   question: string;
   passages: Passage[];
   tokens: string;
@@ -45,10 +54,13 @@ interface Form {
   specs: Record<string, string>;
 }
 
+/** Of the bundled world, so that the bundled models know what they are asked. */
+const QUESTION = "On which day was the ship Golden Otter launched?";
 const START: Passage[] = [
-  { title: "", text: "The mill of Arden was built in 1807 by Tomas Vell.", gold: false },
-  { title: "", text: "Tomas Vell was born in Karsk.", gold: true },
-  { title: "", text: "The river of Karsk is called Onda.", gold: false },
+  { title: "", text: "The ship Crimson Heron, launched on 8 January 1888, did well.", gold: false },
+  { title: "", text: "The Golden Otter was launched on 10 February 1847.", gold: true },
+  { title: "", text: "The Lone Crow:\n- launched on 6 June 1816", gold: false },
+  { title: "", text: "The Calm Dolphin:\n- launched on 6 March 1842", gold: false },
 ];
 /** Something to begin with where the defaults alone say nothing. */
 const EXAMPLES: Record<string, string> = {
@@ -59,19 +71,31 @@ const EXAMPLES: Record<string, string> = {
   "soft-cap": "soft-cap(cap=5)",
 };
 
+interface Entry {
+  gold: string;
+  model: string;
+  original: string;
+  changed: string | null;
+  specs: string[];
+}
+
+const WAITING = "\u2026";
+
 export class LivePanel {
   readonly element: HTMLElement;
   private readonly channel: Channel;
   private readonly models: LiveModel[];
   private readonly interventions: LiveIntervention[];
   private form: Form;
-  private ids: { original: number; changed: number | null } | null = null;
+  private asked: { id: number; entry: Entry; changed: boolean }[] = []; // in the order in which they are shown
   private readonly films = new Map<number, Film>();
   private ran = false;
   private message = "";
-  private history: { gold: string; model: string; original: string; changed: string | null; specs: string[] }[] = [];
+  private history: Entry[] = [];
 
   private readonly model = h("select", { "aria-label": "Model" });
+  private readonly beside = h("select", { "aria-label": "Ask as well" });
+  private readonly example = h("select", { "aria-label": "Example" });
   private readonly question = h("textarea", { rows: 2, "aria-label": "Question" });
   private readonly list = h("ol", { class: "passages", "aria-label": "Passages" });
   private readonly tokens = number("New tokens", 1);
@@ -109,13 +133,13 @@ export class LivePanel {
     const add = h("button", { type: "button", class: "quiet", onclick: () => this.change({ passages: [...this.form.passages, { title: "", text: "", gold: false }] }) }, "Add a passage");
     const parts: (HTMLElement | null)[] = this.models.length
       ? [
-          field("Model", this.model),
+          h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Ask as well", this.beside) : null),
+          given.examples?.length ? field("Example", this.example) : null,
           field("Question", this.question),
           h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.list, add),
           h("div", { class: "numbers" }, field("New tokens", this.tokens), this.stepsLabel, this.blockLabel, field("Seed", this.seed)),
           this.interventions.length ? h("div", { class: "group" }, h("span", { class: "name" }, "Interventions"), this.switches) : null,
-          h("div", { class: "go" }, this.run, this.stop),
-          this.status,
+          h("div", { class: "go" }, this.run, this.stop, this.status),
           this.past,
         ]
       : [this.status];
@@ -143,7 +167,8 @@ export class LivePanel {
   }
 
   canAsk(film: Film): boolean {
-    return this.find(film) !== undefined;
+    const id = this.find(film);
+    return id !== undefined && !this.channel.writing(id);
   }
 
   ask(film: Film, key: string, step: number, layer: number | null, position: number, direction: Direction): void {
@@ -154,11 +179,13 @@ export class LivePanel {
   // --- the form -----------------------------------------------------------------------------------------------------
 
   private remembered(): Form {
+    const first = this.given.examples?.[0];
     const fresh: Form = {
       model: this.models[0]?.name ?? "",
-      question: "Where was Tomas Vell born?",
-      passages: START.map((p) => ({ ...p })),
-      tokens: "16",
+      beside: "",
+      question: first?.question ?? QUESTION,
+      passages: (first?.passages ?? START).map((p) => ({ ...p })),
+      tokens: String(first?.max_new_tokens ?? 16),
       steps: "",
       block: "",
       seed: "0",
@@ -187,6 +214,13 @@ export class LivePanel {
 
   private wire(): void {
     this.model.addEventListener("change", () => this.change({ model: this.model.value }));
+    this.beside.addEventListener("change", () => this.change({ beside: this.beside.value }, this.beside.value !== ""));
+    this.example.addEventListener("change", () => {
+      const chosen = this.given.examples?.[Number(this.example.value)];
+      if (!chosen) return;
+      const passages = chosen.passages.map((p) => ({ ...p }));
+      this.change({ question: chosen.question, passages, tokens: String(chosen.max_new_tokens ?? this.form.tokens) }, true);
+    });
     this.question.addEventListener("input", () => this.change({ question: this.question.value }));
     this.tokens.addEventListener("change", () => this.change({ tokens: this.tokens.value }));
     this.steps.addEventListener("change", () => this.change({ steps: this.steps.value }));
@@ -218,6 +252,11 @@ export class LivePanel {
   private draw(): void {
     const { form } = this;
     options(this.model, this.models.map((m) => [m.name, m.name]), form.model);
+    const others = this.models.filter((m) => m.name !== form.model).map((m): [string, string] => [m.name, m.name]);
+    options(this.beside, [["", "nothing"], ...others], form.beside === form.model ? "" : form.beside);
+    const examples = this.given.examples ?? [];
+    const at = examples.findIndex((e) => e.question === form.question);
+    options(this.example, [["-1", "your own"], ...examples.map((e, i): [string, string] => [String(i), `${e.name}: ${e.question}`])], String(at));
     const model = this.models.find((m) => m.name === form.model);
     this.stepsLabel.hidden = model?.diffusion === false;
     this.blockLabel.hidden = model?.diffusion === false || model?.block_length === false;
@@ -251,7 +290,7 @@ export class LivePanel {
     const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.given.limits?.passage });
     text.value = passage.text;
     text.addEventListener("input", () => edit({ text: text.value }));
-    const grip = h("button", { type: "button", class: "grip", "aria-label": `Move passage ${at + 1}; Alt and arrows` }, "\u2807");
+    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and arrows` }, "\u2807");
     const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
     const remove = h(
       "button",
@@ -264,27 +303,33 @@ export class LivePanel {
       event.preventDefault();
       this.move(at, at + (event.key === "ArrowUp" ? -1 : 1));
     });
-    // Only the grip starts a drag, so that text in the passage can still be selected with the mouse.
-    grip.draggable = true;
-    grip.addEventListener("dragstart", (event) => {
+    // By pointer and not by the browser's own drag and drop, which a finger cannot do. Only the grip starts it, so that
+    // text in the passage can still be selected.
+    const over = (event: PointerEvent): number =>
+      [...this.list.children].findIndex((other) => {
+        const box = other.getBoundingClientRect();
+        return event.clientY >= box.top && event.clientY < box.bottom;
+      });
+    const mark = (target: number) => {
+      for (const [i, other] of [...this.list.children].entries()) other.classList.toggle("target", i === target && i !== at);
+    };
+    grip.addEventListener("pointerdown", (event) => {
       this.dragged = at;
-      event.dataTransfer?.setData("text/plain", String(at));
-      event.dataTransfer?.setDragImage(item, 8, 8);
+      grip.setPointerCapture(event.pointerId);
       item.classList.add("dragged");
     });
-    grip.addEventListener("dragend", () => {
+    grip.addEventListener("pointermove", (event) => {
+      if (this.dragged === at) mark(over(event));
+    });
+    const end = (target: number) => {
+      if (this.dragged !== at) return;
       this.dragged = -1;
-      for (const child of this.list.children) child.classList.remove("dragged", "target");
-    });
-    item.addEventListener("dragover", (event) => {
-      if (this.dragged < 0) return;
-      event.preventDefault();
-      for (const child of this.list.children) child.classList.toggle("target", child === item && at !== this.dragged);
-    });
-    item.addEventListener("drop", (event) => {
-      event.preventDefault();
-      if (this.dragged >= 0) this.move(this.dragged, at);
-    });
+      item.classList.remove("dragged");
+      mark(-1);
+      if (target >= 0) this.move(at, target);
+    };
+    grip.addEventListener("pointerup", (event) => end(over(event)));
+    grip.addEventListener("pointercancel", () => end(-1));
     return item;
   }
 
@@ -295,12 +340,13 @@ export class LivePanel {
         const spec = h("input", { type: "text", class: "spec", spellcheck: "false", "aria-label": `Settings of ${known.name}` });
         box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }, true));
         spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }, this.form.on[known.name]));
-        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec));
+        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec, h("p", { class: "what" }, known.about ?? "")));
       }
     this.interventions.forEach((known, i) => {
       const [box, spec] = this.switches.children[i].querySelectorAll("input");
       box.checked = this.form.on[known.name] ?? false;
       spec.hidden = !box.checked;
+      (this.switches.children[i].querySelector(".what") as HTMLElement).hidden = !box.checked;
       if (spec.value !== this.form.specs[known.name]) spec.value = this.form.specs[known.name] ?? known.name;
     });
   }
@@ -310,11 +356,11 @@ export class LivePanel {
     const row = (entry: LivePanel["history"][number]) =>
       h(
         "tr",
-        { title: entry.specs.join(" + ") },
+        {},
         h("td", {}, entry.model),
         h("td", {}, entry.gold),
-        h("td", {}, entry.original || "\u2013"),
-        h("td", { class: entry.changed === null ? "" : entry.changed === entry.original ? "same" : "differs" }, entry.changed === null ? "" : entry.changed || "\u2013"),
+        h("td", { title: entry.original }, entry.original || "\u2013"),
+        h("td", { title: [entry.changed, ...entry.specs].join("\n"), class: entry.changed === null ? "" : entry.changed === entry.original ? "same" : "differs" }, entry.changed === null ? "" : entry.changed || "\u2013"),
       );
     const head = h("tr", {}, ...["model", "gold at", "answer", "changed"].map((name) => h("th", { scope: "col" }, name)));
     this.past.replaceChildren(h("thead", {}, head), h("tbody", {}, ...this.history.slice(-8).reverse().map(row)));
@@ -325,6 +371,13 @@ export class LivePanel {
     setText(this.status, text);
     this.stop.hidden = !running;
     this.run.disabled = false;
+    if (running) return;
+    const instead = text === "Stopped." ? "stopped" : "";
+    for (const entry of this.history) {
+      if (entry.original === WAITING) entry.original = instead;
+      if (entry.changed === WAITING) entry.changed = instead;
+    }
+    this.drawPast();
   }
 
   // --- running ------------------------------------------------------------------------------------------------------
@@ -332,40 +385,48 @@ export class LivePanel {
   private start(): void {
     const { form } = this;
     if (this.channel.running) this.channel.stop();
-    const whole = (text: string): number | null => (text.trim() === "" ? null : Math.round(Number(text)));
-    const diffusion = this.models.find((m) => m.name === form.model)?.diffusion !== false;
-    const blocks = this.models.find((m) => m.name === form.model)?.block_length !== false;
     const settings: Omit<Run, "type" | "id" | "interventions"> = {
-      model: form.model,
       question: form.question,
       passages: form.passages.map((p) => ({ ...p })),
       max_new_tokens: whole(form.tokens) ?? 16,
-      steps: diffusion ? whole(form.steps) : null,
-      block_length: diffusion && blocks ? whole(form.block) : null,
       seed: whole(form.seed) ?? 0,
+      ...this.fitting(form.model),
     };
     const specs = this.interventions.filter((i) => form.on[i.name]).map((i) => form.specs[i.name]);
     this.films.clear();
     this.ran = true;
-    const original = this.channel.run({ ...settings, interventions: [] });
-    const changed = specs.length ? this.channel.run({ ...settings, interventions: specs }) : null;
-    this.ids = { original, changed };
     const places = form.passages.flatMap((p, i) => (p.gold ? [i + 1] : []));
-    this.history.push({ model: form.model, gold: places.join(", ") || "\u2013", original: "\u2026", changed: changed === null ? null : "\u2026", specs });
+    const gold = places.join(", ") || "\u2013";
+    const entry: Entry = { model: form.model, gold, original: WAITING, changed: specs.length ? WAITING : null, specs };
+    this.asked = [{ id: this.channel.run({ ...settings, interventions: [] }), entry, changed: false }];
+    if (specs.length) this.asked.push({ id: this.channel.run({ ...settings, interventions: specs }), entry, changed: true });
+    this.history.push(entry);
+    if (form.beside && form.beside !== form.model) {
+      const other: Entry = { model: form.beside, gold, original: WAITING, changed: null, specs: [] };
+      this.asked.push({ id: this.channel.run({ ...settings, ...this.fitting(form.beside), interventions: [] }), entry: other, changed: false });
+      this.history.push(other);
+    }
     this.drawPast();
   }
 
+  /** A model, and of the steps and blocks what its sampler has. */
+  private fitting(name: string): Pick<Run, "model" | "steps" | "block_length"> {
+    const model = this.models.find((m) => m.name === name);
+    const diffusion = model?.diffusion !== false;
+    const blocks = diffusion && model?.block_length !== false;
+    return { model: name, steps: diffusion ? whole(this.form.steps) : null, block_length: blocks ? whole(this.form.block) : null };
+  }
+
   private arrived(id: number, film: Film, old: Film | null, done: boolean): void {
-    if (!this.ids || (id !== this.ids.original && id !== this.ids.changed)) return;
+    const run = this.asked.find((one) => one.id === id);
+    if (!run) return;
     this.films.set(id, film);
     if (old === null) {
-      const shown = [this.ids.original, this.ids.changed].flatMap((n) => (n === null ? [] : (this.films.get(n) ?? [])));
+      const shown = this.asked.flatMap((one) => this.films.get(one.id) ?? []);
       this.on.films(shown, shown.map((f) => f.raw.model + (f.raw.interventions.length ? ", changed" : "")));
     } else this.on.grown(film, old);
     if (done) {
-      const entry = this.history[this.history.length - 1];
-      if (id === this.ids.original) entry.original = film.raw.output;
-      else entry.changed = film.raw.output;
+      run.entry[run.changed ? "changed" : "original"] = film.raw.output;
       this.drawPast();
     }
   }
@@ -402,6 +463,10 @@ export class LivePanel {
       this.say(error instanceof Error ? error.message : String(error), false);
     }
   }
+}
+
+function whole(text: string): number | null {
+  return text.trim() === "" ? null : Math.round(Number(text));
 }
 
 function address(live: LiveOptions): string {

@@ -42,10 +42,14 @@ export abstract class MapView {
     this.base.addEventListener("pointerleave", () => this.on.hover(null));
     this.base.addEventListener("pointerdown", (event) => {
       const cell = this.at(event);
-      if (!cell) return;
-      this.dragging = event.pointerType !== "touch";
-      if (this.dragging) this.base.setPointerCapture(event.pointerId);
+      if (!cell || event.pointerType === "touch") return; // a finger may only mean to scroll; its tap comes as a click
+      this.dragging = true;
+      this.base.setPointerCapture(event.pointerId);
       this.on.click(cell, false);
+    });
+    this.base.addEventListener("click", (event) => {
+      const cell = (event as PointerEvent).pointerType === "touch" ? this.at(event) : null;
+      if (cell) this.on.click(cell, false);
     });
     this.base.addEventListener("pointerup", () => (this.dragging = false));
     this.base.addEventListener("pointercancel", () => (this.dragging = false));
@@ -60,11 +64,11 @@ export abstract class MapView {
   protected abstract key(view: View): string;
 
   /** Height of the map for a number of rows: tall enough to hit a row, low enough to see all at once. */
-  static heightFor(rows: number, width: number): number {
-    return Math.round(Math.min(width < 640 ? 130 : 190, Math.max(48, rows * (width < 640 ? 12 : 14))));
+  static heightFor(rows: number, alone: boolean): number {
+    return Math.round(Math.min(alone ? 200 : 130, Math.max(48, rows * (alone ? 17 : 12))));
   }
 
-  private at(event: PointerEvent): Cell | null {
+  private at(event: MouseEvent): Cell | null {
     if (!this.film) return null;
     const box = this.base.getBoundingClientRect();
     const x = event.clientX - box.left - LEFT;
@@ -87,9 +91,10 @@ export abstract class MapView {
 
   draw(view: View, width: number): void {
     const rows = this.rows(view);
+    if (this.film !== view.film) this.drawnWith = "";
     this.film = view.film;
     this.width = width;
-    this.height = MapView.heightFor(rows, width);
+    this.height = MapView.heightFor(rows, view.alone);
     this.lastRows = rows;
     const key = `${this.key(view)}/${width}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
     const context = resize(this.base, width, this.height + STRIP);
@@ -103,18 +108,27 @@ export abstract class MapView {
   private paint(context: CanvasRenderingContext2D, view: View, rows: number): void {
     const { film, palette } = view;
     const { T } = film;
-    if (!this.pixels || this.pixels.width !== T || this.pixels.height !== rows) {
-      this.small.width = T;
-      this.small.height = rows;
-      this.pixels = new ImageData(T, rows);
+    // Where there are more cells than pixels, a pixel shows the strongest of its cells: no anchor falls between two.
+    const wide = Math.min(T, Math.floor(((this.width - LEFT) * this.base.width) / this.width));
+    const tall = Math.min(rows, Math.floor((this.height * this.base.width) / this.width));
+    if (!this.pixels || this.pixels.width !== wide || this.pixels.height !== tall) {
+      this.small.width = wide;
+      this.small.height = tall;
+      this.pixels = new ImageData(wide, tall);
     }
-    const target = new Uint32Array(this.pixels.data.buffer);
+    const strongest = new Uint8Array(wide * tall);
     const shades = new Uint8Array(T);
     for (let row = 0; row < rows; row++) {
       const { values, count } = this.rowValues(view, row);
       levels(values, count, view.peak, shades);
-      for (let t = 0; t < T; t++) target[row * T + t] = palette.pixels[shades[t]];
+      const line = Math.floor((row * tall) / rows) * wide;
+      for (let t = 0; t < T; t++) {
+        const at = line + Math.floor((t * wide) / T);
+        if (shades[t] > strongest[at]) strongest[at] = shades[t];
+      }
     }
+    const target = new Uint32Array(this.pixels.data.buffer);
+    for (let i = 0; i < target.length; i++) target[i] = palette.pixels[strongest[i]];
     const cellWidth = (this.width - LEFT) / T;
     const cellHeight = this.height / rows;
     this.small.getContext("2d")!.putImageData(this.pixels, 0, 0);
@@ -150,7 +164,8 @@ export abstract class MapView {
     context.font = `10px ${SANS}`;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const every = Math.max(1, Math.ceil((rows * 13) / this.height));
+    const least = (rows * 13) / this.height;
+    const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n >= least) ?? 1000;
     for (let row = 0; row < rows; row += every) {
       const y = Math.min(this.height - 5, Math.max(6, ((row + 0.5) / rows) * this.height));
       context.fillText(this.rowLabel(view, row), LEFT - 7, y);

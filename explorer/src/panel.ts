@@ -1,6 +1,6 @@
 /** One film: its text, and beside it the maps and heads. */
 
-import { h, setText } from "./dom.ts";
+import { attribute, h, setText } from "./dom.ts";
 import { anchorPositions, nearest, piece, profile, tokenAfter, type Film } from "./film.ts";
 import { HeadsView } from "./heads.ts";
 import { LayerMap, StepMap } from "./maps.ts";
@@ -63,7 +63,7 @@ export class Panel {
     this.view = view;
     const { film } = view;
     const { raw } = film;
-    this.element.setAttribute("aria-label", raw.model);
+    attribute(this.element, "aria-label", raw.model);
     setText(this.model, raw.model);
     const kind = raw.diffusion ? "masked diffusion" : "autoregressive";
     setText(this.about, `${kind} \u00b7 ${film.T} positions \u00b7 ${film.S} steps \u00b7 ${film.L} layers \u00d7 ${film.H} heads`);
@@ -79,15 +79,30 @@ export class Panel {
     setText(this.thinned, raw.thinned ? `Thinned to fit the page: ${raw.thinned.join(" ")}` : "");
     this.thinned.hidden = !raw.thinned;
     this.headFigure.hidden = film.heads === null;
-    this.text.base.setAttribute("aria-label", `Text of ${raw.model} at step ${step}, shaded by attention; ${layer}`);
-    this.layers.base.setAttribute("aria-label", `Received attention of ${raw.model}, layers by positions, step ${step}`);
-    this.steps.base.setAttribute("aria-label", `Received attention of ${raw.model}, steps by positions, ${layer}`);
-    this.heads.base.setAttribute("aria-label", `Received attention of ${raw.model} by head, step ${kept}, ${layer}`);
-    this.text.draw(view, Math.max(200, this.text.element.clientWidth));
-    const width = Math.max(200, this.right.clientWidth);
+    // Asking an element for its width makes the browser lay out the page, so it is asked only when that may have changed.
+    this.widths ??= [this.text.element.clientWidth, this.right.clientWidth];
+    this.text.draw(view, Math.max(200, this.widths[0]));
+    const width = Math.max(200, this.widths[1]);
     this.layers.draw(view, width);
     this.steps.draw(view, width);
     this.heads.draw(view, width);
+  }
+
+  private widths: [number, number] | null = null;
+  resized(): void {
+    this.widths = null;
+  }
+
+  /** Name the pictures for those who do not see them. */
+  describe(): void {
+    if (!this.view) return;
+    const { raw } = this.view.film;
+    const step = raw.steps[this.view.step];
+    const layer = this.view.layer === null ? "mean of all layers" : `layer ${raw.layers[this.view.layer]}`;
+    this.text.base.setAttribute("aria-label", `Text of ${raw.model} at step ${step}, shaded by attention; ${layer}`);
+    this.layers.base.setAttribute("aria-label", `Received attention of ${raw.model}, layers by positions, step ${step}`);
+    this.steps.base.setAttribute("aria-label", `Received attention of ${raw.model}, steps by positions, ${layer}`);
+    this.heads.base.setAttribute("aria-label", `Received attention of ${raw.model} by head, ${layer}`);
   }
 
   private answeredFor = "";
@@ -99,9 +114,12 @@ export class Panel {
     this.answer.replaceChildren();
     const same = (text: string) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
     const right = answers.some((answer) => same(answer) === same(output));
-    if (output) this.answer.append("wrote ", h("q", {}, output));
-    if (answers.length && right) this.answer.append(h("span", { class: "right-answer" }, "as asked"));
-    else if (answers.length) this.answer.append(output ? "; asked was " : "asked is ", h("q", {}, answers.slice(0, 3).join(" / ")));
+    const asked = answers.slice(0, 3).join(" / ");
+    if (output) {
+      const verdict = answers.length && right ? h("span", { class: "right-answer" }, "as asked ") : null;
+      this.answer.append(h("span", { class: "said", title: output }, "wrote ", verdict, h("q", {}, output)), " ");
+    }
+    if (answers.length && !right) this.answer.append(h("span", { class: "said", title: asked }, "asked was ", h("q", {}, asked)), " ");
     if (interventions.length) this.answer.append(h("span", { class: "changed" }, interventions.join(" + ")));
   }
 

@@ -38,7 +38,8 @@ export interface StepMessage {
 export type Header = Omit<RawFilm, "tokens" | "confidence" | "received" | "anchors" | "committed_at"> & { length: number };
 
 export type Answer =
-  | { type: "queued" | "stopped"; id: number }
+  | { type: "queued"; id: number; ahead?: number; loading?: boolean }
+  | { type: "stopped"; id: number }
   | { type: "start"; id: number; film: Header }
   | StepMessage
   | { type: "done"; id: number; film: RawFilm }
@@ -134,7 +135,8 @@ export class Channel {
   private waiting: string[] = [];
   private readonly films = new Map<number, Film>();
   private readonly open = new Set<number>();
-  private readonly asked = new Map<string, string>();
+  private readonly asked = new Set<string>();
+  private readonly pending = new Map<string, string>(); // of those asked: key, and what the answer will say it is
   private next = 1;
 
   constructor(
@@ -144,6 +146,11 @@ export class Channel {
 
   get running(): boolean {
     return this.open.size > 0;
+  }
+
+  /** Is a run still being written? Single tokens can be asked about when it is done. */
+  writing(id: number): boolean {
+    return this.open.has(id);
   }
 
   run(settings: Omit<Run, "type" | "id">): number {
@@ -164,7 +171,8 @@ export class Channel {
   attention(id: number, key: string, step: number, layer: number | null, position: number, direction: Direction): void {
     const name = `${id}/${key}`;
     if (this.asked.has(name)) return;
-    this.asked.set(name, `${id}/${step}/${layer}/${position}/${direction}`);
+    this.asked.add(name);
+    this.pending.set(name, `${id}/${step}/${layer}/${position}/${direction}`);
     this.send({ type: "attention", id, step, layer, position, direction });
   }
 
@@ -197,20 +205,23 @@ export class Channel {
   private hear(answer: Answer): void {
     if (answer.type === "attention") {
       const name = `${answer.id}/${answer.step}/${answer.layer ?? null}/${answer.position}/${answer.direction}`;
-      for (const [key, asked] of this.asked)
-        if (asked === name) this.on.row(answer.id, key.slice(key.indexOf("/") + 1), Float32Array.from(answer.values, (v) => v ?? NaN));
+      for (const [key, asked] of this.pending)
+        if (asked === name) this.settle(answer.id, key, Float32Array.from(answer.values, (v) => v ?? NaN));
       return;
     }
     if (answer.type === "error") {
-      const pending = [...this.asked].filter(([key]) => key.startsWith(`${answer.id}/`));
+      const pending = [...this.pending.keys()].filter((key) => key.startsWith(`${answer.id}/`));
       if (answer.id !== null && this.open.delete(answer.id)) this.on.status(answer.message, this.running);
       else if (pending.length && answer.id !== null) {
-        for (const [key] of pending) this.on.row(answer.id, key.slice(key.indexOf("/") + 1), answer.message);
+        for (const key of pending) this.settle(answer.id, key, answer.message);
       } else this.on.status(answer.message, this.running);
       return;
     }
     if (!this.open.has(answer.id)) return; // of a run that was given up
-    if (answer.type === "queued") return this.on.status("Waiting for the model.", true);
+    if (answer.type === "queued") {
+      const why = answer.ahead ? `Waiting: ${answer.ahead} before it.` : answer.loading ? "Reading the model's weights." : "Waiting for the model.";
+      return this.on.status(why, true);
+    }
     if (answer.type === "stopped") {
       this.open.delete(answer.id);
       return this.on.status("Stopped.", this.running);
@@ -223,8 +234,13 @@ export class Channel {
     } else if (answer.type === "done") {
       this.open.delete(answer.id);
       this.keep(answer.id, decode(answer.film), old, true);
-      this.on.status(this.running ? "One of two is done." : "Done.", this.running);
+      this.on.status(this.running ? `Done; ${this.open.size} to go.` : "Done.", this.running);
     }
+  }
+
+  private settle(id: number, key: string, values: Float32Array | string): void {
+    this.pending.delete(key);
+    this.on.row(id, key.slice(key.indexOf("/") + 1), values);
   }
 
   private keep(id: number, film: Film, old: Film | null, done: boolean): void {

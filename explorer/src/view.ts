@@ -13,6 +13,7 @@ export interface Focus {
 export interface View {
   film: Film;
   palette: Palette;
+  alone: boolean; // the only film that is shown
   step: number;
   layer: number | null;
   head: number | null;

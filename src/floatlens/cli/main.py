@@ -21,10 +21,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "study": ("study", "The same for any models and data: the main job."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
+    "explore": ("explore", "Ask models in the browser, and watch their attention while they write."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
     "ablate": ("ablate", "Mask or pin anchors, take out heads, and see what breaks."),
     "report": ("report", "Make one self-contained HTML file of existing runs."),
+    "rerun": ("rerun", "Run again what a run folder describes, and compare."),
+    "diff": ("diff", "Show what differs between two runs."),
+    "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
     "models": ("models", "List the families of checkpoints and the bundled models."),
     "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
     "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),
@@ -119,6 +123,8 @@ def run(argv: list[str]) -> int:
             return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
         return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
+        if isinstance(error, RuntimeError) and "decompression error" in str(error):
+            return _failed(f"a stored array is damaged ({error}); have it made again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
     if code == INTERRUPTED:  # typer makes this code of Ctrl-C
         kept = "; what is finished is kept: go on with --resume" if "--out" in words else ""

@@ -70,7 +70,6 @@ def command(
     from floatlens.runs import manifest
     from floatlens.runs.engines import registry as engines
     from floatlens.runs.folder import RunFolder
-    from floatlens.tasks.prompt import fit
     from floatlens.tasks.template import DEFAULT
     from floatlens.tasks.tracing import Traces, traced
     from floatlens.trace import Trace
@@ -100,14 +99,14 @@ def command(
     }
     lens.check_record(lens.settings(**settings), **options)
     room = (lens.context_length or 10**9) - max_new_tokens
+    refused: dict[str, str] = {}
     if prompt is not None:
         one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or ())
         lens.settings(**settings).fits(len(one.ids), lens.context_length)
         work = [("prompt", one)]
     else:
         assert data is not None
-        work = from_data(lens, data, split, limit, passages, max_passages)
-        work = [(name, fit(made, lens.tokenizer, room)) for name, made in work]
+        work, refused = from_data(lens, data, split, limit, passages, max_passages, room)
     about = manifest.describe(
         "trace",
         asked,
@@ -128,16 +127,17 @@ def command(
                 batch_size=batch_size,
                 engine=does,
                 done=watch(model, len(work)),
+                refused=refused,
                 retry_errors=retry_errors,
             )
         failed = {name: reason for name, reason in found.items() if reason}
         run.finish()
     finally:
         run.close()
-    if len(failed) == len(work):
+    if len(failed) == len(found):
         raise FloatLensError(f"no sample could be traced; the first failed because: {next(iter(failed.values()))}")
     if as_json:
-        entry = {"model": model, "data": data, "n": len(work) - len(failed), "errors": len(failed)}
+        entry = {"model": model, "data": data, "n": len(found) - len(failed), "errors": len(failed)}
         print(json.dumps({"results": [entry], "run": run.place}))
         return
     console = Console(highlight=False)
@@ -145,7 +145,7 @@ def command(
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    console.print(f"{len(work) - len(failed)} traces in {run.place}{also}", markup=False)
+    console.print(f"{len(found) - len(failed)} traces in {run.place}{also}", markup=False)
 
 
 ASKED = (
@@ -156,16 +156,28 @@ ASKED = (
 
 
 def from_data(
-    lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None
-) -> list[tuple[str, Any]]:
-    """The prompts of a data set, each with its sample's id."""
+    lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None, room: int
+) -> tuple[list[tuple[str, Any]], dict[str, str]]:
+    """The prompts of a data set, each with its sample's id, and the samples that cannot be asked, with the reason."""
+    from floatlens.tasks.bounded import bounded
+    from floatlens.tasks.prompt import fit
     from floatlens.tasks.readers.registry import read
 
-    work = []
+    work: list[tuple[str, Any]] = []
+    refused: dict[str, str] = {}
+    if lens.tokenizer is None:
+        raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
     for sample in read(data, split=split, limit=limit, passages=passages):
         shown = sample.passages[:max_passages] if max_passages is not None else sample.passages
         shown = shown if passages != 0 else []
-        work.append((sample.id, lens.prompt(sample.question, shown, answers=sample.answers)))
+        try:
+            shown = bounded(sample.question, shown, lens.context_length)
+            made = lens.prompt(sample.question, shown, answers=sample.answers)
+            work.append((sample.id, fit(made, lens.tokenizer, room)))
+        except FloatLensError as error:
+            refused[sample.id] = str(error)
+    if not work and refused:
+        raise FloatLensError(f"no sample of {data} can be asked; the first: {next(iter(refused.values()))}")
     if not work:
         raise FloatLensError(f"data {data!r} holds no question; name another data set or split")
-    return work
+    return work, refused

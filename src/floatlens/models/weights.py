@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def load_model(
             model, report = auto.from_pretrained(
                 checkpoint.source, **{k: v for k, v in options.items() if v is not None}
             )
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError, UnpicklingError) as error:
         reason = " ".join(str(error).split())
         raise FloatLensError(
             f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"

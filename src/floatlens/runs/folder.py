@@ -154,6 +154,7 @@ class RunFolder:
         run = cls(storage_at(path))
         if not run.storage.exists(MANIFEST):
             raise FloatLensError(f"{path} is not a run folder: it has no {MANIFEST}; name a folder that --out made")
+        _ = run.manifest  # one that cannot be read is refused now
         return run
 
     def lock(self) -> None:

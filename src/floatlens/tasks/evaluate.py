@@ -14,6 +14,7 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.runs.careful import Careful, reason
+from floatlens.tasks.bounded import bounded
 from floatlens.tasks.metrics import score
 from floatlens.tasks.prompt import Prompt, build, fit
 from floatlens.tasks.sample import Sample
@@ -140,10 +141,11 @@ def asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pro
     try:
         if lens.tokenizer is None:
             raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
+        shown = bounded(sample.question, passages, lens.context_length)
         prompt = build(
             lens.tokenizer,
             sample.question,
-            passages,
+            shown,
             answers=sample.answers,
             order=asking.order,
             template=asking.template,
@@ -154,7 +156,8 @@ def asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pro
     except FloatLensError as error:
         row.error = str(error)
         return row, None
-    row.passages, row.dropped, row.gold_at = len(prompt.passages), prompt.dropped, prompt.gold
+    row.passages, row.gold_at = len(prompt.passages), prompt.gold
+    row.dropped = prompt.dropped + len(passages) - len(shown)
     row.prompt_tokens = len(prompt.ids)
     return row, replace(prompt, sample_id=sample.id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,13 +118,20 @@ def traced(
     engine: Engine | None = None,
     done: Callable[[], None] = lambda: None,
     retry_errors: bool = False,
+    refused: Mapping[str, str] | None = None,
 ) -> dict[str, str | None]:
-    """Trace prompts by their samples' ids; returns each id with the reason if it failed. What is there is not redone."""
+    """Trace prompts by their samples' ids; returns each id with the reason if it failed. What is there is not redone.
+
+    `refused` are samples that cannot be asked, with the reason.
+    """
     results = [result for result in folder.results() if len(result.key) == 2]
     if retry_errors:
         folder.forget(result for result in results if result.value.get("error"))
         results = [result for result in results if not result.value.get("error")]
     found: dict[str, str | None] = {result.key[1]: result.value.get("error") for result in results}
+    for id_, error in (refused or {}).items():
+        folder.put((worker.model, id_), {"error": error})
+        found[id_] = error
     folder.write_errors((id_, error) for id_, error in found.items() if error)
     for batch, made in (engine or Local()).run(worker, planned(work, batch_size, found)):
         if isinstance(made, Died):

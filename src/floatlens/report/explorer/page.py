@@ -18,6 +18,7 @@ from typing import Any
 from floatlens.errors import FloatLensError
 
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+STYLE = "html, body { margin: 0 } #explorer { display: grid; min-height: 100vh }"
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
@@ -29,13 +30,16 @@ def asset() -> str:
 
 def script_hashes() -> list[str]:
     """What a Content-Security-Policy allows so that the embedded script runs: source expressions for script-src."""
-    digest = hashlib.sha256(asset().encode("utf-8")).digest()
-    return [f"'sha256-{base64.b64encode(digest).decode('ascii')}'"]
+    return [_source(asset())]
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 def policy() -> str:
-    """The Content-Security-Policy of a page that holds nothing but the explorer."""
-    return f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src 'unsafe-inline'; base-uri 'none'"
+    """The Content-Security-Policy of a page that holds nothing but the explorer: its script and one style, no more."""
+    return f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src {_source(STYLE)}; base-uri 'none'"
 
 
 def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live: dict[str, Any] | None = None) -> str:
@@ -67,7 +71,7 @@ def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{html.escape(title)}</title>
-<style>html, body {{ margin: 0 }} #explorer {{ display: grid; min-height: 100vh }}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 {embed(films, "explorer")}

@@ -62,9 +62,11 @@ class Ray:
                     try:
                         made = ray.get(ref)
                     except ray.exceptions.RayTaskError as error:
-                        raise FloatLensError(f"a Ray worker could not start: {_first_line(error)}") from error
+                        raise FloatLensError(f"a Ray worker could not start: {_last_line(error)}") from error
                     except ray.exceptions.RayError as error:  # the actor died, or its node with what it had made
                         hand.stop()
+                        if "creation task" in str(error):
+                            raise FloatLensError(f"a Ray worker could not start: {_last_line(error)}") from error
                         dead += 1
                         if dead > TRIES * self.workers + TRIES:
                             raise FloatLensError(
@@ -170,3 +172,9 @@ def imported() -> Any:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _last_line(error: BaseException) -> str:
+    """What went wrong, at the end of a worker's traceback."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

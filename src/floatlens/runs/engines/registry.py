@@ -25,9 +25,9 @@ def engine(
     if name not in ENGINES:
         raise FloatLensError(f"engine {name!r} is not known; use one of {', '.join(ENGINES)}")
     if name == "ray":
-        return Ray(workers=workers or 1, gpus_per_worker=gpus_per_worker or 0.0, address=address)
+        return Ray(workers=1 if workers is None else workers, gpus_per_worker=gpus_per_worker or 0.0, address=address)
     if address is not None:
         raise FloatLensError("--address is for the Ray engine; add --engine ray")
     if gpus_per_worker is not None and gpus_per_worker != int(gpus_per_worker):
         raise FloatLensError(f"the local engine gives whole GPUs, not {gpus_per_worker}; use --engine ray")
-    return Local(workers or 1, None if gpus_per_worker is None else int(gpus_per_worker))
+    return Local(1 if workers is None else workers, None if gpus_per_worker is None else int(gpus_per_worker))
