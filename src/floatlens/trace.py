@@ -166,6 +166,18 @@ class Trace:
         self.data.load()
         return self
 
+    # --- looking at it ------------------------------------------------------------------------------------------------
+
+    def explore(self, *others: Trace, **options: Any) -> Any:
+        """The explorer in a notebook: this trace as a film, with others beside it (another model, the same question).
+
+        A widget with floatlens[notebook], else the same page in a frame; both have `.save("film.html")`. Options are
+        `rules` and `budget` of `floatlens.report.explorer.film.film`.
+        """
+        from floatlens.report.explorer.widget import explore  # the report reads traces; traces do not know it
+
+        return explore([self, *others], **options)
+
     # --- how it shows itself --------------------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, str]:
@@ -197,6 +209,8 @@ class Trace:
 
 def _refuse_absurd(data: xr.Dataset, path: Path) -> None:
     """Refuse a store that claims arrays out of all proportion to what it holds: reading them would end the process."""
+    if any(0 in (variable.encoding.get("chunks") or ()) for variable in data.variables.values()):
+        raise FloatLensError(f"{path} has an array in chunks of no size; it is damaged or not to be trusted")
     held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     if data.nbytes > CLAIMED and data.nbytes > PACKED * held:
         raise FloatLensError(

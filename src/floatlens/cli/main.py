@@ -17,11 +17,15 @@ from floatlens.runs.words import remember
 
 # name: (module, what it is for). A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Trace a bundled model and draw its drift: the quickest look."),
+    "demo": ("demo", "Study the bundled models: every claim, every figure, the report."),
+    "study": ("study", "The same for any models and data: the main job."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
+    "explore": ("explore", "Ask models in the browser, and watch their attention while they write."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
+    "ablate": ("ablate", "Mask or pin anchors, take out heads, and see what breaks."),
+    "report": ("report", "Make one self-contained HTML file of existing runs."),
     "rerun": ("rerun", "Run again what a run folder describes, and compare."),
     "diff": ("diff", "Show what differs between two runs."),
     "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),

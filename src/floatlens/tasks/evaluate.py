@@ -95,7 +95,7 @@ def windows(lens: Any, samples: Iterable[Sample], asking: Asking, **labels: Any)
         prompts: dict[int, Prompt] = {}
         for place, sample in enumerate(part):
             blank = Row(sample.id, sample.question, sample.answers, diffusion=lens.family.diffusion, **labels)
-            row, prompt = _asked(lens, sample, asking, blank)
+            row, prompt = asked(lens, sample, asking, blank)
             rows.append(row)
             if prompt is not None:
                 prompts[place] = prompt
@@ -129,7 +129,8 @@ def evaluate(
         yield from window.rows
 
 
-def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Prompt | None]:
+def asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Prompt | None]:
+    """The prompt of a sample and its row; without a prompt the row says why it cannot be asked."""
     passages = [] if row.condition == CLOSED else sample.passages
     if row.condition != CLOSED:
         row.recall, row.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")

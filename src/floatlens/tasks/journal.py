@@ -13,7 +13,7 @@ Key = tuple[str, str, str]  # model, data, condition
 class Journal:
     """The rows that a run has, from its folder if it has one; what a resumed run need not ask again."""
 
-    def __init__(self, folder: RunFolder | None, retry_errors: bool = False) -> None:
+    def __init__(self, folder: RunFolder | None, retry_errors: bool = False, kind: type[Row] = Row) -> None:
         self.folder = folder
         self.found: dict[Key, dict[str, Row]] = {}
         if folder is not None:
@@ -23,7 +23,7 @@ class Journal:
                 folder.forget(failed)
                 results = [result for result in results if not result.value.get("error")]
             for result in results:
-                self._note(Row(**result.value))
+                self._note(kind(**result.value))
             self._write_errors()
 
     def add(self, row: Row) -> None:

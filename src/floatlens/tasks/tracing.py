@@ -37,20 +37,22 @@ class Tracing:
         for prompt, sample_id, trace in zip(prompts, ids, traces, strict=True):
             if prompt.sample_id in self.wanted:
                 self.trees[prompt.sample_id] = self.folder.save_trace(f"{self.model}, {sample_id}", trace)
-        return [self._generation(trace) for trace in traces]
+        return [generation_of(self.lens, trace) for trace in traces]
 
-    def _generation(self, trace: Trace) -> Generation:
-        data, start = trace.data, trace.prompt_length
-        ids = [int(i) for i in data["final_tokens"].values[start:]]
-        end = next((i for i, token in enumerate(ids) if token in self.lens.end_ids), None)
-        used = np.arange(start, start + (len(ids) if end is None else end + 1))
-        committed = data["committed_at"].values[used]
-        there = committed >= 0
-        confidence = data["confidence"].values[committed[there], used[there]]
-        kept = ids if end is None else ids[:end]
-        steps = data.sizes["step"] if trace.diffusion else len(used)
-        mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
-        return Generation(self.lens.decode(kept), kept, steps, mean, end is not None)
+
+def generation_of(lens: Any, trace: Trace) -> Generation:
+    """What a lens wrote, read off its trace."""
+    data, start = trace.data, trace.prompt_length
+    ids = [int(i) for i in data["final_tokens"].values[start:]]
+    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), None)
+    used = np.arange(start, start + (len(ids) if end is None else end + 1))
+    committed = data["committed_at"].values[used]
+    there = committed >= 0
+    confidence = data["confidence"].values[committed[there], used[there]]
+    kept = ids if end is None else ids[:end]
+    steps = data.sizes["step"] if trace.diffusion else len(used)
+    mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
+    return Generation(lens.decode(kept), kept, steps, mean, end is not None)
 
 
 @dataclass(frozen=True)
