@@ -53,6 +53,7 @@ export class HeadsView {
 
   draw(view: View, width: number): void {
     const { film, palette } = view;
+    if (this.film !== film) this.drawnWith = "";
     this.film = film;
     const there = film.heads !== null && nearest(film.headSteps, view.step) >= 0;
     this.element.hidden = !there;

@@ -42,10 +42,14 @@ export abstract class MapView {
     this.base.addEventListener("pointerleave", () => this.on.hover(null));
     this.base.addEventListener("pointerdown", (event) => {
       const cell = this.at(event);
-      if (!cell) return;
-      this.dragging = event.pointerType !== "touch";
-      if (this.dragging) this.base.setPointerCapture(event.pointerId);
+      if (!cell || event.pointerType === "touch") return; // a finger may only mean to scroll; its tap comes as a click
+      this.dragging = true;
+      this.base.setPointerCapture(event.pointerId);
       this.on.click(cell, false);
+    });
+    this.base.addEventListener("click", (event) => {
+      const cell = (event as PointerEvent).pointerType === "touch" ? this.at(event) : null;
+      if (cell) this.on.click(cell, false);
     });
     this.base.addEventListener("pointerup", () => (this.dragging = false));
     this.base.addEventListener("pointercancel", () => (this.dragging = false));
@@ -64,7 +68,7 @@ export abstract class MapView {
     return Math.round(Math.min(alone ? 200 : 130, Math.max(48, rows * (alone ? 17 : 12))));
   }
 
-  private at(event: PointerEvent): Cell | null {
+  private at(event: MouseEvent): Cell | null {
     if (!this.film) return null;
     const box = this.base.getBoundingClientRect();
     const x = event.clientX - box.left - LEFT;
@@ -87,6 +91,7 @@ export abstract class MapView {
 
   draw(view: View, width: number): void {
     const rows = this.rows(view);
+    if (this.film !== view.film) this.drawnWith = "";
     this.film = view.film;
     this.width = width;
     this.height = MapView.heightFor(rows, view.alone);
@@ -103,18 +108,27 @@ export abstract class MapView {
   private paint(context: CanvasRenderingContext2D, view: View, rows: number): void {
     const { film, palette } = view;
     const { T } = film;
-    if (!this.pixels || this.pixels.width !== T || this.pixels.height !== rows) {
-      this.small.width = T;
-      this.small.height = rows;
-      this.pixels = new ImageData(T, rows);
+    // Where there are more cells than pixels, a pixel shows the strongest of its cells: no anchor falls between two.
+    const wide = Math.min(T, Math.floor(((this.width - LEFT) * this.base.width) / this.width));
+    const tall = Math.min(rows, Math.floor((this.height * this.base.width) / this.width));
+    if (!this.pixels || this.pixels.width !== wide || this.pixels.height !== tall) {
+      this.small.width = wide;
+      this.small.height = tall;
+      this.pixels = new ImageData(wide, tall);
     }
-    const target = new Uint32Array(this.pixels.data.buffer);
+    const strongest = new Uint8Array(wide * tall);
     const shades = new Uint8Array(T);
     for (let row = 0; row < rows; row++) {
       const { values, count } = this.rowValues(view, row);
       levels(values, count, view.peak, shades);
-      for (let t = 0; t < T; t++) target[row * T + t] = palette.pixels[shades[t]];
+      const line = Math.floor((row * tall) / rows) * wide;
+      for (let t = 0; t < T; t++) {
+        const at = line + Math.floor((t * wide) / T);
+        if (shades[t] > strongest[at]) strongest[at] = shades[t];
+      }
     }
+    const target = new Uint32Array(this.pixels.data.buffer);
+    for (let i = 0; i < target.length; i++) target[i] = palette.pixels[strongest[i]];
     const cellWidth = (this.width - LEFT) / T;
     const cellHeight = this.height / rows;
     this.small.getContext("2d")!.putImageData(this.pixels, 0, 0);

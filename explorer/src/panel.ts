@@ -114,9 +114,12 @@ export class Panel {
     this.answer.replaceChildren();
     const same = (text: string) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
     const right = answers.some((answer) => same(answer) === same(output));
-    if (output) this.answer.append("wrote ", h("q", {}, output));
-    if (answers.length && right) this.answer.append(h("span", { class: "right-answer" }, "as asked"));
-    else if (answers.length) this.answer.append(output ? "; asked was " : "asked is ", h("q", {}, answers.slice(0, 3).join(" / ")));
+    const asked = answers.slice(0, 3).join(" / ");
+    if (output) {
+      const verdict = answers.length && right ? h("span", { class: "right-answer" }, "as asked ") : null;
+      this.answer.append(h("span", { class: "said", title: output }, "wrote ", verdict, h("q", {}, output)), " ");
+    }
+    if (answers.length && !right) this.answer.append(h("span", { class: "said", title: asked }, "asked was ", h("q", {}, asked)), " ");
     if (interventions.length) this.answer.append(h("span", { class: "changed" }, interventions.join(" + ")));
   }
 

@@ -113,8 +113,19 @@ export class TextView {
     this.glyphKeys = new Float64Array(film.T).fill(-1);
   }
 
+  /** Bring a token into sight, where the text is longer than its frame. */
+  private reveal(position: number): void {
+    const box = this.boxOf(position);
+    if (!box) return;
+    const { scrollTop, clientHeight } = this.element;
+    if (box.y < scrollTop || box.y + box.h > scrollTop + clientHeight) this.element.scrollTop = box.y - clientHeight / 2;
+  }
+
+  private revealed: number | null = null;
+
   draw(view: View, width: number): void {
     const { film, palette } = view;
+    const another = this.film?.raw.prompt_length !== film.raw.prompt_length || this.film.T !== film.T;
     this.layout(film, width);
     const height = Math.max(this.line, this.place.height + 4);
     const shades = resize(this.base, width, height);
@@ -155,6 +166,12 @@ export class TextView {
       }
     }
     this.drawOver(view, width, height, values);
+    // A film is about what is written: it starts with that in sight. Later the chosen token is.
+    if (another) this.reveal(film.T - 1);
+    if (view.pin !== this.revealed) {
+      this.revealed = view.pin;
+      if (view.pin !== null) this.reveal(view.pin);
+    }
   }
 
   /** The box behind a token: a rectangle with its corners taken off, since rounded paths are slow without a graphics card. */
@@ -251,6 +268,9 @@ export class TextView {
     const key = `${view.pin}/${view.hover?.position}/${width}/${height}/${palette.dark}/${this.laidOutFor}`;
     if (key === this.overFor && !view.row) return;
     this.overFor = view.row ? "" : key;
+    // An empty sheet would still be laid over the others in each frame.
+    this.over.hidden = view.pin === null && (view.hover?.position ?? null) === null;
+    if (this.over.hidden) return;
     const context = resize(this.over, width, height);
     context.clearRect(0, 0, width, height);
     if (view.pin !== null && view.row && values) this.drawArcs(context, view, view.pin, values);

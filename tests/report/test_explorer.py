@@ -142,6 +142,36 @@ def test_the_views_are_linked_and_agree(open_page: Open, written: Any, mdm: fl.T
     assert said.startswith(word) and "position 20" in said and "layer 4" in said
 
 
+def test_no_anchor_falls_between_two_pixels(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=12, layers=2, heads=1, positions=3000)))
+    visit.set(layer=1, rule="share(eps=0.3)")  # no anchors by this rule, so nothing is drawn over the shades
+    assert visit.state()["shown"][0]["anchors"] == []
+    ordinary = visit.page.evaluate(PIXEL, ["steps", 1500, 4])
+    for step in range(12):
+        assert visit.page.evaluate(PIXEL, ["steps", step, step]) != ordinary, step
+        assert visit.page.evaluate(PIXEL, ["steps", 1500 + step, step])[1] >= ordinary[1] - 40, "elsewhere it is pale"
+
+
+def test_another_film_of_the_same_model_is_drawn_anew(open_page: Open, written: Any) -> None:
+    first, second = (planted(steps=3, layers=2, heads=2, positions=30, seed=seed) for seed in (0, 1))
+    second.data["received"][:] = second.data["received"].values[..., ::-1]
+    visit = open_page(written(first, second))
+    visit.set(films=[0])
+    before = [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps", "heads")]
+    visit.set(films=[1])
+    after = [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps", "heads")]
+    assert all(a != b for a, b in zip(before, after, strict=True))
+
+
+def test_a_long_text_shows_what_is_written_and_then_what_is_chosen(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=3, layers=2, heads=1, positions=900)))
+    seen = """t => { const v = floatlens.panels[0].text, b = v.boxOf(t), e = v.element;
+        return b.y >= e.scrollTop && b.y + b.h <= e.scrollTop + e.clientHeight }"""
+    assert visit.page.evaluate(seen, 899) and not visit.page.evaluate(seen, 5)
+    visit.set(pin={"panel": 0, "position": 5})
+    assert visit.page.evaluate(seen, 5)
+
+
 def test_a_head_can_be_chosen(open_page: Open, written: Any, mdm: fl.Trace) -> None:
     visit = open_page(written(mdm))
     visit.set(step=2, layer=1, pin={"panel": 0, "position": 7})

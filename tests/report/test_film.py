@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.report.explorer.arrays import unpacked
 from floatlens.report.explorer.film import film, frame
+from floatlens.report.explorer.widget import Still
 from tests.report.traces import planted, tiny
 
 
@@ -124,3 +126,27 @@ def test_a_frame_is_a_step_of_the_film(trace: fl.Trace) -> None:
             unpacked_bits(one["anchors"][rule], length),
             unpacked_bits(made["anchors"][rule], trace.data.sizes["position"])[0, :, :length],
         )
+
+
+def test_a_film_of_some_layers_and_steps_keeps_their_numbers() -> None:
+    lens = fl.load("tiny-mdm")
+    trace = lens.trace("Who?", layers=[1, 4], record_steps=[0, 3, 7], max_new_tokens=8)
+    made = film(trace)
+    assert (made["layers"], made["steps"]) == ([1, 4], [0, 3, 7])
+    assert unpacked(made["received"]).shape == (3, 2, trace.data.sizes["position"])
+
+
+def test_a_trace_without_words_or_regions_is_a_film_too() -> None:
+    trace = planted(steps=3, layers=2, heads=1, positions=20)
+    for name in ("vocabulary", "regions", "special_ids", "gold", "question"):
+        del trace.data.attrs[name]
+    made = film(trace)
+    assert (made["vocabulary"], made["regions"], made["question"]) == ({}, [], "")
+    assert len(made["kinds"]) == 20
+
+
+def test_without_anywidget_a_notebook_gets_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    view = planted(steps=2, layers=1, heads=1, positions=20).explore()
+    assert isinstance(view, Still)
+    assert view._repr_html_().startswith('<iframe sandbox="allow-scripts"')

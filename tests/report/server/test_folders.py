@@ -126,5 +126,11 @@ def test_the_page_starts_with_the_same_question_of_every_run(run: RunFolder, tmp
 
 
 def test_a_folder_of_runs_stands_for_its_runs(run: RunFolder, tmp_path: Path) -> None:
-    assert runs_in(run.path) == [run.path] and runs_in(tmp_path / "runs") == [run.path] and runs_in(tmp_path) == []
+    assert runs_in(run.path) == [run.path] and runs_in(tmp_path / "runs") == [run.path]
+    study = RunFolder.create(tmp_path / "study", {"command": "study"})
+    assert runs_in(study.path) == [study.path]  # it has only begun
+    (study.path / "models").mkdir()
+    shutil.copytree(run.path, study.path / "models" / "tiny-mdm")
+    assert runs_in(study.path) == [study.path / "models" / "tiny-mdm"]
+    assert runs_in(study.path / "models" / "tiny-mdm" / "samples") == []
     assert names([Path("a/x"), Path("b/x"), Path("y")]) == ["a/x", "b/x", "y"]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
@@ -57,6 +58,8 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
+    # A row of a causal model never changes once it is there: one matrix, gathered over all steps, serves every step.
+    matrix_steps = [] if matrices is None else steps_at if trace.diffusion else [S - 1]
     per_head_step = len(layers_at) * H * T * 2 * BASE64
     head_steps = _some(steps_at, spare / (2 if matrices is not None else 1) / per_head_step)
     spare -= len(head_steps) * per_head_step
@@ -66,13 +69,14 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     elif not head_steps:
         thinned.append("single heads are left out: they do not fit the size of the page.")
     heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if head_steps else None
-    attention_steps: list[int] = []
-    if matrices is not None:
-        there = [i for i in steps_at if np.isfinite(matrices[i]).any()]
-        attention_steps = _some(there, spare / (len(layers_at) * T * T * 2 * BASE64))
-        if len(attention_steps) < len(there):
-            kept = f"kept at {len(attention_steps)} of {S} steps: " + spell(step_numbers[i] for i in attention_steps)
-            thinned.append(f"attention matrices are {kept if attention_steps else 'left out: they do not fit'}.")
+    attention_steps = _some(matrix_steps, spare / (len(layers_at) * T * T * 2 * BASE64))
+    if len(attention_steps) < len(matrix_steps):
+        kept = f"kept at {len(attention_steps)} of {S} steps: " + spell(step_numbers[i] for i in attention_steps)
+        thinned.append(f"attention matrices are {kept if attention_steps else 'left out: they do not fit'}.")
+    attention_SLTT = None
+    if matrices is not None and attention_steps:
+        chosen = matrices.isel({layer_dim: layers_at})
+        attention_SLTT = chosen.isel(step=attention_steps).values if trace.diffusion else _gathered(chosen)[None]
 
     vocabulary = trace._from_json("vocabulary", {})
     pieces = dict(zip(vocabulary, spelled(list(vocabulary.values())), strict=True))
@@ -105,11 +109,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "received_all": packed(profile_SLT[steps_at].mean(axis=1), "float16"),
         "received_heads": packed(heads_SLHT, "float16") if heads_SLHT is not None else None,
         "head_steps": [steps_at.index(i) for i in head_steps],
-        "attention": (
-            packed(matrices[np.ix_(attention_steps, layers_at)], "float16")
-            if matrices is not None and attention_steps
-            else None
-        ),
+        "attention": packed(attention_SLTT, "float16") if attention_SLTT is not None else None,
         "attention_steps": [steps_at.index(i) for i in attention_steps],
         "anchors": {parse_rule(r).id: bits(anchors_of(shown_SLT, r, trace.diffusion)) for r in rules},
         "anchors_all": {
@@ -175,25 +175,22 @@ def _fitting(S: int, L: int, T: int, n_rules: int, budget: int) -> tuple[list[in
     return evenly(S, steps), evenly(L, layers)
 
 
-def _matrices(trace: Trace, layer_dim: str) -> Array | None:
-    """Head-mean attention (step, layer, query, key), where it was recorded for the same layers."""
+def _matrices(trace: Trace, layer_dim: str) -> xr.DataArray | None:
+    """Head-mean attention (step, layer, query, key), where it was recorded for the same layers; not read yet."""
     for name in ("attention_mean", "attention"):
         if name in trace.data and trace.data[name].dims[1] == layer_dim:
             found = trace.data[name]
-            matrices_SLTT = np.asarray((found.mean("head") if "head" in found.dims else found).values)
-            return matrices_SLTT if trace.diffusion else _gathered(matrices_SLTT)
+            return found.mean("head") if "head" in found.dims else found
     return None
 
 
-def _gathered(rows_SLTT: Array) -> Array:
-    """The last step's matrix of a causal model, each row from the step that computed it; other steps stay NaN.
-
-    A row never changes once it is there, so one matrix serves all steps.
-    """
-    whole_LTT = np.zeros(rows_SLTT.shape[1:], rows_SLTT.dtype)
-    for step_LTT in rows_SLTT:
+def _gathered(rows_SLTT: xr.DataArray) -> Array:
+    """The whole matrix of a causal model (layer, query, key), each row from the step that computed it."""
+    whole_LTT = np.zeros(rows_SLTT.shape[1:], np.float32)
+    for step in range(rows_SLTT.sizes["step"]):
+        step_LTT = rows_SLTT.isel(step=step).values
         whole_LTT = np.where(np.isfinite(step_LTT), step_LTT, whole_LTT)
-    return np.concatenate([np.full_like(rows_SLTT[:-1], np.nan), whole_LTT[None]])
+    return whole_LTT
 
 
 def _kinds(trace: Trace) -> list[str]:
