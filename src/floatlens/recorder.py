@@ -13,7 +13,7 @@ import xarray as xr
 
 from floatlens.batch import Batch
 from floatlens.decode.step import Step
-from floatlens.errors import FloatLensError
+from floatlens.errors import NotANumber
 from floatlens.observe.session import Session
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
@@ -82,7 +82,7 @@ class Recorder:
             value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
         if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value_BL.sum())):
             bad = next(layer for layer in order if not math.isfinite(float(layers[layer].sum())))
-            raise FloatLensError(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
+            raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
         if name not in self.arrays:
             sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
             self.arrays[name] = np.full((value_BL.shape[0], len(self.steps), len(order), *sizes), np.nan, np.float32)
