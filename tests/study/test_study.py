@@ -143,7 +143,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
         ({"data": "world:nothing"}, "no data set 'nothing'"),
         ({"budget": "soon"}, "is not a time"),
         ({"only": ["everything"]}, "no finding 'everything'"),
-        ({"steps": 0}, "steps"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
     ):
         with pytest.raises(FloatLensError, match=message):
             fl.study(**{"models": "tiny-arm", "data": "world:fresh", "out": tmp_path / "s", **given})  # type: ignore[operator]

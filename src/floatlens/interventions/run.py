@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,7 +103,9 @@ class Change:
         attention = Attention(layer, inputs, self.scene, self.received)
         for one in self.by_layer[layer]:
             one.change(attention)
-        return attention.run(base)
+        output, used = attention.run(base)
+        # Each layer has masks of its own at each step: none of them may be looked at together with another.
+        return output, replace(used, kind=(used.kind, layer))
 
 
 def start_tokens(lens: Any, batch: Batch, new_tokens: int) -> torch.Tensor:

@@ -9,10 +9,10 @@ another way (interventions/); the session then sees what was really used.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import torch
@@ -33,7 +33,8 @@ class Inputs:
     """One call as every implementation understands it: query (B, H, Q, D), key and value (B, K, T, D).
 
     `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` says that none was passed
-    because the kernel applies the causal one itself; `sinks` (H,) are learned scores that are no position.
+    because the kernel applies the causal one itself; `sinks` (H,) are learned scores that are no position. Layers of
+    another `kind` differ in what they may see.
     """
 
     query: torch.Tensor
@@ -45,6 +46,7 @@ class Inputs:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
+    kind: Hashable = None
 
     def shown(self) -> dict[str, Any]:
         """The arguments of `Session.see`."""
@@ -52,7 +54,10 @@ class Inputs:
 
 
 class Change(Protocol):
-    """Something that changes attention while it is computed: the output in place of `base()`, and the inputs as used."""
+    """Something that changes attention while it is computed: the output in place of `base()`, and the inputs as used.
+
+    Whoever calls `base()` used the inputs as they are.
+    """
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]: ...
 
@@ -82,11 +87,12 @@ def attention(
     """Compute attention as the model would, or as a change has it, then let the session look."""
     active = _current()
     session, base = active.session, active.base
-
     heard = Logsumexp()
+    listens = session is not None and query.shape[2] > 1 and query.dtype == torch.float32
 
     def unchanged() -> Any:
-        return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+        with heard if listens else nullcontext():
+            return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     layer = getattr(module, "layer_idx", None)
     if layer is None:
@@ -94,17 +100,14 @@ def attention(
     active.calls += 1
     if session is not None:
         session.calls += 1
-    kind = kwargs.get("sliding_window")
+    inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
     if active.change is None:
-        with heard if query.shape[2] > 1 and query.dtype == torch.float32 else nullcontext():
-            output = unchanged()
-        inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
+        output, used = unchanged(), inputs
     else:
-        inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
-        output, inputs = active.change(layer, inputs, unchanged)
-        kind = layer  # a change may give each layer a mask of its own
+        output, used = active.change(layer, inputs, unchanged)
+        used = replace(used, kind=layer)  # a change may give each layer a mask of its own at any step
     if session is not None:
-        session.see(layer, **inputs.shown(), lse=heard.of(query), kind=kind)
+        session.see(layer, **used.shown(), lse=heard.of(query) if active.change is None else None)
     return output
 
 
@@ -134,7 +137,7 @@ def inputs_of(
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: the keys past the queries are not there yet
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
-    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options)
+    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
 
 
 class Logsumexp(TorchDispatchMode):

@@ -119,7 +119,7 @@ def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any
 def _drawn(finding: Finding, about: Words | None, measured: Any, mapped: Any, target: Path) -> list[Drawing]:
     found = []
     for view in finding.views:
-        source = mapped if view in finding.maps else measured
+        source = mapped if view in finding.maps else about.shown(measured, view) if about else measured
         data = finding.figure(source, view=view, backend="none")
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
         style.save(finding.figure(source, view=view), data, target / stem)

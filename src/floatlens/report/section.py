@@ -50,7 +50,7 @@ class Words:
     """What a finding is about, and how its numbers are put into words.
 
     `views` gives each figure's title and how to read it; `tables(measured)` the numbers; `seen(measured)` sentences on
-    them, as they fall.
+    them, as they fall; `shown(measured, view)` the part of the samples that a figure can show together.
     """
 
     title: str
@@ -59,6 +59,7 @@ class Words:
     tables: Callable[[Any], list[Table]]
     seen: Callable[[Any], list[str]]
     notes: Callable[[Any], list[str]] = lambda measured: []
+    shown: Callable[[Any, str], Any] = lambda measured, view: measured
 
 
 def as_table(title: str, frame: pd.DataFrame, spell: Callable[[Any], str]) -> Table:

@@ -8,15 +8,15 @@ from math import floor, log10
 
 def percent(share: float, digits: int = 0) -> str:
     """
-    >>> percent(0.073), percent(0.0004), percent(float("nan"))
-    ('7 %', '0.04 %', 'unknown')
+    >>> percent(0.073), percent(0.0004), percent(float("nan"))  # the space does not break
+    ('7\xa0%', '0.04\xa0%', 'unknown')
     """
     if share != share:
         return "unknown"
     value = 100 * share
     while digits < 2 and value and abs(value) < 0.95 * 10**-digits:
         digits += 1
-    return f"{_signless(value, digits)} %"
+    return f"{_signless(value, digits)}\N{NO-BREAK SPACE}%"
 
 
 def number(value: float | None, digits: int = 3) -> str:

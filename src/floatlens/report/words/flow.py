@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
 import pandas as pd
 import xarray as xr
 
-from floatlens.findings.flow import TARGETS, columns_of
+from floatlens.findings.flow import TARGETS, columns_of, document_number
 from floatlens.findings.samples import Array, mean_over
 from floatlens.report.section import Table, Words, as_table
 from floatlens.report.spelling import number, percent
@@ -38,6 +41,17 @@ def seen(measured: xr.Dataset) -> list[str]:
     return found
 
 
+def shown(measured: xr.Dataset, view: str) -> xr.Dataset:
+    """For the map, the samples with the commonest number of documents: prompts of 5 and of 20 share no readable map."""
+    if view != "rollout":
+        return measured
+    documents = [i for i, name in enumerate(measured["region"].values) if document_number(str(name)) > 0]
+    diagonal_NR = np.diagonal(measured["rollout"].values, axis1=1, axis2=2)
+    counts = np.isfinite(diagonal_NR[:, documents]).sum(axis=1)
+    commonest = Counter(counts.tolist()).most_common(1)[0][0]
+    return measured.isel(sample=np.flatnonzero(counts == commonest))
+
+
 def _from_answer(part: xr.Dataset) -> dict[str, float]:
     regions = [str(r) for r in part["region_to"].values]
     rows_NR: Array = part["rollout"].sel(region="answer").values
@@ -57,7 +71,7 @@ WORDS = Words(
         "rollout": (
             "Flow between regions through all layers, one column a place of the gold document",
             "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. A mark "
-            "that moves with the frame is flow that follows the gold document.",
+            "that moves with the frame is flow that follows the gold document. Shown are prompts of the commonest size.",
         ),
         "layers": (
             "What the answer attends to, by layer",
@@ -70,4 +84,5 @@ WORDS = Words(
     },
     tables=tables,
     seen=seen,
+    shown=shown,
 )

@@ -40,7 +40,7 @@ def seen(measured: xr.Dataset) -> list[str]:
                 f"{short(str(model))} lies between {percent(worst['mean'])} ({worst['level']}) and "
                 f"{percent(best['mean'])} ({best['level']})"
             )
-        found.append(f"When {STRESSES[str(stress)].about} ({stress}, {data}), {listed(said)}.")
+        found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(said)}.")
     return found
 
 
