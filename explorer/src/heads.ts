@@ -2,7 +2,7 @@
 
 import { h, resize } from "./dom.ts";
 import { headPeak, nearest, profile, type Film } from "./film.ts";
-import { level, LEVELS } from "./shade.ts";
+import { LEVELS, levels } from "./shade.ts";
 import { LEFT } from "./maps.ts";
 import type { View } from "./view.ts";
 
@@ -16,6 +16,7 @@ export class HeadsView {
   private columns = 1;
   private cell = { w: 1, h: 1 };
   private drawnWith = "";
+  private readonly small = document.createElement("canvas");
 
   constructor(on: { click(head: number): void; hover(position: number | null): void }) {
     this.base = h("canvas", { role: "img", "data-view": "heads" });
@@ -59,7 +60,7 @@ export class HeadsView {
     this.element.hidden = !there;
     if (!there) return;
     const room = width - LEFT;
-    this.columns = columnsFor(film.H, Math.max(1, Math.min(8, Math.floor(room / 76))));
+    this.columns = columnsFor(film.H, Math.max(1, Math.min(8, Math.floor(room / 64))));
     const rows = Math.ceil(film.H / this.columns);
     this.cell = { w: Math.floor((room - GAP * (this.columns - 1)) / this.columns), h: rows > 2 ? 28 : rows > 1 ? 40 : 56 };
     const height = rows * (this.cell.h + GAP);
@@ -69,34 +70,12 @@ export class HeadsView {
     const context = resize(this.base, width, height);
     if (key === this.drawnWith) return;
     this.drawnWith = key;
-    context.fillStyle = palette.paper;
-    context.fillRect(0, 0, width, height);
-    const count = film.counts[film.headSteps[at]] || 1;
-    const peak = this.peakOf(film);
-    const bars = new Float32Array(this.cell.w);
+    this.drawBars(view, film.counts[film.headSteps[at]] || 1, width, height);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.small, 0, 0);
     for (let head = 0; head < film.H; head++) {
-      const values = profile(film, view.step, view.layer, head)!;
-      const x = LEFT + (head % this.columns) * (this.cell.w + GAP);
-      const y = Math.floor(head / this.columns) * (this.cell.h + GAP);
+      const { x, y } = this.corner(head);
       const foot = y + this.cell.h;
-      bars.fill(0);
-      for (let t = 0; t < film.T; t++) {
-        const from = Math.floor((t * this.cell.w) / film.T);
-        const to = Math.max(from + 1, Math.floor(((t + 1) * this.cell.w) / film.T));
-        for (let i = from; i < to; i++) if (values[t] > bars[i]) bars[i] = values[t];
-      }
-      // Bars of the same height in a run are one rectangle: fewer calls, the same picture.
-      for (let i = 0; i < bars.length; ) {
-        const shade = level(bars[i] * count, peak);
-        let end = i + 1;
-        while (end < bars.length && bars[end] === bars[i]) end++;
-        const tall = Math.round((shade / (LEVELS - 1)) * (this.cell.h - 10));
-        if (tall > 0) {
-          context.fillStyle = palette.ramp[Math.min(255, 110 + Math.round(shade * 0.5))];
-          context.fillRect(x + i, foot - tall, end - i, tall);
-        }
-        i = end;
-      }
       context.fillStyle = view.head === head ? palette.ink : palette.line;
       context.fillRect(x, foot, this.cell.w, view.head === head ? 2 : 1);
       context.fillStyle = view.head === head ? palette.ink : palette.faint;
@@ -111,6 +90,39 @@ export class HeadsView {
         context.globalAlpha = 1;
       }
     }
+  }
+
+  private corner(head: number): { x: number; y: number } {
+    return { x: LEFT + (head % this.columns) * (this.cell.w + GAP), y: Math.floor(head / this.columns) * (this.cell.h + GAP) };
+  }
+
+  /** All bars as one picture: 32 heads of 512 positions are too many rectangles for a frame. */
+  private drawBars(view: View, count: number, width: number, height: number): void {
+    const { film, palette } = view;
+    const wide = Math.ceil(width);
+    this.small.width = wide;
+    this.small.height = height;
+    const picture = new ImageData(wide, height);
+    const pixels = new Uint32Array(picture.data.buffer).fill(palette.pixels[0]);
+    const shades = new Uint8Array(film.T);
+    const bars = new Uint8Array(this.cell.w);
+    const peak = this.peakOf(film);
+    for (let head = 0; head < film.H; head++) {
+      levels(profile(film, view.step, view.layer, head), count, peak, shades);
+      bars.fill(0);
+      for (let t = 0; t < film.T; t++) {
+        const from = Math.floor((t * this.cell.w) / film.T);
+        const to = Math.max(from + 1, Math.floor(((t + 1) * this.cell.w) / film.T));
+        for (let i = from; i < to; i++) if (shades[t] > bars[i]) bars[i] = shades[t];
+      }
+      const { x, y } = this.corner(head);
+      for (let i = 0; i < bars.length; i++) {
+        const tall = Math.round((bars[i] / (LEVELS - 1)) * (this.cell.h - 10));
+        const colour = palette.pixels[Math.min(255, 110 + (bars[i] >> 1))];
+        for (let up = 1; up <= tall; up++) pixels[(y + this.cell.h - up) * wide + x + i] = colour;
+      }
+    }
+    this.small.getContext("2d")!.putImageData(picture, 0, 0);
   }
 }
 

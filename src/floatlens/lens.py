@@ -14,12 +14,12 @@ import torch
 
 from floatlens.batch import Batch
 from floatlens.decode.draws import Draws
-from floatlens.decode.finite import finite
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.finite import finite
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
 from floatlens.models.checkpoint import Checkpoint, find

@@ -209,6 +209,8 @@ class Trace:
 
 def _refuse_absurd(data: xr.Dataset, path: Path) -> None:
     """Refuse a store that claims arrays out of all proportion to what it holds: reading them would end the process."""
+    if any(0 in (variable.encoding.get("chunks") or ()) for variable in data.variables.values()):
+        raise FloatLensError(f"{path} has an array in chunks of no size; it is damaged or not to be trusted")
     held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     if data.nbytes > CLAIMED and data.nbytes > PACKED * held:
         raise FloatLensError(

@@ -204,6 +204,21 @@ Configs = dict[int, Any]
 
 
 @contextmanager
+def unseen() -> Iterator[None]:
+    """The session that is active, if any, sees nothing of what runs in the block."""
+    current = _active.get()
+    session = current.session if current is not None else None
+    if session is None:
+        yield
+        return
+    before, session.paused = session.paused, True
+    try:
+        yield
+    finally:
+        session.paused = before
+
+
+@contextmanager
 def observing(model: Any, session: Session, configs: Configs | None = None) -> Iterator[Session]:
     """Show every attention call of a transformers model to `session`; everything is as before when the block ends.
 

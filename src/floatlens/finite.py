@@ -9,6 +9,7 @@ import torch
 
 from floatlens.decode.step import Step
 from floatlens.errors import NotANumber
+from floatlens.observe.attention import unseen
 
 
 def finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[Step]:
@@ -22,14 +23,14 @@ def finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[S
         if bool(bad_BT.any()):
             row = int(bad_BT.any(1).nonzero()[0, 0])
             layer = first_bad_layer(model, step.tokens_BT[row, pads[row] :])
-            where = f"first in layer {layer}" if layer is not None else "in no layer, but in the head"
+            where = f"first in layer {layer}" if layer is not None else "in no single layer"
             raise NotANumber(f"the logits are not numbers at step {step.index}, {where}; try --dtype float32")
         yield step
 
 
 @torch.no_grad()
 def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
-    """The first layer whose output holds what is not a finite number; None if there is none."""
+    """The first layer whose output holds what is not a finite number; None if there is none, or it cannot be told."""
     found: list[int] = []
 
     def watch(number: int) -> Any:
@@ -42,7 +43,10 @@ def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
 
     hooks = [layer.register_forward_hook(watch(number)) for number, layer in enumerate(layers_of(model))]
     try:
-        model(input_ids=ids_T[None])
+        with unseen():
+            model(input_ids=ids_T[None])
+    except (RuntimeError, IndexError):  # an intervention that was made for the whole batch
+        return None
     finally:
         for hook in hooks:
             hook.remove()
