@@ -39,7 +39,7 @@ def command(
     if not resume:
         clear(out)
     if not as_json:
-        Console(highlight=False).print(f"A study of {', '.join(MODELS)}: traces, answers, stress, claims, report.")
+        Console(highlight=False).print(f"A study of {', '.join(MODELS)}, from traces to report")
     with bar("questions") as watch:
         found = study(
             MODELS,
