@@ -62,6 +62,7 @@ _PLACES = {
     "observe": "floatlens.observe",
     "parse_rule": "floatlens.anchors",
     "register": "floatlens.observe.registry",
+    "study": "floatlens.study",
     "tokens": "floatlens.findings.tokens",
 }
 
@@ -93,6 +94,7 @@ __all__ = [
     "observe",
     "parse_rule",
     "register",
+    "study",
     "tokens",
 ]
 
@@ -101,7 +103,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'floatlens' has no attribute {name!r}")
     module = import_module(_PLACES[name])
-    # floatlens.observe is a package and a function: the package can be called.
+    # floatlens.observe and floatlens.study are packages and functions: the packages can be called.
     value = module if module.__name__ == f"floatlens.{name}" else getattr(module, name)
     globals()[name] = value
     return value

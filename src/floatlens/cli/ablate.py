@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from floatlens.cli.eval import check_settings, loader, started
+from floatlens.cli.eval import check_settings, started
+from floatlens.cli.loader import Loader
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
@@ -59,7 +60,7 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Run folder for answers, figures and claims.")] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -101,38 +102,39 @@ def command(
     seeds = numbers(controls, "--controls") or []
     check_interventions(plan.models, intervention, chosen, seeds)
     sources = open_sources(plan)
-    asked = {**plan.recorded(), "interventions": intervention, "doses": chosen, "controls": seeds}
-    folder = started(out, "ablate", asked, resume)
+    also = {"interventions": intervention, "doses": chosen, "controls": seeds, "dtype": dtype}
     samples = {source.label: list(source.samples()) for source in sources}
-    with bar("answers") as watch:
-        answers = ablate(
-            _loaded(plan.models, loader(device, dtype)),
-            samples,
-            intervention,
-            doses=chosen,
-            seeds=seeds,
-            asking=asking,
-            folder=folder,
-            watch=watch,
-        )
-    if answers["error"].notna().all():
-        raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
-    measured = causes.measure(answers)
-    verdicts = [verdict for verdict in causes.claims(measured) if verdict.n]
-    found: dict[str, Any] = {
-        "results": results(answers),
-        "claims": [verdict.to_dict() for verdict in verdicts],
-        "problems": {source.label: source.problems for source in sources if source.problems},
-        "settings": asking.recorded(),
-        "run": str(out) if out else None,
-    }
-    if folder is not None:
-        (folder.path / "results.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        for view in causes.views:
-            stem = "causes" if view == causes.views[0] else f"causes-{view}"
-            numbers_ = causes.figure(measured, view=view, backend="none")
-            style.save(causes.figure(measured, view=view), numbers_, folder.path / "figures" / stem)
-        write_claims(folder.path / "claims.json", verdicts)
+    with started(out, "ablate", plan, also, resume) as folder:
+        with bar("answers") as watch:
+            answers = ablate(
+                _loaded(plan.models, Loader(device, dtype)),
+                samples,
+                intervention,
+                doses=chosen,
+                seeds=seeds,
+                asking=asking,
+                folder=folder,
+                watch=watch,
+            )
+        if answers["error"].notna().all():
+            raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
+        measured = causes.measure(answers)
+        verdicts = [verdict for verdict in causes.claims(measured) if verdict.n]
+        found: dict[str, Any] = {
+            "results": results(answers),
+            "claims": [verdict.to_dict() for verdict in verdicts],
+            "problems": {source.label: source.problems for source in sources if source.problems},
+            "settings": asking.recorded(),
+            "run": folder.place if folder is not None else None,
+        }
+        if folder is not None:
+            folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+            for view in causes.views:
+                stem = "causes" if view == causes.views[0] else f"causes-{view}"
+                numbers_ = causes.figure(measured, view=view, backend="none")
+                style.save(causes.figure(measured, view=view), numbers_, folder.path / "figures" / stem)
+            write_claims(folder.path / "claims.json", verdicts)
+            folder.finish()
     if as_json:
         sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
     else:

@@ -18,7 +18,7 @@ from floatlens.interventions.check import check
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.registry import parse
 from floatlens.interventions.scene import Scene
-from floatlens.observe.attention import Inputs, changing
+from floatlens.observe.attention import Inputs, changing, configs_of
 
 # The interventions in force, by lens; a context of its own (a thread, a task) has its own.
 _in_force: ContextVar[dict[int, tuple[Intervention, ...]]] = ContextVar("floatlens_interventions", default={})  # noqa: B039
@@ -65,11 +65,12 @@ def stepwise(
 
 
 def _changed(lens: Any, steps: Iterator[Step], change: Change) -> Iterator[Step]:
+    configs = configs_of(lens.model)
     at, tokens_BT = 0, change.scene.tokens_BT
     while True:
         change.begin(at, tokens_BT)
         # Only while a forward pass runs: whatever happens between two steps meets the model as it was.
-        with changing(lens.model, change):
+        with changing(lens.model, change, configs):
             step = next(steps, None)
         if step is None:
             return

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import torch
@@ -105,8 +105,9 @@ def attention(
         output, used = unchanged(), inputs
     else:
         output, used = active.change(layer, inputs, unchanged)
+        used = replace(used, kind=layer)  # a change may give each layer a mask of its own at any step
     if session is not None:
-        session.see(layer, **used.shown(), lse=heard.of(query))
+        session.see(layer, **used.shown(), lse=heard.of(query) if active.change is None else None)
     return output
 
 
@@ -199,24 +200,45 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
 
 
+Configs = dict[int, Any]
+
+
 @contextmanager
-def observing(model: Any, session: Session) -> Iterator[Session]:
-    """Show every attention call of a transformers model to `session`; everything is as before when the block ends."""
-    with _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None)):
+def unseen() -> Iterator[None]:
+    """The session that is active, if any, sees nothing of what runs in the block."""
+    current = _active.get()
+    session = current.session if current is not None else None
+    if session is None:
+        yield
+        return
+    before, session.paused = session.paused, True
+    try:
+        yield
+    finally:
+        session.paused = before
+
+
+@contextmanager
+def observing(model: Any, session: Session, configs: Configs | None = None) -> Iterator[Session]:
+    """Show every attention call of a transformers model to `session`; everything is as before when the block ends.
+
+    Who enters the block often finds `configs_of(model)` once.
+    """
+    with _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None), configs):
         yield session
 
 
 @contextmanager
-def changing(model: Any, change: Change) -> Iterator[None]:
+def changing(model: Any, change: Change, configs: Configs | None = None) -> Iterator[None]:
     """Let `change` compute every attention call of a transformers model; everything is as before when the block ends."""
-    with _installed(model, lambda outer, base: Active(outer.session if outer else None, base, change)):
+    with _installed(model, lambda outer, base: Active(outer.session if outer else None, base, change), configs):
         yield
 
 
 @contextmanager
-def _installed(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
+def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
     """Have a model call the registered functions; `make` is told what is in force on the model already."""
-    configs = configs_of(model)
+    configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
     if not names:
@@ -241,7 +263,7 @@ def _installed(model: Any, make: Callable[[Active | None, str], Active]) -> Iter
         _active.reset(token)
 
 
-def configs_of(model: Any) -> dict[int, Any]:
+def configs_of(model: Any) -> Configs:
     """The configs of a model's parts that say which attention implementation it calls."""
     return {
         id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")

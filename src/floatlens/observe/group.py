@@ -38,6 +38,8 @@ class Group:
         calls = [self.waiting[layer] for layer in self.layers if layer in self.waiting]
         self.waiting = {}
         first = calls[0]
+        if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
+            raise RuntimeError(f"layers {self.layers} were alike when the sequence began, and now have different masks")
         keys, norms = (None, None) if first.fresh else self.store.extended(calls)
         if len(calls) == 1 and keys is None:
             return first

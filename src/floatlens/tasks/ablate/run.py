@@ -19,11 +19,12 @@ from floatlens.errors import FloatLensError
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import without
 from floatlens.lens import Generation
+from floatlens.runs.careful import FAILURES, reason
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks.ablate.condition import PLAIN, SEEDS, Condition, conditions, standard
 from floatlens.tasks.ablate.replay import divergence, gold_surprise, replayed
-from floatlens.tasks.comparison import Watch, ignore
-from floatlens.tasks.evaluate import FAILURES, Asking, Row, asked
+from floatlens.tasks.answering import Watch, ignore
+from floatlens.tasks.evaluate import Asking, Row, asked
 from floatlens.tasks.journal import Journal
 from floatlens.tasks.metrics import normalise, score
 from floatlens.tasks.prompt import Prompt
@@ -86,7 +87,7 @@ def ablate(
     """
     named = samples if isinstance(samples, Mapping) else {"data": samples}
     asking = asking or Asking()
-    journal = Journal(folder, Outcome)
+    journal = Journal(folder, kind=Outcome)
     rows: list[Row] = []
     for lens in lenses:
         chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
@@ -97,7 +98,6 @@ def ablate(
     answers = table(rows)
     if folder is not None:
         folder.write_table("answers", answers)
-        journal.close()
     return answers
 
 
@@ -352,8 +352,3 @@ def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
     words = normalise(answer.text).split()
     stutters = any(words[i] == words[i + 1] == words[i + 2] for i in range(len(words) - 2))
     return answer.ended and bool(words) and not stutters and not set(answer.ids) & set(special)
-
-
-def reason(error: BaseException) -> str:
-    said = str(error).strip()
-    return said.splitlines()[0] if said else type(error).__name__
