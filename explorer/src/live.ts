@@ -143,7 +143,7 @@ export class LivePanel {
           this.past,
         ]
       : [this.status];
-    this.element = h("aside", { class: "live", "aria-label": "Ask" }, this.chooser(), ...parts.filter((p): p is HTMLElement => p !== null));
+    this.element = h("aside", { class: this.models.length ? "live" : "live recorded", "aria-label": "Ask" }, this.chooser(), ...parts.filter((p): p is HTMLElement => p !== null));
     this.wire();
     this.draw();
     this.say("", false);
@@ -457,6 +457,7 @@ export class LivePanel {
           if (!answer.ok) throw new Error(found.error ?? answer.statusText);
           films.push(decode(found));
         }
+      films.sort((a, b) => Number(b.raw.diffusion) - Number(a.raw.diffusion)); // the cursor counts the first one's steps
       this.on.films(films, films.map((f) => f.raw.model));
       this.say("", false);
     } catch (error) {

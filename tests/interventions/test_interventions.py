@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,20 @@ def test_the_trace_shows_attention_as_it_was_used(lens: fl.Lens) -> None:
     np.testing.assert_allclose(np.nansum(received, -1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "spec", ["pin-anchors(rule=top(2))", "mask-anchors(top(2))", "scale-attention(3, rule=top(1))"]
+)
+def test_layers_that_differ_are_never_looked_at_together(lens: fl.Lens, spec: str) -> None:
+    """Every layer has its own mask, at later steps also where the first step had none."""
+    with lens.intervene(spec):
+        traces = [
+            lens.trace(PROMPT, max_new_tokens=4, record=["received", "entropy"], implementation=how)
+            for how in ("stream", "exact")
+        ]
+    for name in ("received", "entropy"):
+        np.testing.assert_allclose(*(trace.data[name].values for trace in traces), atol=1e-5)
+
+
 def test_a_sink_takes_its_share_out_of_what_is_received(lens: fl.Lens) -> None:
     with lens.intervene(fl.AddSink(3.0, layers=0)):
         trace = lens.trace(PROMPT, max_new_tokens=3, matrices=["attention"], record=["received"])
@@ -160,6 +175,23 @@ def test_a_control_touches_as_many_positions_and_none_of_the_anchors(lens: fl.Le
         assert len(hidden) == 3 and not anchors[hidden].any()
         found.add(tuple(hidden))
     assert len(found) > 1, "every seed draws the same"
+
+
+def test_the_code_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "interventions.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "interventions.md", "exec"), names)
+    listed = json.loads(names["trace"].data.attrs["interventions"])
+    assert listed == ["mask-anchors(rule=top(n=2), layers=shallow)", "soft-cap"]
+    assert names["answer"].text == names["trace"].data.attrs["output"]
+
+
+def test_the_page_describes_every_intervention_with_a_picture() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "interventions.md").read_text(encoding="utf-8")
+    for name in INTERVENTIONS:
+        assert f"## {name}\n" in page and (docs / "images" / "interventions" / f"{name}.png").is_file()
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ with an intervention, and with its matched control, in which as many random posi
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,7 +160,7 @@ def _draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
                     look = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                     _dose_line(axes, part, look, factor, starts="layers={n}" not in group)
             axes.set_title(_titled(group))
-            axes.set_xlabel("layer" if "layers={n}" in group else "heads" if group.startswith("ablate") else "anchors")
+            axes.set_xlabel(_axis(group))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         for axes in list(grid.flat)[len(groups) :]:
             axes.set_axis_off()
@@ -174,8 +175,8 @@ def _draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
         n = int(numbers["n"].max()) if len(numbers) else 0
         style.caption(
             drawn,
-            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: as many random positions or heads "
-            f"treated alike, mean over seeds. Dose 0, or the dotted line: without intervention.",
+            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: as many random positions or heads, "
+            f"mean over seeds. Dose 0 or dotted: without.",
         )
     return drawn
 
@@ -200,11 +201,11 @@ def _draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
     colours, markers = style.colour_of(models), style.marker_of(models)
     factor, unit = (1.0, "nats") if score in LOWER_IS_BETTER else (100.0, "points")
     with style.sheet():
-        drawn = style.new_figure(1.1 + 0.2 * len(names))
+        drawn = style.new_figure(1.1 + 0.22 * len(names))
         axes = drawn.subplots()
         for place, model in enumerate(models):
             part = numbers[numbers["model"] == model].set_index("intervention")
-            y = np.array([names.index(name) for name in part.index]) + 0.16 * (place - (len(models) - 1) / 2)
+            y = np.array([names.index(name) for name in part.index]) + 0.26 * (place - (len(models) - 1) / 2)
             value, low, high = (factor * part[f"loss{end}"].to_numpy(float) for end in ("", "_low", "_high"))
             look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
             axes.errorbar(value, y, xerr=np.array([value - low, high - value]), ls="none", lw=0.9, ms=3.5, **look)
@@ -223,16 +224,25 @@ def _draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
     return drawn
 
 
+def _axis(group: str) -> str:
+    """What the dose of a group counts."""
+    known = {"layers={n}": "layer", "heads=top({n}": "heads", "rule=top({n}": "anchors"}
+    return next((word for part, word in known.items() if part in group), "dose")
+
+
 def _titled(text: str) -> str:
     """An intervention's text without what every reader fills in.
 
     >>> _titled("mask-anchors(rule=top(n=4), layers=deep)"), _titled("ablate-heads(heads=top({n}))")
     ('mask-anchors, top 4, deep', 'ablate-heads, top n')
+    >>> _titled("mask-anchors(rule=sigma(k=3), layers=2)"), _titled("mask-anchors(rule=sigma(3), layers={n})")
+    ('mask-anchors, sigma 3, layer 2', 'mask-anchors, sigma 3, by layer')
     """
-    short = text.replace("rule=", "").replace("heads=", "").replace(", by=retrieval", "").replace("k=", "")
-    short = short.replace("n=", "").replace("{n}", "n").replace("layers=n", "by layer").replace("layers=", "")
-    name, _, inside = short.partition("(")
-    words = inside[:-1].replace("top(", "top ").replace("sigma(", "sigma ").replace(")", "") if inside else ""
+    name, _, inside = text.partition("(")
+    inside = re.sub(r", by=retrieval|\b(rule|heads|k|n)=", "", inside[:-1]).replace("layers={n}", "by layer")
+    inside = re.sub(r"layers=(shallow|deep)", r"\1", inside.replace("{n}", "n"))
+    inside = re.sub(r"layers=(\d+)\b(?!:)", r"layer \1", inside)
+    words = re.sub(r"\b(top|sigma|share|excess|random)\(([^()]*)\)", r"\1 \2", inside)
     return f"{name}, {words}" if words else name
 
 

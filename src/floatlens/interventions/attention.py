@@ -24,7 +24,7 @@ import torch
 from floatlens.interventions.scene import Scene
 from floatlens.observe.attention import Inputs
 
-TILE = 1 << 20  # numbers in a tile of explicit scores
+TILE = 1 << 18  # numbers in a tile of explicit scores: they stay in a core's cache
 Array = np.ndarray[Any, Any]
 
 
@@ -219,20 +219,24 @@ def explicit(inputs: Inputs) -> torch.Tensor:
     """Attention from the scores themselves, a tile of queries at a time."""
     R, H, Q, D = inputs.query.shape
     T = inputs.key.shape[2]
+    cap = inputs.softcap
     scaling = D**-0.5 if inputs.scaling is None else inputs.scaling
-    mask = additive(inputs).expand(-1, -1, Q, -1)
-    keys = inputs.key.float().transpose(2, 3)
-    values = inputs.value.float()
-    made = []
+    query = inputs.query.float() * (scaling if cap is None else scaling / cap)
+    keys, values = inputs.key.float().transpose(2, 3), inputs.value.float()
+    masked = inputs.mask is not None or inputs.causal or inputs.bias is not None
+    mask = additive(inputs).float().expand(-1, -1, Q, -1) if masked else None
+    made = torch.empty(R, Q, H, values.shape[-1], device=query.device)
     for start in range(0, Q, rows := max(1, TILE // (R * H * T))):
-        scores = inputs.query[:, :, start : start + rows].float() @ keys * scaling
-        if inputs.softcap is not None:
-            scores = scores.div_(inputs.softcap).tanh_().mul_(inputs.softcap)
-        scores = scores + mask[:, :, start : start + rows].float()
+        part = slice(start, start + rows)
+        scores = query[:, :, part] @ keys
+        if cap is not None:
+            scores.tanh_().mul_(cap)
+        if mask is not None:
+            scores += mask[:, :, part]
         if inputs.sinks is not None:
             sinks = inputs.sinks.float().view(1, H, 1, 1).expand(*scores.shape[:3], 1)
             weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
         else:
             weights = scores.softmax(-1)
-        made.append(weights @ values)
-    return torch.cat(made, 2).to(inputs.query.dtype).transpose(1, 2).contiguous()
+        made[:, part] = (weights @ values).transpose(1, 2)
+    return made.to(inputs.query.dtype)

@@ -122,9 +122,15 @@ def test_the_page_starts_with_the_same_question_of_every_run(run: RunFolder, tmp
     Trace(tiny("tiny-arm").data.assign_attrs(sample_id="b")).save(other.trace_path("b"))
     shown = served(other.path, run.path).get(f"/?token={TOKEN}").text
     data = shown.partition('id="explorer-data">')[2].partition("</script>")[0]
-    assert [made["model"] for made in json.loads(data)["films"]] == ["tiny-arm", "tiny-mdm"]
+    assert [made["model"] for made in json.loads(data)["films"]] == ["tiny-mdm", "tiny-arm"]
 
 
 def test_a_folder_of_runs_stands_for_its_runs(run: RunFolder, tmp_path: Path) -> None:
-    assert runs_in(run.path) == [run.path] and runs_in(tmp_path / "runs") == [run.path] and runs_in(tmp_path) == []
+    assert runs_in(run.path) == [run.path] and runs_in(tmp_path / "runs") == [run.path]
+    study = RunFolder.create(tmp_path / "study", {"command": "study"})
+    assert runs_in(study.path) == [study.path]  # it has only begun
+    (study.path / "models").mkdir()
+    shutil.copytree(run.path, study.path / "models" / "tiny-mdm")
+    assert runs_in(study.path) == [study.path / "models" / "tiny-mdm"]
+    assert runs_in(study.path / "models" / "tiny-mdm" / "samples") == []
     assert names([Path("a/x"), Path("b/x"), Path("y")]) == ["a/x", "b/x", "y"]

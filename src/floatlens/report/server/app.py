@@ -120,14 +120,17 @@ def application(
 
 
 def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Places of the films to start with: the first sample, and beside it the same one of other runs.
+    """Places of the films to start with: the first sample, in all runs that have it; diffusion models first.
 
-    >>> first([{"run": 0, "samples": [{"sample": 0, "id": "b"}]}, {"run": 1, "samples": [{"sample": 4, "id": "b"}]}])
-    [(0, 0), (1, 4)]
+    The cursor of films side by side counts the steps of the first, and a diffusion model has more of them.
+
+    >>> arm, mdm = ({"sample": 0, "id": "b", "diffusion": diffusion} for diffusion in (False, True))
+    >>> first([{"run": 0, "samples": [arm]}, {"run": 1, "samples": [mdm]}])
+    [(1, 0), (0, 0)]
     """
     wanted = next((sample["id"] for run in runs for sample in run["samples"]), None)
-    found = [(r["run"], s["sample"]) for r in runs for s in r["samples"] if s["id"] == wanted]
-    return found[:FIRST]
+    found = [(not s["diffusion"], r["run"], s["sample"]) for r in runs for s in r["samples"] if s["id"] == wanted]
+    return [(run, sample) for _, run, sample in sorted(found)[:FIRST]]
 
 
 def whole(text: str | None, name: str) -> int:

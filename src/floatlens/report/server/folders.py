@@ -79,10 +79,18 @@ def _film(path: Path) -> dict[str, Any]:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The run folders that a folder is or holds: itself, or those right under it. None if it has neither."""
-    if (path / MANIFEST).is_file() and (path / "samples").is_dir():
-        return [path]
-    return sorted(p.parent for p in path.glob(f"*/{MANIFEST}") if (p.parent / "samples").is_dir())
+    """The run folders with traces that a folder is or holds: itself, or those one or two levels under it, as a study's.
+
+    A run of its own is taken even without a trace, so that one that has only begun can be looked at.
+    """
+    found = [place for pattern in ("*", "*/*") for place in path.glob(f"{pattern}/{MANIFEST}") if _traces(place.parent)]
+    if found and not _traces(path):
+        return sorted(place.parent for place in found)
+    return [path] if (path / MANIFEST).is_file() and (path / "samples").is_dir() else []
+
+
+def _traces(path: Path) -> bool:
+    return any((path / "samples").glob("*/zarr.json"))
 
 
 def inside(path: Path, root: Path) -> bool:
