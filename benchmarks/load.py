@@ -59,6 +59,8 @@ def measure(name: str, samples: int, out: Path, every: float) -> dict[str, Any]:
         raise SystemExit(f"the {name} engine ended with code {running.returncode}")
     done = finished(out)
     busy = [(t, n) for t, _, n in curve if 0 < n < done]
+    if len(busy) < 2:
+        raise SystemExit(f"{done} samples are done too soon to tell a rate; use more --samples or a smaller --every")
     rate = (busy[-1][1] - busy[0][1]) / (busy[-1][0] - busy[0][0])
     return {"engine": name, "samples": done, "rate": rate, "seconds": time.monotonic() - began, "curve": curve}
 

@@ -38,19 +38,38 @@ def assert_same(made: Path, whole: Path) -> None:
         pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
+def finished(folder: Path) -> int:
+    return len(list((folder / "results").glob("*/[!.]*.json")))
+
+
+def running(pid: int) -> bool:
+    """Whether a child of the nursery is neither gone nor waiting to be asked for its code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 @pytest.mark.parametrize("command", ["eval", "trace"])
 def test_killed_at_random_moments_a_run_resumes_to_the_same_results(
     nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path, command: str
 ) -> None:
     chance = random.Random(f"kill {command}")
+    total = len(RunFolder.open(undisturbed[command]).results())
     began = time.monotonic()
     assert nursery.run(*words[command], "--out", tmp_path / "timed", errors=tmp_path / "err") == 0
     length = time.monotonic() - began
     kills, folders, cut = 0, [tmp_path / "0"], 0
     while kills < KILLS[command]:
-        line = (*words[command], "--out", folders[-1], "--resume")
-        pid = nursery.start(line, tmp_path / "err")
-        time.sleep(chance.uniform(0.05, 0.9) * length)
+        before = finished(folders[-1])
+        pid = nursery.start((*words[command], "--out", folders[-1], "--resume"), tmp_path / "err")
+        if kills % 3 == 0:  # any moment, by the clock: starting, working, or writing tables
+            time.sleep(chance.uniform(0.0, 0.9) * length)
+        else:  # while results come in, however fast the machine is
+            wanted = before + chance.randint(1, 5)
+            while finished(folders[-1]) < min(wanted, total) and running(pid):
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0.0, 0.02))
         os.kill(pid, signal.SIGKILL)
         code = nursery.wait(pid)
         assert code in (0, -signal.SIGKILL), (tmp_path / "err").read_text()
@@ -58,8 +77,7 @@ def test_killed_at_random_moments_a_run_resumes_to_the_same_results(
             folders.append(tmp_path / str(len(folders)))
         else:
             kills += 1
-            done = len(list((folders[-1] / "results").glob("*/*.json")))
-            cut += 0 < done < len(RunFolder.open(undisturbed[command]).results())
+            cut += 0 < finished(folders[-1]) < total
     assert cut > 0, "no kill fell into the middle of a run"
     for folder in folders:
         code = nursery.run(*words[command], "--out", folder, "--resume", errors=tmp_path / "err")
