@@ -29,7 +29,7 @@ ROW_BYTES = 2000  # an answer's row and its result file
 
 @dataclass(frozen=True)
 class Device:
-    """Peak numbers of a device: dense 16-bit and float32 TFLOP/s, GB, GB/s; from the makers' data sheets."""
+    """Peak numbers of a device: dense 16-bit and float32 TFLOP/s, GB, GB/s, as published by the makers and rounded."""
 
     name: str
     half: float
