@@ -208,9 +208,12 @@ def additive(inputs: Inputs) -> torch.Tensor:
 def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mask, keys and values with one column more: a key of zero, so that the mask alone is its score, and no value."""
     assert mask is not None and inputs.sinks is not None
-    R, H, Q, _ = inputs.query.shape
-    column = inputs.sinks.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min).view(1, H, 1, 1)
-    grown = torch.cat([mask.expand(-1, H, Q, -1), column.expand(mask.shape[0], H, Q, 1)], -1)
+    R, H = inputs.query.shape[:2]
+    sinks = inputs.sinks.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min)
+    alike = bool((sinks == sinks[0]).all())  # one column for all heads then, and the mask stays as small as it is
+    column = sinks[:1].view(1, 1, 1, 1) if alike else sinks.view(1, H, 1, 1)
+    lead = torch.broadcast_shapes(mask.shape[:-1], column.shape[:-1])
+    grown = torch.cat([mask.expand(*lead, -1), column.expand(*lead, 1)], -1)
     more = [torch.cat([x, x.new_zeros(R, H, 1, x.shape[-1])], 2) for x in (inputs.key, inputs.value)]
     return grown, *more  # type: ignore[return-value]
 
