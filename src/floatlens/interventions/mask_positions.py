@@ -13,6 +13,7 @@ from floatlens.interventions.anchors import as_many_others
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, set_fields, whole, words
 from floatlens.interventions.scene import Scene
+from floatlens.kinds import KINDS
 
 Array = np.ndarray[Any, Any]
 
@@ -85,8 +86,6 @@ class MaskPositions(Intervention):
 
 def kinds_of(given: Any) -> tuple[str, ...] | None:
     """Names of kinds, each of which exists."""
-    from floatlens.findings.kinds import KINDS
-
     found = words(given, "kind")
     known = (*KINDS, "structural", "lexical")
     for kind in found or ():

@@ -16,6 +16,8 @@ import torch
 
 from floatlens.batch import Batch
 from floatlens.errors import FloatLensError
+from floatlens.kinds import GROUPS as GROUP_OF
+from floatlens.kinds import classify
 
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
 GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions at once, or for what is in none
@@ -119,9 +121,6 @@ class Scene:
 
     def kinds_BT(self, kinds: Sequence[str]) -> np.ndarray[Any, Any]:
         """Columns whose token now is of one of these kinds, or of a group of kinds (structural, lexical)."""
-        from floatlens.findings.kinds import GROUPS as GROUP_OF
-        from floatlens.findings.kinds import classify
-
         found = np.zeros((self.B, self.length), bool)
         for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
             before = self.notes.setdefault(("kinds", row), None)

@@ -15,9 +15,9 @@ import xarray as xr
 
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.findings.kinds import GROUPS, classify, spelled
 from floatlens.findings.received import anchors_of, spell
 from floatlens.findings.tokens import mask_ids, template_positions
+from floatlens.kinds import GROUPS, classify, spelled
 from floatlens.report.explorer.arrays import Array, bits, packed
 from floatlens.trace import Trace
 

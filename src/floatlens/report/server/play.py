@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from floatlens.decode.step import Step
-from floatlens.findings.kinds import GROUPS, classify, spelled
+from floatlens.kinds import GROUPS, classify, spelled
 from floatlens.lens import Lens
 from floatlens.report.explorer.film import FORMAT, Array, film, frame
 from floatlens.report.server.matrices import Matrices
