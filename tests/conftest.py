@@ -12,6 +12,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import pytest
 import torch
 
+from tests.browser import browser, open_page  # noqa: F401  (fixtures of the browser tests)
+
 torch.set_num_threads(1)
 
 

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from floatlens.findings.geometry import geometry
     from floatlens.findings.heads import heads
     from floatlens.findings.tokens import tokens
+    from floatlens.interventions.ablate_heads import AblateHeads
+    from floatlens.interventions.add_sink import AddSink
+    from floatlens.interventions.mask_anchors import MaskAnchors
+    from floatlens.interventions.mask_positions import MaskPositions
+    from floatlens.interventions.pin_anchors import PinAnchors
+    from floatlens.interventions.scale_attention import ScaleAttention
+    from floatlens.interventions.soft_cap import SoftCap
     from floatlens.lens import Generation, Lens, load
     from floatlens.npz import import_npz
     from floatlens.observe.functions import observe
@@ -30,12 +37,19 @@ if TYPE_CHECKING:
 
 # public name: where it lives
 _PLACES = {
+    "AblateHeads": "floatlens.interventions.ablate_heads",
+    "AddSink": "floatlens.interventions.add_sink",
     "Generation": "floatlens.lens",
     "Lens": "floatlens.lens",
+    "MaskAnchors": "floatlens.interventions.mask_anchors",
+    "MaskPositions": "floatlens.interventions.mask_positions",
     "Passage": "floatlens.tasks.sample",
+    "PinAnchors": "floatlens.interventions.pin_anchors",
     "Prompt": "floatlens.tasks.prompt",
     "Region": "floatlens.tasks.prompt",
     "Sample": "floatlens.tasks.sample",
+    "ScaleAttention": "floatlens.interventions.scale_attention",
+    "SoftCap": "floatlens.interventions.soft_cap",
     "Statistic": "floatlens.observe.statistic",
     "Trace": "floatlens.trace",
     "absorption": "floatlens.findings.absorption",
@@ -48,17 +62,25 @@ _PLACES = {
     "observe": "floatlens.observe",
     "parse_rule": "floatlens.anchors",
     "register": "floatlens.observe.registry",
+    "study": "floatlens.study",
     "tokens": "floatlens.findings.tokens",
 }
 
 __all__ = [
+    "AblateHeads",
+    "AddSink",
     "FloatLensError",
     "Generation",
     "Lens",
+    "MaskAnchors",
+    "MaskPositions",
     "Passage",
+    "PinAnchors",
     "Prompt",
     "Region",
     "Sample",
+    "ScaleAttention",
+    "SoftCap",
     "Statistic",
     "Trace",
     "__version__",
@@ -72,6 +94,7 @@ __all__ = [
     "observe",
     "parse_rule",
     "register",
+    "study",
     "tokens",
 ]
 
@@ -80,7 +103,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'floatlens' has no attribute {name!r}")
     module = import_module(_PLACES[name])
-    # floatlens.observe is a package and a function: the package can be called.
+    # floatlens.observe and floatlens.study are packages and functions: the packages can be called.
     value = module if module.__name__ == f"floatlens.{name}" else getattr(module, name)
     globals()[name] = value
     return value

@@ -12,3 +12,7 @@ class FloatLensError(Exception):
     ...
     floatlens.errors.FloatLensError: steps 0 is not a positive number; try --steps 32
     """
+
+
+class NotANumber(FloatLensError):
+    """A model's numbers ran away on one sample: the sample is an error, the run goes on."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, overload
 
@@ -18,12 +19,14 @@ from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.finite import finite
+from floatlens.interventions import run as interventions
+from floatlens.interventions.intervention import Intervention
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
-from floatlens.observe.attention import observing
 from floatlens.observe.registry import DEFAULT, MATRICES, statistic
 from floatlens.observe.session import Implementation, Session
 from floatlens.recorder import Recorder, as_json
@@ -31,6 +34,7 @@ from floatlens.tasks.prompt import Prompt, build
 from floatlens.tasks.sample import Passage
 from floatlens.trace import Trace
 from floatlens.version import __version__
+from floatlens.watch import Watch
 
 # Tokens by which chat models end their turn, beside the end token of their config.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
@@ -61,11 +65,12 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
     attn_implementation: str | None = None,
+    allow_pickle: bool = False,
 ) -> Lens:
     """Load a model: a folder, a hub id, a GGUF file, or a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream").
 
     `dtype` "auto" is the checkpoint's own on an accelerator and float32 on a CPU. Nothing is downloaded unless `name` is
-    a hub id; remote code is never run.
+    a hub id; remote code is never run. Weights that are pickled are refused unless `allow_pickle`.
     """
     checkpoint = find(name, revision=revision, family=family)
     options = {
@@ -73,6 +78,7 @@ def load(
         "device_map": device_map,
         "quantization_config": quantization_config,
         "attn_implementation": attn_implementation,
+        "allow_pickle": allow_pickle,
     }
     lens = Lens(checkpoint, **options)
     _ = lens.model
@@ -207,7 +213,21 @@ class Lens:
         )
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
-        return sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        if changes := interventions.in_force(self):
+            steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
+        return finite(steps, self.model, batch.pads)
+
+    def intervene(
+        self, *given: Intervention | str, reference: Sequence[Prompt | str | Sequence[int]] | None = None
+    ) -> AbstractContextManager[None]:
+        """Change attention while the block lasts: `with lens.intervene(MaskAnchors("top(1)")): lens.generate(...)`.
+
+        Interventions are objects or their texts; those of nested blocks add up. What the model does not have, and what
+        contradicts each other, is refused on entering, before any weight is read. `reference` are the prompts by which
+        ablate-heads ranks heads and takes their means.
+        """
+        return interventions.intervene(self, given, reference)
 
     def _batch(self, prompts: Sequence[Prompt]) -> Batch:
         return Batch.of(prompts, self.pad_id, Network(self.model).device)
@@ -226,16 +246,20 @@ class Lens:
         single = isinstance(prompts, Prompt | str)
         chosen = self.settings(**settings)
         batch = self._batch(self._prompts([prompts] if single else prompts))
+        made = self.finish(batch, chosen, self.steps(batch, chosen))
+        return made[0] if single else made
+
+    def finish(self, batch: Batch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
+        """What a batch comes to once all its steps have run."""
         P = batch.ids_BP.shape[1]
-        steps = 0
+        count = 0
         final = batch.ids_BP
-        kept = torch.full((len(batch.prompts), chosen.max_new_tokens), torch.nan)
-        for step in self.steps(batch, chosen):
-            final, steps = step.after_BT, steps + 1
+        kept = torch.full((len(batch.prompts), settings.max_new_tokens), torch.nan)
+        for step in steps:
+            final, count = step.after_BT, count + 1
             committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
-        made = [self._generation(final[row, P:].tolist(), kept[row], steps) for row in range(len(batch.prompts))]
-        return made[0] if single else made
+        return [self._generation(final[row, P:].tolist(), kept[row], count) for row in range(len(batch.prompts))]
 
     def _generation(self, ids: list[int], confidence: torch.Tensor, steps: int) -> Generation:
         end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)
@@ -277,7 +301,17 @@ class Lens:
             prompt = Prompt.from_ids(prompt)
         return self.traces([prompt], sample_ids=[sample_id], **options)[0]
 
-    def traces(
+    def traces(self, prompts: Sequence[Prompt | str | Sequence[int]], **options: Any) -> list[Trace]:
+        """Trace a batch of prompts together; each trace equals the one that its prompt gives alone.
+
+        Options are those of `watch`.
+        """
+        watch = self.watch(prompts, **options)
+        for _ in watch:
+            pass
+        return watch.traces()
+
+    def watch(
         self,
         prompts: Sequence[Prompt | str | Sequence[int]],
         *,
@@ -288,16 +322,20 @@ class Lens:
         record_steps: Collection[int] | None = None,
         matrices: Sequence[str] = (),
         matrix_layers: Collection[int] | None = None,
+        show: Sequence[str] = (),
         implementation: Implementation = "stream",
         **settings: Any,
-    ) -> list[Trace]:
-        """Trace a batch of prompts together; each trace equals the one that its prompt gives alone.
+    ) -> Watch:
+        """Trace a batch of prompts together, step by step: iterate for each step and what was seen, then `.traces()`.
+
+        A run may be given up at any step; between two steps nothing of it is left in the model.
 
         Parameters
         ----------
         record: names of statistics; the default is all that need no matrix.
         layers, heads, record_steps: what to keep; None keeps all.
         matrices: any of "attention", "attention_mean", "queries", "keys", for `matrix_layers` (default: `layers`).
+        show: statistics or matrices to be seen at each step without being kept in the trace.
         implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
         """
         chosen = self.settings(**settings)
@@ -305,7 +343,7 @@ class Lens:
         batch = self._batch(self._prompts(prompts))
         layout = batch.layout(chosen.max_new_tokens, self.family.shifted)
         session = Session(
-            [*dict.fromkeys((*record, *matrices))],
+            [*dict.fromkeys((*record, *matrices, *show))],
             layout=layout,
             layers=layers,
             matrix_layers=matrix_layers,
@@ -321,15 +359,18 @@ class Lens:
             heads=None if heads is None else sorted(heads),
             shifted=self.family.shifted,
             special_ids=self.special_ids,
+            passing=set(show) - {*record, *matrices},
         )
-        with observing(self.model, session):
-            # A diffusion step stands alone, so one that is not kept need not be looked at; a cached one builds on all.
-            session.paused = self.family.diffusion and 0 not in kept
-            for step in self.steps(batch, chosen):
-                recorder.add(step)
-                session.paused = self.family.diffusion and step.index + 1 not in kept
         ids = sample_ids or [""] * len(batch.prompts)
-        return [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
+        specs = as_json([str(one) for one in interventions.in_force(self)])
+
+        def made(recorder: Recorder) -> list[Trace]:
+            traces = [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
+            for trace in traces:
+                trace.data.attrs["interventions"] = specs
+            return traces
+
+        return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.diffusion)
 
     def check_record(
         self,
@@ -383,7 +424,7 @@ class Lens:
             "special_ids": as_json([i for i in self.special_ids if i in seen]),
             "implementation": recorder.session.implementation,
             "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
-            "versions": as_json({"python": platform.python_version()} | {name: version(name) for name in PACKAGES}),
+            "versions": as_json(versions()),
             "floatlens": __version__,
             "rules": as_json([]),
         }
@@ -394,6 +435,12 @@ class Lens:
             return {str(i): f"<{i}>" for i in ids}
         pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
         return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a trace depends on; read once, since reading takes milliseconds."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def within(chosen: Collection[int] | None, count: int | None, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import xarray as xr
 
 from floatlens.batch import Batch
 from floatlens.decode.step import Step
-from floatlens.errors import FloatLensError
+from floatlens.errors import NotANumber
 from floatlens.observe.session import Session
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
@@ -25,6 +25,7 @@ class Recorder:
     """Keeps what a session saw at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
+    `passing` are statistics that are shown at each step and not kept.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class Recorder:
         heads: Sequence[int] | None,
         shifted: bool,
         special_ids: Sequence[int],
+        passing: Collection[str] = (),
     ) -> None:
-        self.batch, self.session, self.steps = batch, session, list(steps)
+        self.batch, self.session, self.steps, self.passing = batch, session, list(steps), passing
         self.heads = None if heads is None else list(heads)
         self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
         B, P = batch.ids_BP.shape
@@ -63,6 +65,8 @@ class Recorder:
             self.tokens[:, at, : step.tokens_BT.shape[1]] = step.tokens_BT.cpu().numpy()
             self.confidence[:, at, :length] = step.confidence_BT.float().cpu().numpy()
             for name, layers in self.session.results.items():
+                if name in self.passing:
+                    continue
                 if name == "evidence":
                     self._evidence(at, layers, step)
                 else:
@@ -70,26 +74,25 @@ class Recorder:
         self.session.begin()
 
     def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], length: int) -> None:
-        dims = self.session.statistics[name].dims
-        for place, layer in enumerate(sorted(layers)):
-            value = layers[layer].detach()
-            if "head" in dims and self.heads is not None:
-                value = value.index_select(1 + dims.index("head"), torch.tensor(self.heads, device=value.device))
-            if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value.sum())):
-                raise FloatLensError(
-                    f"{name} is not a number at step {self.steps[at]}, layer {layer}; try --dtype float32"
-                )
-            if name not in self.arrays:
-                sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value.shape[1:], strict=True)]
-                shape = (value.shape[0], len(self.steps), len(layers), *sizes)
-                self.arrays[name] = np.full(shape, np.nan, np.float32)
-                self.layers[name] = sorted(layers)
-            where: list[Any] = []
-            for dim, size in zip(dims, value.shape[1:], strict=True):
-                # A step that extends a cache has only its own queries: they are the last of the sequence so far.
-                first = length - size if dim == "query" else 0
-                where.append(slice(first, first + size))
-            self.arrays[name][(slice(None), at, place, *where)] = value.float().cpu().numpy()
+        if not layers:
+            return
+        dims, order = self.session.statistics[name].dims, sorted(layers)
+        value_BL = torch.stack([layers[layer].detach() for layer in order], 1)
+        if "head" in dims and self.heads is not None:
+            value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
+        if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value_BL.sum())):
+            bad = next(layer for layer in order if not math.isfinite(float(layers[layer].sum())))
+            raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
+        if name not in self.arrays:
+            sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
+            self.arrays[name] = np.full((value_BL.shape[0], len(self.steps), len(order), *sizes), np.nan, np.float32)
+            self.layers[name] = order
+        where: list[Any] = []
+        for dim, size in zip(dims, value_BL.shape[2:], strict=True):
+            # A step that extends a cache has only its own queries: they are the last of the sequence so far.
+            first = length - size if dim == "query" else 0
+            where.append(slice(first, first + size))
+        self.arrays[name][(slice(None), at, slice(None), *where)] = value_BL.float().cpu().numpy()
 
     def _evidence(self, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
         """Of the committed tokens that stand in the gold evidence: mean mass on it, share whose top key is a copy."""

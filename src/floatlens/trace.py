@@ -23,6 +23,7 @@ from floatlens.tasks.prompt import Region
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
 REGION_DIMS = ("region", "region_to")
 CHUNK_BYTES = 4 << 20
+CLAIMED, PACKED = 1 << 30, 1000  # a store may claim so many bytes, or so many times what it holds
 
 
 class Trace:
@@ -144,16 +145,38 @@ class Trace:
             raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
         try:
             data = xr.open_dataset(path, engine="zarr", consolidated=False, mask_and_scale=False, cache=False)
+            _refuse_absurd(data, Path(path))
             if "region_names" in data.attrs and "region" in data.dims:
                 data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
             return cls(data)
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OSError,
+            AttributeError,
+            RuntimeError,
+            ArithmeticError,
+            MemoryError,
+        ) as error:
             raise FloatLensError(f"{path} cannot be read as a trace: {error}") from error
 
     def load(self) -> Trace:
         """Read everything into memory now."""
         self.data.load()
         return self
+
+    # --- looking at it ------------------------------------------------------------------------------------------------
+
+    def explore(self, *others: Trace, **options: Any) -> Any:
+        """The explorer in a notebook: this trace as a film, with others beside it (another model, the same question).
+
+        A widget with floatlens[notebook], else the same page in a frame; both have `.save("film.html")`. Options are
+        `rules` and `budget` of `floatlens.report.explorer.film.film`.
+        """
+        from floatlens.report.explorer.widget import explore  # the report reads traces; traces do not know it
+
+        return explore([self, *others], **options)
 
     # --- how it shows itself --------------------------------------------------------------------------------------------
 
@@ -182,6 +205,17 @@ class Trace:
         left = "style='text-align:left'"
         rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in about.items())
         return f"<h4>floatlens.Trace</h4><table>{rows}</table>{self.data._repr_html_()}"
+
+
+def _refuse_absurd(data: xr.Dataset, path: Path) -> None:
+    """Refuse a store that claims arrays out of all proportion to what it holds: reading them would end the process."""
+    if any(0 in (variable.encoding.get("chunks") or ()) for variable in data.variables.values()):
+        raise FloatLensError(f"{path} has an array in chunks of no size; it is damaged or not to be trusted")
+    held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    if data.nbytes > CLAIMED and data.nbytes > PACKED * held:
+        raise FloatLensError(
+            f"{path} claims arrays of {data.nbytes:,} bytes but holds {held:,}; it is damaged or not to be trusted"
+        )
 
 
 def _chunks(variable: xr.DataArray) -> tuple[int, ...]:

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from planted import TRACED, planted, wandering
 from typer.testing import CliRunner
 
-from floatlens.cli.figure import RunTraces, command
+from floatlens.cli.figure import command
 from floatlens.errors import FloatLensError
 from floatlens.findings.registry import get
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.traces import RunTraces
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from planted import MASK, planted, wandering
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.kinds import KINDS
 from floatlens.findings.tokens import kinds_by_step, shares, tokens
+from floatlens.kinds import KINDS
 
 
 def position_of(trace, text):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import os
+import socket
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import hypothesis.strategies as st
+import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from hypothesis import given
 
 from floatlens import FloatLensError
 from floatlens.files import written_atomically
 from floatlens.runs.folder import RunFolder, safe_name
+from floatlens.trace import Trace
 
 
 @given(st.text(max_size=300))
@@ -31,7 +40,7 @@ def test_a_run_is_not_overwritten_and_resumes_only_with_the_same_settings(tmp_pa
     with pytest.raises(FloatLensError, match="use --resume"):
         RunFolder.create(tmp_path / "run", asked)
     RunFolder.create(tmp_path / "run", asked, resume=True)
-    with pytest.raises(FloatLensError, match="other settings \\(steps\\)"):
+    with pytest.raises(FloatLensError, match="other settings \\(steps: 4, now 5\\)"):
         RunFolder.create(tmp_path / "run", {"asked": {"model": "x", "steps": 5}}, resume=True)
 
 
@@ -58,3 +67,158 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
         temporary.write_text("half")
         raise ZeroDivisionError
     assert target.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+PLACES = ["disk", "memory"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "run") if request.param == "disk" else f"memory://{tmp_path.name}"
+
+
+def some_trace() -> Trace:
+    data = {
+        "tokens": (("step", "position"), np.array([[1, 2, 3], [1, 2, 4]])),
+        "committed_at": (("position",), np.array([-1, 0, 1])),
+        "confidence": (("step", "position"), np.ones((2, 3), np.float32)),
+    }
+    return Trace(xr.Dataset(data, attrs={"sample_id": "../q1"}))
+
+
+def test_results_are_there_once_however_often_they_are_put(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        for value in (1, 2):
+            for id_ in ("a", "../a", "a\n", ""):
+                run.put(("model", id_), {"value": value})
+        assert [(r.key[1], r.value["value"]) for r in run.results()] == [("", 2), ("../a", 2), ("a", 2), ("a\n", 2)]
+        assert len(run.storage.names("results")) == 4
+
+
+def test_an_index_that_is_missing_or_old_is_made_from_what_is_there(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.put(("a",), {})
+        run.write_index()
+        run.put(("b",), {})
+        assert [line["key"] for line in run.index()] == [["a"], ["b"]]
+        run.write_index()
+        written = run.storage.read("index.jsonl")
+        run.storage.write("index.jsonl", written[:-9])
+        assert [line["key"] for line in run.index()] == [["a"], ["b"]]
+        run.storage.remove("index.jsonl")
+        run.finish()
+        assert run.storage.read("index.jsonl") == written
+
+
+@pytest.mark.parametrize("harm", ["truncated", "bit flipped", "emptied", "not JSON", "of another kind"])
+def test_a_broken_result_is_set_aside_and_can_be_done_again(place: str, harm: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.put(("a",), {"answer": "Rusk"})
+        run.put(("b",), {"answer": "Molen"})
+        [name] = [line["file"] for line in run.index() if line["key"] == ["a"]]
+        whole = run.storage.read(name)
+        at = whole.index(b"Rusk")
+        harmed = {
+            "truncated": whole[:-7],
+            "bit flipped": whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
+            "emptied": b"",
+            "not JSON": b"\xff\x00",
+            "of another kind": b"[1]",
+        }[harm]
+        run.storage.write(name, harmed)
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        assert [r.key for r in run.results()] == [("b",)]
+        [broken] = run.storage.names("broken")
+        assert run.storage.read(broken) == harmed
+
+
+def test_a_broken_trace_takes_its_result_along(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        trees = run.save_trace("q1", some_trace())
+        run.put(("q1",), {}, trees)
+        run.put(("q2",), {}, run.save_trace("q2", some_trace()))
+        chunk = max((n for n in run.storage.names(*trees) if "/c/" in n), key=lambda n: len(run.storage.read(n)))
+        content = run.storage.read(chunk)
+        run.storage.write(chunk, content[:5] + bytes([content[5] ^ 4]) + content[6:])
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        assert [r.key for r in run.results()] == [("q2",)] and len(run.samples()) == 1
+
+
+def test_traces_come_back_from_anywhere(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.put(("q1",), {}, run.save_trace("q1", some_trace()))
+    with RunFolder.open(place) as run:
+        [(name, path)] = run.samples()
+        assert name == "../q1" and Trace.open(path).data["tokens"].values.tolist() == [[1, 2, 3], [1, 2, 4]]
+
+
+def test_what_was_being_written_is_swept_up(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {"asked": {}})
+    run.put(("a",), {})
+    [name] = run.storage.names("results")
+    (run.path / name).with_name(".partial-1").write_text("{")
+    (run.path / "samples" / ".q1.xyz").mkdir()
+    run.close()
+    with RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True):
+        assert not [p for p in (tmp_path / "run").rglob(".*")]
+
+
+def test_a_run_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
+    (tmp_path / "run" / "samples").mkdir(parents=True)
+    (tmp_path / "run" / "lock").write_text("")
+    (tmp_path / "run" / ".partial-2").write_text("{")
+    RunFolder.create(tmp_path / "run", {"asked": {}}).close()
+
+
+# --- the lock ---------------------------------------------------------------------------------------------------------
+
+
+def held(place: Path, ready: Connection) -> None:
+    RunFolder.create(place, {"asked": {}}, resume=True)
+    ready.send("held")
+    time.sleep(60)
+
+
+def test_two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    here, there = multiprocessing.Pipe()
+    holder = multiprocessing.get_context("fork").Process(target=held, args=(tmp_path / "run", there), daemon=True)
+    holder.start()
+    assert here.recv() == "held"
+    with pytest.raises(FloatLensError, match=f"is in use by process {holder.pid} on "):
+        RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
+    holder.kill()
+    holder.join()
+    assert (tmp_path / "run" / "lock").exists()
+    with RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True):
+        pass
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+@pytest.mark.parametrize(("host", "age", "taken"), [("elsewhere", 5, False), ("elsewhere", 3600, True)])
+def test_a_lock_of_another_machine_is_stale_when_nobody_touches_it(
+    tmp_path: Path, host: str, age: float, taken: bool
+) -> None:
+    RunFolder.create(tmp_path / "run", {"asked": {}}).close()
+    lock = tmp_path / "run" / "lock"
+    lock.write_text(json.dumps({"pid": 1, "host": host}))
+    os.utime(lock, (time.time() - age,) * 2)
+    if taken:
+        RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True).close()
+    else:
+        with pytest.raises(FloatLensError, match="is in use by process 1 on elsewhere"):
+            RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
+
+
+def test_a_url_is_locked_by_what_is_written_there(tmp_path: Path) -> None:
+    place = f"memory://{tmp_path.name}"
+    RunFolder.create(place, {"asked": {}}).close()
+    other = RunFolder.open(place)
+    for holder, taken in (({"pid": os.getppid(), "host": socket.gethostname()}, False), ({"pid": 2**22 + 1}, True)):
+        other.storage.write("lock", json.dumps({"host": socket.gethostname()} | holder).encode())
+        if taken:
+            RunFolder.create(place, {"asked": {}}, resume=True).close()
+        else:
+            with pytest.raises(FloatLensError, match="is in use"):
+                RunFolder.create(place, {"asked": {}}, resume=True)

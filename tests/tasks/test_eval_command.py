@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 
 import pandas
 import pytest
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 
 from floatlens.cli.eval import command
 from floatlens.errors import FloatLensError
-from floatlens.tasks import comparison
+from floatlens.lens import Lens
+from floatlens.runs.folder import RunFolder
 
 app = typer.Typer()
 app.command()(command)
@@ -69,7 +72,7 @@ def test_a_run_folder_has_answers_tables_and_what_was_asked(checkpoints, data, t
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["asked"]["limit"] == 5 and manifest["asked"]["asking"]["steps"] == 4
     written = {p.name for p in out.iterdir()}
-    assert {"table1.md", "table1.tex", "table1.csv", "results.json"} <= written and "progress.jsonl" not in written
+    assert {"table1.md", "table1.tex", "table1.csv", "results.json"} <= written and "lock" not in written
     assert not list(tmp_path.glob("q*"))  # an id such as ../q0 is never a path
     with pytest.raises(FloatLensError, match="holds a run already"):
         ask(checkpoints["mdm"], "--data", data, "--limit", 5, "--out", out, *SHORT)
@@ -86,32 +89,66 @@ def test_batches_change_no_answer(checkpoints, data, tmp_path, kind):
         assert one["confidence"].to_numpy() == pytest.approx(other["confidence"].to_numpy(), abs=1e-5)
 
 
-def test_a_killed_run_resumes_and_ends_with_the_same_answers(checkpoints, data, tmp_path, monkeypatch):
+def test_a_run_that_was_cut_off_resumes_and_ends_with_the_same_answers(checkpoints, data, tmp_path, monkeypatch):
     common = (checkpoints["arm"], "--data", data, "--both", "--batch-size", 2, *SHORT)
     ask(*common, "--out", tmp_path / "whole")
-    real, count = comparison.evaluate, 0
+    real, count = RunFolder.put, 0
 
-    def killed(lens, samples, asking, *, keep, **names):
-        def counted(row):
-            nonlocal count
-            count += 1
-            if count == 12:
-                raise KeyboardInterrupt
-            keep(row)
+    def cut(*arguments):
+        nonlocal count
+        count += 1
+        if count == 12:
+            raise KeyboardInterrupt
+        return real(*arguments)
 
-        return real(lens, samples, asking, keep=counted, **names)
-
-    monkeypatch.setattr(comparison, "evaluate", killed)
+    monkeypatch.setattr(RunFolder, "put", cut)
     ask(*common, "--out", tmp_path / "cut", fails=True)
     assert not (tmp_path / "cut" / "answers.parquet").exists()
-    with (tmp_path / "cut" / "progress.jsonl").open("a") as journal:
-        journal.write('{"id": "half a li')
-    monkeypatch.setattr(comparison, "evaluate", real)
+    assert len(RunFolder.open(tmp_path / "cut").results()) == 11
+    monkeypatch.setattr(RunFolder, "put", real)
     ask(*common, "--out", tmp_path / "cut", "--resume")
-    whole, cut = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "cut"))
-    pandas.testing.assert_frame_equal(whole, cut)
-    with pytest.raises(FloatLensError, match="started with other settings"):
+    whole, cut_off = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "cut"))
+    pandas.testing.assert_frame_equal(whole, cut_off, check_exact=True)
+    with pytest.raises(FloatLensError, match="started with other settings \\(limit: null, now 3\\)"):
         ask(*common, "--out", tmp_path / "cut", "--resume", "--limit", 3)
+
+
+def test_the_manifest_tells_models_data_and_template_apart(checkpoints, data, tmp_path):
+    common = (checkpoints["arm"], "--closed-book", "--limit", 2, *SHORT)
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text(data.read_text())
+    ask(*common, "--data", mine, "--out", tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    weights = hashlib.sha256((Path(checkpoints["arm"]) / "model.safetensors").read_bytes()).hexdigest()
+    assert manifest["models"][checkpoints["arm"]]["files"]["model.safetensors"] == weights
+    assert manifest["data"][str(mine)] == hashlib.sha256(mine.read_bytes()).hexdigest()
+    assert {"torch", "transformers", "floatlens"} <= set(manifest["versions"]) and manifest["seeds"]["seed"] == 0
+    mine.write_text(data.read_text().replace("Molen 8", "Molen 9"))
+    with pytest.raises(FloatLensError, match="data.*mine.jsonl"):
+        ask(*common, "--data", mine, "--out", tmp_path / "run", "--resume")
+
+
+def test_a_question_that_failed_is_asked_again_when_told(checkpoints, data, tmp_path, monkeypatch):
+    common = (checkpoints["arm"], "--data", data, "--batch-size", 4, "--out", tmp_path / "run", *SHORT)
+    ask(*common[:-6], *SHORT, "--batch-size", 4, "--out", tmp_path / "whole")
+    real = Lens.generate
+
+    def fails(self, prompts, **settings):
+        if any(prompt.sample_id == "../q3" for prompt in prompts):
+            raise RuntimeError("cosmic ray")
+        return real(self, prompts, **settings)
+
+    monkeypatch.setattr(Lens, "generate", fails)
+    ask(*common)
+    monkeypatch.setattr(Lens, "generate", real)
+    assert [e["reason"] for e in RunFolder.open(tmp_path / "run").errors()] == ["cosmic ray"]
+    ask(*common, "--resume")
+    rows = pandas.read_parquet(tmp_path / "run" / "answers.parquet").set_index("id")
+    assert rows["error"]["../q3"] == "cosmic ray" and rows["error"].notna().sum() == 1
+    ask(*common, "--resume", "--retry-errors")
+    whole, again = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "run"))
+    assert list(whole["answer"]) == list(again["answer"]) and again["error"].isna().all()
+    assert RunFolder.open(tmp_path / "run").errors() == []
 
 
 def test_passages_to_order_and_retrieved(checkpoints, data, tmp_path):

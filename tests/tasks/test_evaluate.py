@@ -192,15 +192,16 @@ def test_paired_comparisons_of_conditions_and_models(answers):
 def test_table_1_in_four_forms(answers):
     table = table1(results(answers), averages(answers))
     assert [name for name, _ in table.rows] == ["copy", "copy + passages", "short", "short + passages"]
-    assert table.data == ["d1", "d2", "average"] and len(table.rows[0][1]) == 9
+    assert table.data == ["d1", "d2", "average"] and len(table.rows[0][1]) == 12
     best = dict(table.rows)["copy + passages"][0]
     assert best == Cell(100.0, best=True, gain=100.0)
     assert "| copy + passages | **100.00 (+100.00)** |" in table.markdown()
     assert r"\textbf{100.00 (+100.00)}" in table.latex() and table.latex().count(r"\\") == 6
     lines = table.csv().splitlines()
     assert lines[0].startswith("model,d1 Acc,d1 Acc gain") and lines[2].startswith("copy + passages,100.0000,100.0000")
-    assert [len(part.columns) for part in table.terminal(width=300)] == [10]
-    assert [len(part.columns) for part in table.terminal(width=80)] == [4, 4, 4]
+    assert "d1 Words" in lines[0] and "d2 Words" in table.markdown()
+    assert [len(part.columns) for part in table.terminal(width=300)] == [13]
+    assert [len(part.columns) for part in table.terminal(width=80)] == [5, 5, 5]
 
 
 def test_names_from_outside_are_escaped():

@@ -1,4 +1,4 @@
-"""floatlens demo: the quickest look, with no download."""
+"""floatlens demo: the study of the bundled models, with no download."""
 
 from __future__ import annotations
 
@@ -12,43 +12,59 @@ from floatlens.errors import FloatLensError
 
 DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
+BROKEN = ("mask-anchors(rule=top(4))", "pin-anchors(rule=sigma(3))", "ablate-heads(heads=top(2))")
 
 
 def command(
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for traces and figures; an earlier demo is replaced.")
-    ] = DEMO,
-    limit: Annotated[int, typer.Option(help="Questions a model is traced on.")] = 8,
+    out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
+    limit: Annotated[int | None, typer.Option(help="At most so many questions a data set, in every part.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Models at once; default: as many as there are cores.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Trace the bundled models on the synthetic world, draw drift and absorption, and say which claims hold.
+    """Study the three bundled models on the synthetic world: every claim, every figure, the report, in some minutes.
 
     Example: floatlens demo --out demo
     """
     from rich.console import Console
 
-    from floatlens.cli import figure, trace
-    from floatlens.runs.folder import MANIFEST
+    from floatlens.cli.progress import bar
+    from floatlens.cli.study import show
+    from floatlens.runs.crew import cores
+    from floatlens.study.run import study
+    from floatlens.study.sizes import DEMO as SIZES
 
-    if out.exists():
-        earlier = out.is_dir() and all((path / MANIFEST).is_file() for path in out.iterdir() if path.name in MODELS)
-        strangers = [path.name for path in out.iterdir() if path.name not in (*MODELS, "figures")] if earlier else []
-        if not earlier or strangers:
-            raise FloatLensError(f"{out} holds something other than a demo; name another folder with --out")
-        for path in out.iterdir():
-            shutil.rmtree(path)
-    console = Console(highlight=False)
-    for model in MODELS:
-        console.print(f"[bold]{model}[/bold] writes answers to {limit} questions, five passages each", highlight=False)
-        trace.command(
-            model,
-            out=out / model,
-            data="world:long",
-            split="test",
-            passages=5,
+    if not resume:
+        clear(out)
+    if not as_json:
+        Console(highlight=False).print(f"A study of {', '.join(MODELS)}, from traces to report")
+    with bar("questions") as watch:
+        found = study(
+            MODELS,
+            data="world",
+            out=out,
+            sizes=SIZES,
+            interventions=BROKEN,
             limit=limit,
-            max_new_tokens=32,
-            batch_size=limit,
+            resume=resume,
+            jobs=jobs or cores(),
+            watch=watch,
         )
-    for name in ("drift", "absorption"):
-        figure.command(name, [out / model for model in MODELS], out=out / "figures")
-    console.print(f"\nFigures and the data behind them are in [bold]{out / 'figures'}[/bold].")
+    show(found, as_json)
+
+
+def clear(out: Path) -> None:
+    """Remove an earlier demo; refuse to remove anything else."""
+    from floatlens.runs.folder import RunFolder
+
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        models = RunFolder.open(out).manifest.get("asked", {}).get("models")
+    except FloatLensError:
+        models = None
+    if models != list(MODELS):
+        raise FloatLensError(f"{out} holds something other than a demo; name another folder with --out")
+    shutil.rmtree(out)

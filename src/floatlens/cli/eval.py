@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from floatlens.cli.main import versions
+from floatlens.cli import options as common
+from floatlens.cli.loader import Loader
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.knowledge import knowledge
 from floatlens.findings.verdict import write_claims
+from floatlens.runs import manifest
+from floatlens.runs.engines import registry as engines
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks import summary
 from floatlens.tasks.comparison import Outcome, open_sources, run
@@ -53,8 +57,14 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Run folder for answers, tables and the manifest.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    out: Annotated[str | None, typer.Option(help="Run folder for answers and tables: a path, or a URL.")] = None,
+    allow_pickle: common.AllowPickle = False,
+    engine: common.Engine = "local",
+    workers: common.Workers = None,
+    address: common.Address = None,
+    gpus_per_worker: common.GpusPerWorker = None,
+    resume: common.Resume = False,
+    retry_errors: common.RetryErrors = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Answer the questions of data sets and score the answers, with intervals and paired tests.
@@ -98,10 +108,21 @@ def command(
         strict=strict,
     )
     check_settings(plan)
+    does = engines.engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
     sources = open_sources(plan)
-    folder = started(out, "eval", plan.recorded(), resume)
-    with bar("questions") as watch:
-        outcome = run(plan, sources, loader(device, dtype), folder, watch)
+    load = Loader(device, dtype, allow_pickle)
+    with started(out, "eval", plan, {"dtype": dtype}, resume) as folder:
+        with bar("questions") as watch:
+            outcome = run(plan, sources, load, folder, watch, engine=does, retry_errors=retry_errors)
+        found, table = told(plan, outcome, folder, both)
+        if folder is not None:
+            write(folder, found, table)
+            folder.finish()
+    show(found, table, outcome, as_json)
+
+
+def told(plan: Plan, outcome: Outcome, folder: RunFolder | None, both: bool) -> tuple[dict[str, Any], Table1]:
+    """What the answers come to: the object of --json, and Table 1; the figure and the claims go to the run folder."""
     entries, averages = summary.results(outcome.answers), summary.averages(outcome.answers)
     for entry in entries:
         took = outcome.seconds[entry["model"], entry["data"], entry["condition"]]
@@ -110,10 +131,10 @@ def command(
         "results": entries,
         "averages": averages,
         "comparisons": summary.comparisons(outcome.answers),
-        "settings": asking.recorded(),
+        "settings": plan.asking.recorded(),
         "claims": [],
         "problems": outcome.problems,
-        "run": str(out) if out else None,
+        "run": folder.place if folder is not None else None,
     }
     table = table1(entries, averages)
     if both and any(entry["n"] for entry in entries):
@@ -124,9 +145,7 @@ def command(
             drawn, numbers = knowledge.figure(measured), knowledge.figure(measured, backend="none")
             style.save(drawn, numbers, folder.path / "figures" / "knowledge")
             write_claims(folder.path / "claims.json", verdicts)
-    if folder is not None:
-        write(folder.path, found, table)
-    show(found, table, outcome, as_json)
+    return found, table
 
 
 def check_settings(plan: Plan, asking: Asking | None = None) -> None:
@@ -145,27 +164,33 @@ def check_retriever(retriever: str | None, corpus: str | None) -> None:
         raise FloatLensError("a retriever needs a corpus and a corpus a retriever: --retriever bm25 --corpus FILE")
 
 
-def started(out: Path | None, command: str, asked: dict[str, Any], resume: bool) -> RunFolder | None:
-    """The run folder, if one was asked for."""
+@contextmanager
+def started(
+    out: str | None, command: str, plan: Plan, also: dict[str, Any], resume: bool
+) -> Iterator[RunFolder | None]:
+    """The run folder, if one was asked for, held until the block ends."""
     if out is None:
-        return None
-    about = {"command": command, "asked": asked, "versions": versions(), "machine": f"{os.cpu_count()} cores"}
-    return RunFolder.create(out, about, resume=resume)
+        yield None
+        return
+    from floatlens.models.checkpoint import find
+
+    about = manifest.describe(
+        command,
+        {**plan.recorded(), **also},
+        checkpoints=[find(model) for model in plan.models],
+        data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
+        template=plan.asking.template.text,
+        seeds={"seed": plan.asking.seed, "draw": plan.seed},
+    )
+    with RunFolder.create(out, about, resume=resume) as folder:
+        yield folder
 
 
-def loader(device: str | None, dtype: str) -> Any:
-    """Loads a model by its name."""
-    from floatlens.cli.threads import settle
-    from floatlens.lens import load
-
-    return lambda name: settle(load(name, device_map=device, dtype=dtype))
-
-
-def write(path: Path, found: dict[str, Any], table: Table1) -> None:
+def write(folder: RunFolder, found: dict[str, Any], table: Table1) -> None:
     """The numbers and Table 1 in its forms, beside answers.parquet."""
-    (path / "results.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-        (path / f"table1.{ending}").write_text(text, encoding="utf-8")
+        folder.write_text(f"table1.{ending}", text)
 
 
 def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,6 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     from floatlens.findings.registry import Finding
     from floatlens.findings.verdict import Verdict
-    from floatlens.trace import Trace
 
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
 
@@ -22,7 +20,9 @@ COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow
 def command(
     name: Annotated[
         str,
-        typer.Argument(metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress."),
+        typer.Argument(
+            metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress, causes."
+        ),
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are put together.")],
     out: Annotated[Path | None, typer.Option(help="Folder for all files; default: inside the first run.")] = None,
@@ -48,10 +48,11 @@ def command(
     from floatlens.findings import style
     from floatlens.findings.registry import get
     from floatlens.findings.verdict import write_claims
-    from floatlens.runs.folder import RunFolder
+    from floatlens.runs.members import members
+    from floatlens.runs.traces import RunTraces
 
     finding = get(name)
-    folders = [RunFolder.open(run) for run in runs]
+    folders = [folder for run in runs for folder in members(run)]
     asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
     given = {key: value for key, value in asked.items() if value is not None}
     settings = _accepted(finding, "figure", given)
@@ -60,7 +61,7 @@ def command(
         if finding.reads == "traces":
             traces = RunTraces(folders, limit, lambda count: watch(name, count))
         measured = finding.measure(traces, **_accepted(finding, "measure", given))
-    target = out or folders[0].path
+    target = out or runs[0]
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
     written = []
     for view in finding.views:
@@ -77,34 +78,6 @@ def command(
         print(json.dumps({**found, "run": str(target)}, ensure_ascii=False))
         return
     _show(verdicts, written, failed)
-
-
-class RunTraces(Sequence["Trace"]):
-    """The traces of run folders, opened when they are asked for, so that a large run never lies in memory whole."""
-
-    def __init__(
-        self, folders: Sequence[Any], limit: int | None = None, watch: Callable[[int], Callable[[], None]] | None = None
-    ) -> None:
-        self.paths = [path for folder in folders for _, path in folder.samples()[:limit]]
-        if not self.paths:
-            names = ", ".join(str(folder.path) for folder in folders)
-            raise FloatLensError(f"{names} holds no traces; make some with `floatlens trace`")
-        self.advance = watch(len(self)) if watch else lambda: None
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, place: Any) -> Any:
-        from floatlens.trace import Trace
-
-        if isinstance(place, slice):
-            return [Trace.open(path) for path in self.paths[place]]
-        return Trace.open(self.paths[place])
-
-    def __iter__(self) -> Iterator[Trace]:
-        for place in range(len(self)):
-            yield self[place]
-            self.advance()
 
 
 def _layers(asked: list[str] | None) -> Any:

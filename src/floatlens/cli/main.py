@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -12,14 +13,22 @@ import typer
 import typer.core
 
 from floatlens.errors import FloatLensError
+from floatlens.runs.words import remember
 
 # name: (module, what it is for). A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Trace a bundled model and draw its drift: the quickest look."),
+    "demo": ("demo", "Study the bundled models: every claim, every figure, the report."),
+    "study": ("study", "The same for any models and data: the main job."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
+    "explore": ("explore", "Ask models in the browser, and watch their attention while they write."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
+    "ablate": ("ablate", "Mask or pin anchors, take out heads, and see what breaks."),
+    "report": ("report", "Make one self-contained HTML file of existing runs."),
+    "rerun": ("rerun", "Run again what a run folder describes, and compare."),
+    "diff": ("diff", "Show what differs between two runs."),
+    "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
     "models": ("models", "List the families of checkpoints and the bundled models."),
     "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
     "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),
@@ -27,6 +36,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("train", "Train the bundled models from nothing."),
 }
 
+INTERRUPTED = 130
+# What a disk can refuse, and the way out; what was finished before is kept.
+FULL, DENIED = "make room and go on with --resume", "name another --out"
+DISK = {
+    errno.ENOSPC: "no space is left on the disk for",
+    errno.EDQUOT: "the disk quota is used up for",
+    errno.EROFS: "the disk is read-only for",
+    errno.EACCES: "there is no permission for",
+}
+WAY_OUT = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: DENIED, errno.EACCES: DENIED}
 
 # typer brings its own copy of click; the base of its errors is found through one that it exports.
 CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -87,6 +106,7 @@ def run(argv: list[str]) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    remember(words)
     try:
         code: Any = typer.main.get_command(app).main(words, prog_name="floatlens", standalone_mode=False)
     except FloatLensError as error:
@@ -95,11 +115,20 @@ def run(argv: list[str]) -> int:
         error.show()
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        return _failed("interrupted", 130, debug)
+        code = INTERRUPTED
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if error.errno not in DISK:
+            return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
+        return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
+        if isinstance(error, RuntimeError) and "decompression error" in str(error):
+            return _failed(f"a stored array is damaged ({error}); have it made again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
+    if code == INTERRUPTED:  # typer makes this code of Ctrl-C
+        kept = "; what is finished is kept: go on with --resume" if "--out" in words else ""
+        return _failed(f"interrupted{kept}", INTERRUPTED, debug=False)
     return int(code or 0)
 
 

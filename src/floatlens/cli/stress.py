@@ -13,13 +13,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from floatlens.cli.eval import check_retriever, check_settings, loader, started
+from floatlens.cli import options as common
+from floatlens.cli.eval import check_retriever, check_settings, started
+from floatlens.cli.loader import Loader
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.stress import stress as finding
 from floatlens.findings.verdict import write_claims
+from floatlens.runs.engines import registry as engines
 from floatlens.tasks.comparison import open_sources
 from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.plan import Plan
@@ -58,8 +61,14 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Run folder for answers, curves, figures and claims.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
+    allow_pickle: common.AllowPickle = False,
+    engine: common.Engine = "local",
+    workers: common.Workers = None,
+    address: common.Address = None,
+    gpus_per_worker: common.GpusPerWorker = None,
+    resume: common.Resume = False,
+    retry_errors: common.RetryErrors = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Ask the same questions ever harder, and draw how the scores fall.
@@ -99,6 +108,7 @@ def command(
         strict=strict,
     )
     check_settings(plan)
+    does = engines.engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
     chosen = numbers(levels, "--levels")
     options = Options(
         values=tuple(chosen) if chosen is not None else None,
@@ -111,30 +121,32 @@ def command(
     made = levels_of(stress, sources, asking, options)
     for level in (level for several in made.values() for level in several):
         check_settings(plan, level.asking)
-    asked = {**plan.recorded(), "stress": name, "corpus": corpus, "trace": trace}
-    asked |= {key: value for key, value in asdict(options).items() if key != "index"}
-    folder = started(out, "stress", asked, resume)
-    with bar("questions") as watch:
-        answers = run(stress, plan.models, made, loader(device, dtype), folder, watch, trace)
-    if answers["error"].notna().all():
-        raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
-    measured = finding.measure(answers, score=score)
-    verdicts = [
-        v for v in finding.claims(measured) if v.n
-    ]  # what this stress and these models cannot decide is left out
-    found: dict[str, Any] = {
-        "results": curves.as_results(answers),
-        "robustness": _records(curves.robustness(answers, score)),
-        "claims": [verdict.to_dict() for verdict in verdicts],
-        "problems": {source.label: source.problems for source in sources if source.problems},
-        "settings": asking.recorded(),
-        "run": str(out) if out else None,
-    }
-    if folder is not None:
-        (folder.path / "results.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-        drawn, numbers_ = finding.figure(measured), finding.figure(measured, backend="none")
-        style.save(drawn, numbers_, folder.path / "figures" / f"stress-{name}")
-        write_claims(folder.path / "claims.json", verdicts)
+    also = {"stress": name, "corpus": corpus, "trace": trace, "dtype": dtype}
+    also |= {key: value for key, value in asdict(options).items() if key != "index"}
+    load = Loader(device, dtype, allow_pickle)
+    with started(out, "stress", plan, also, resume) as folder:
+        with bar("questions") as watch:
+            answers = run(stress, plan.models, made, load, folder, watch, trace, engine=does, retry_errors=retry_errors)
+        if answers["error"].notna().all():
+            reason = answers["error"].iloc[0]
+            raise FloatLensError(f"no question could be answered; the first failed because: {reason}")
+        measured = finding.measure(answers, score=score)
+        # What this stress and these models cannot decide is left out.
+        verdicts = [v for v in finding.claims(measured) if v.n]
+        found: dict[str, Any] = {
+            "results": curves.as_results(answers),
+            "robustness": _records(curves.robustness(answers, score)),
+            "claims": [verdict.to_dict() for verdict in verdicts],
+            "problems": {source.label: source.problems for source in sources if source.problems},
+            "settings": asking.recorded(),
+            "run": out,
+        }
+        if folder is not None:
+            folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+            drawn, numbers_ = finding.figure(measured), finding.figure(measured, backend="none")
+            style.save(drawn, numbers_, folder.path / "figures" / f"stress-{name}")
+            write_claims(folder.path / "claims.json", verdicts)
+            folder.finish()
     if as_json:
         sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
     else:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 
 def command(
     model: Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")],
-    out: Annotated[Path, typer.Option("--out", help="Run folder for the traces.")],
+    out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; may repeat.")] = None,
     gold: Annotated[int | None, typer.Option(help="Which --passage holds the answer, counted from 0.")] = None,
@@ -41,7 +41,13 @@ def command(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    allow_pickle: common.AllowPickle = False,
+    engine: common.Engine = "local",
+    workers: common.Workers = None,
+    address: common.Address = None,
+    gpus_per_worker: common.GpusPerWorker = None,
+    resume: common.Resume = False,
+    retry_errors: common.RetryErrors = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Record a model's attention while it writes: one forward pass a step, every layer and head.
@@ -56,19 +62,25 @@ def command(
     """
     from rich.console import Console
 
+    from floatlens.cli.loader import Loader
     from floatlens.cli.numbers import numbers
     from floatlens.cli.progress import bar
-    from floatlens.cli.threads import settle
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
+    from floatlens.runs import manifest
+    from floatlens.runs.engines import registry as engines
     from floatlens.runs.folder import RunFolder
-    from floatlens.tasks.prompt import fit
+    from floatlens.tasks.template import DEFAULT
+    from floatlens.tasks.tracing import Traces, traced
+    from floatlens.trace import Trace
 
     if (prompt is None) == (data is None):
         raise FloatLensError("give either --prompt with a question or --data with a data set")
     asked = {name: value for name, value in locals().items() if name in ASKED}
     # Everything that can be refused is refused before the weights are read.
-    lens = settle(Lens(find(model, revision=revision), device_map=device, dtype=dtype))
+    does = engines.engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
+    checkpoint = find(model, revision=revision)
+    lens = Lens(checkpoint)
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "steps": steps,
@@ -87,57 +99,85 @@ def command(
     }
     lens.check_record(lens.settings(**settings), **options)
     room = (lens.context_length or 10**9) - max_new_tokens
+    refused: dict[str, str] = {}
     if prompt is not None:
         one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or ())
         lens.settings(**settings).fits(len(one.ids), lens.context_length)
         work = [("prompt", one)]
     else:
         assert data is not None
-        work = from_data(lens, data, split, limit, passages, max_passages)
-        work = [(name, fit(made, lens.tokenizer, room)) for name, made in work]
-    run = RunFolder.create(out, {"command": "trace", "asked": asked}, resume=resume)
-    done = {name for name, _ in run.samples()} if resume else set()
-    left = [(name, made) for name, made in work if name not in done]
-    left.sort(key=lambda pair: len(pair[1].ids))
-    finished = len(work) - len(left)
-    with bar("traces") as watch:
-        advance = watch(model, len(left))
-        for start in range(0, len(left), batch_size):
-            part = left[start : start + batch_size]
-            traces = lens.traces(
-                [made for _, made in part], sample_ids=[name for name, _ in part], **options, **settings
+        work, refused = from_data(lens, data, split, limit, passages, max_passages, room)
+    about = manifest.describe(
+        "trace",
+        asked,
+        checkpoints=[checkpoint],
+        data=[data] if data else [],
+        template=DEFAULT.text,
+        seeds={"seed": seed},
+    )
+    run = RunFolder.create(out, about, resume=resume)
+    loader = Loader(device, dtype, allow_pickle, revision)
+    worker = Traces(loader, model, run.place, {**options, **settings}, trace_dtype)
+    try:
+        with bar("traces") as watch:
+            found = traced(
+                work,
+                worker,
+                run,
+                batch_size=batch_size,
+                engine=does,
+                done=watch(model, len(work)),
+                refused=refused,
+                retry_errors=retry_errors,
             )
-            for (name, _), trace in zip(part, traces, strict=True):
-                trace.save(run.trace_path(name), dtype=trace_dtype)
-                finished += 1
-                advance()
+        failed = {name: reason for name, reason in found.items() if reason}
+        run.finish()
+    finally:
+        run.close()
+    if len(failed) == len(found):
+        raise FloatLensError(f"no sample could be traced; the first failed because: {next(iter(failed.values()))}")
     if as_json:
-        print(json.dumps({"results": [{"model": model, "data": data, "n": finished}], "run": str(run.path)}))
+        entry = {"model": model, "data": data, "n": len(found) - len(failed), "errors": len(failed)}
+        print(json.dumps({"results": [entry], "run": run.place}))
         return
     console = Console(highlight=False)
-    if prompt is not None and left:
-        console.print(str(traces[0]), markup=False)
-    console.print(f"{finished} traces in {run.path}", markup=False)
+    if prompt is not None:
+        with RunFolder.open(out) as made:
+            console.print(str(Trace.open(made.samples()[0][1])), markup=False)
+    also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
+    console.print(f"{len(found) - len(failed)} traces in {run.place}{also}", markup=False)
 
 
 ASKED = (
     "model", "revision", "prompt", "passage", "gold", "answer", "data", "split", "passages", "max_passages", "limit",
-    "seed", "max_new_tokens", "steps", "block_length", "temperature", "layers", "heads", "record_steps", "matrices",
-    "matrix_layers", "implementation", "trace_dtype", "dtype",
+    "seed", "batch_size", "max_new_tokens", "steps", "block_length", "temperature", "layers", "heads", "record_steps",
+    "matrices", "matrix_layers", "implementation", "trace_dtype", "dtype",
 )  # fmt: skip
 
 
 def from_data(
-    lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None
-) -> list[tuple[str, Any]]:
-    """The prompts of a data set, each with its sample's id."""
+    lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None, room: int
+) -> tuple[list[tuple[str, Any]], dict[str, str]]:
+    """The prompts of a data set, each with its sample's id, and the samples that cannot be asked, with the reason."""
+    from floatlens.tasks.bounded import bounded
+    from floatlens.tasks.prompt import fit
     from floatlens.tasks.readers.registry import read
 
-    work = []
+    work: list[tuple[str, Any]] = []
+    refused: dict[str, str] = {}
+    if lens.tokenizer is None:
+        raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
     for sample in read(data, split=split, limit=limit, passages=passages):
         shown = sample.passages[:max_passages] if max_passages is not None else sample.passages
         shown = shown if passages != 0 else []
-        work.append((sample.id, lens.prompt(sample.question, shown, answers=sample.answers)))
+        try:
+            shown = bounded(sample.question, shown, lens.context_length)
+            made = lens.prompt(sample.question, shown, answers=sample.answers)
+            work.append((sample.id, fit(made, lens.tokenizer, room)))
+        except FloatLensError as error:
+            refused[sample.id] = str(error)
+    if not work and refused:
+        raise FloatLensError(f"no sample of {data} can be asked; the first: {next(iter(refused.values()))}")
     if not work:
         raise FloatLensError(f"data {data!r} holds no question; name another data set or split")
-    return work
+    return work, refused

@@ -24,11 +24,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.findings import draw, style
-from floatlens.findings.kinds import text_of
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
 from floatlens.findings.sides import one_side, side
 from floatlens.findings.verdict import Verdict, bootstrap
+from floatlens.kinds import text_of
 from floatlens.trace import Trace
 
 VIEWS = ("map", "depth")

@@ -14,7 +14,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Traces, is_measured, models_of
 from floatlens.findings.verdict import Verdict
 
-NAMES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress")
+NAMES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "causes")
 
 
 class Finding:

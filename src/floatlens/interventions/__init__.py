@@ -1,0 +1,5 @@
+"""Interventions: attention changed while it is computed, to see what its anchors and heads are for."""
+
+from floatlens.interventions.registry import INTERVENTIONS, parse
+
+__all__ = ["INTERVENTIONS", "parse"]

@@ -36,13 +36,21 @@ class Checkpoint:
         return Path(self.source) if Path(self.source).is_dir() else None
 
     def native_config(self) -> Any:
-        """The transformers config that this checkpoint is loaded into."""
+        """The transformers config that this checkpoint is loaded into, of a size that a model can have."""
+        from floatlens.models.describe import shape
+
+        made = self._native_config()
+        shape(made)
+        return made
+
+    def _native_config(self) -> Any:
+        from huggingface_hub.errors import StrictDataclassError
         from transformers import AutoConfig
 
         if self.family.native:
             try:
                 return self.family.native(self.config)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, AttributeError, StrictDataclassError) as error:
                 raise FloatLensError(
                     f"{self.name}: config.json does not describe a {self.family.name} model: {error}"
                 ) from None
@@ -51,7 +59,7 @@ class Checkpoint:
                 known = {key: value for key, value in self.config.items() if key != "model_type"}
                 return AutoConfig.for_model(self.config["model_type"], **known)
             return AutoConfig.from_pretrained(self.source, revision=self.revision, trust_remote_code=False)
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
             raise FloatLensError(
                 f"{self.name}: config.json cannot be read as {self.config.get('model_type')}: {error}"
             ) from None
@@ -90,8 +98,8 @@ def read_json(path: Path, otherwise: str) -> dict[str, Any]:
         raise FloatLensError(f"{otherwise}: {path} is missing")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FloatLensError(f"{path} is not valid JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise FloatLensError(f"{path} is not valid JSON: {str(error) or 'nested too deeply'}") from None
     if not isinstance(value, dict):
         raise FloatLensError(f"{path} should hold a JSON object, found {type(value).__name__}")
     return value

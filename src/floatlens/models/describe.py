@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.weights import torch_dtype
 
@@ -24,8 +25,28 @@ def text_config(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
+# No model is as large as this; a config that says so would have us build it before a weight is seen to be missing.
+LARGEST = {
+    "layers": 10_000,
+    "heads": 100_000,
+    "kv_heads": 100_000,
+    "head_dim": 2**20,
+    "width": 2**24,
+    "vocabulary": 2**28,
+}
+
+
 def shape(config: Any) -> dict[str, int | None]:
     """Layers, heads and sizes of a native config, by whichever names its class uses."""
+    found = _shape(config)
+    for name, largest in LARGEST.items():
+        value = found[name]
+        if value is not None and not 0 < value <= largest:
+            raise FloatLensError(f"config.json gives the model {value:,} {name}; expected between 1 and {largest:,}")
+    return found
+
+
+def _shape(config: Any) -> dict[str, int | None]:
     config = text_config(config)
     heads = first_of(config, "num_attention_heads", "n_head", "n_heads")
     width = first_of(config, "hidden_size", "n_embd", "d_model")

@@ -17,6 +17,8 @@ def family_of(config: Config, where: str = "config.json") -> Family:
     >>> family_of({"model_type": "Dream"}).name, family_of({"model_type": "gpt2"}).name
     ('dream', 'causal')
     """
+    if not isinstance(config.get("model_type", ""), str | None):
+        raise FloatLensError(f"{where}: field 'model_type' is {config['model_type']!r}; expected a string")
     for family in FAMILIES.values():
         if family.recognises(config):
             return family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -22,23 +23,28 @@ def load_model(
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
     attn_implementation: str | None = None,
+    allow_pickle: bool = False,
 ) -> Any:
     """Load the weights into the native class, shard by shard, and refuse a checkpoint that lacks any of them.
 
-    `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU.
+    `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU. With `allow_pickle`, a checkpoint
+    without safetensors may hold its weights as PyTorch's .bin files; torch reads tensors from them and nothing else.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     if checkpoint.folder is not None and checkpoint.gguf_file is None:
-        check_files(checkpoint.folder)
+        check_links(checkpoint.folder)
+        if not (allow_pickle and pickled(checkpoint.folder)):
+            check_files(checkpoint.folder)
+            allow_pickle = False
     options: dict[str, Any] = {
         "config": checkpoint.native_config(),
         "dtype": torch_dtype(dtype, device_map),
         "revision": checkpoint.revision,
         "device_map": device_map,
         "trust_remote_code": False,
-        "use_safetensors": True,
+        "use_safetensors": None if allow_pickle else True,
         "output_loading_info": True,
         "key_mapping": dict(checkpoint.family.renames) or None,
         "quantization_config": quantization_config,
@@ -58,7 +64,7 @@ def load_model(
             model, report = auto.from_pretrained(
                 checkpoint.source, **{k: v for k, v in options.items() if v is not None}
             )
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError, UnpicklingError) as error:
         reason = " ".join(str(error).split())
         raise FloatLensError(
             f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"
@@ -101,18 +107,33 @@ def check_files(folder: Path) -> list[Path]:
     else:
         files = [folder / "model.safetensors"]
         if not files[0].exists():
-            pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
-            hint = (
-                f"; it has {pickled[0]}, a pickle, which FloatLens does not open: convert it to safetensors"
-                if pickled
-                else ""
-            )
+            found = pickled(folder)
+            hint = f"; it has {found[0]}, a pickle: convert it, or trust it with --allow-pickle" if found else ""
             raise FloatLensError(f"{files[0]} is missing: a checkpoint holds its weights as safetensors{hint}")
     for file in files:
         if not file.is_file():
             raise FloatLensError(f"{file} is missing, but {index.name} names it")
         check_header(file)
     return files
+
+
+def pickled(folder: Path) -> list[str]:
+    """Names of the files of a folder that hold pickled weights."""
+    return sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
+
+
+def check_links(folder: Path) -> None:
+    """Refuse files that lie outside the folder: a checkpoint that was sent must not read what is elsewhere.
+
+    The hub's cache is made of links into its own blobs/, beside snapshots/; these are as they should be.
+    """
+    home = folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and not any(path.resolve().is_relative_to(place) for place in allowed):
+            raise FloatLensError(f"{path} is a link to {path.resolve()}, outside the checkpoint; copy the file instead")
 
 
 def check_header(file: Path) -> None:

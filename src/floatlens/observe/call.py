@@ -2,6 +2,8 @@
 
 Shapes: B batch, H heads, K key/value heads, Q queries, T keys, D head dim. The queries are the last Q positions of the
 sequence; the keys are its last T (all of it, but for a sliding-window cache). GQA: query head h uses key head h // (H/K).
+Layers whose calls are alike are looked at together: B counts their rows one layer after another, and the mask is theirs
+in common.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-
-from floatlens.observe.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,20 @@ class Layout:
         """Whether any row has gold evidence."""
         return bool(self.gold_BN.any())
 
+    def of_layers(self, count: int) -> Layout:
+        """The layout of the rows of several layers, one after another."""
+        if count == 1:
+            return self
+        if count not in self._of_layers:
+            real = None if self.real_BN is None else self.real_BN.repeat(count, 1)
+            others = (x.repeat(count, 1) for x in (self.gold_BN, self.writes_BN))
+            self._of_layers[count] = Layout(real, self.region_BN.repeat(count, 1), self.region_names * count, *others)
+        return self._of_layers[count]
+
+    @cached_property
+    def _of_layers(self) -> dict[int, Layout]:
+        return {}
+
     @cached_property
     def member_BRN(self) -> torch.Tensor:
         """1.0 where a position belongs to a region."""
@@ -49,13 +63,16 @@ class Layout:
 class Call:
     """The inputs of one attention call, and the positions that they stand for.
 
-    mask       None, or boolean (True = may see), or additive; broadcasts to (B, H, Q, T)
+    layers     the layers whose rows these are, one after another; most often one
+    mask       None, or boolean (True = may see), or additive; broadcasts to (B of one layer, H, Q, T)
     causal     no mask was passed because the kernel applies the causal one itself
     softcap    scores become softcap · tanh(scores / softcap)
     sinks_H    a learned score that takes part in the softmax without being a position
+    lse_BHQ    log of the sum of exp(score) over the keys, where the kernel has told it
+    norm_BKT   norms of the keys, where they are known already
     """
 
-    layer: int
+    layers: tuple[int, ...]
     q_BHQD: torch.Tensor
     k_BKTD: torch.Tensor
     v_BKTD: torch.Tensor
@@ -67,6 +84,13 @@ class Call:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     sinks_H: torch.Tensor | None = None
+    lse_BHQ: torch.Tensor | None = None
+    norm_BKT: torch.Tensor | None = None
+
+    @property
+    def layer(self) -> int:
+        """The layer of a call that has only one."""
+        return self.layers[0]
 
     @property
     def B(self) -> int:
@@ -122,19 +146,9 @@ class Call:
         return self.layout.member_BRN[:, :, self.first_query : self.length]
 
     @cached_property
-    def keys(self) -> torch.Tensor:
-        """Keys in float32, transposed for products: (B·K, D, T)."""
-        return self.k.flatten(0, 1).transpose(1, 2)
-
-    @cached_property
     def q(self) -> torch.Tensor:
         """Queries in float32 (B, H, Q, D)."""
         return self.q_BHQD.float()
-
-    @cached_property
-    def scaled(self) -> torch.Tensor:
-        """Queries in float32, times the scaling (B, H, Q, D)."""
-        return self.q * self.scaling
 
     @cached_property
     def q_norm(self) -> torch.Tensor:
@@ -144,7 +158,7 @@ class Call:
     @cached_property
     def k_norm(self) -> torch.Tensor:
         """Norms of the keys (B, K, T, 1)."""
-        return self.k.norm(dim=-1, keepdim=True)
+        return self.k.norm(dim=-1, keepdim=True) if self.norm_BKT is None else self.norm_BKT[..., None]
 
     @cached_property
     def k(self) -> torch.Tensor:
@@ -163,40 +177,32 @@ class Call:
 
     @property
     def pooled_BHRT(self) -> torch.Tensor:
-        """Weights summed over the queries of each region, once all tiles have passed; over regions, the column sum."""
+        """Weights summed over the queries of each region; over regions, the column sum."""
         return self._shared["pooled"]
 
-    def pool(self, weights_BHQT: torch.Tensor, start: int, end: int) -> None:
-        """Add the weights of queries start..end to `pooled_BHRT`, inside the matrix product."""
-        B, H, _, T = weights_BHQT.shape
-        if "pooled" not in self._shared:
-            self._shared["pooled"] = weights_BHQT.new_zeros(B, H, self.member_BRQ.shape[1], self.T)
-        total_NRT = self._shared["pooled"].flatten(0, 1)[..., :T]
-        member_NRQ = self.member_BRQ[:, None, :, start:end].expand(-1, H, -1, -1).flatten(0, 1)
-        total_NRT.baddbmm_(member_NRQ, weights_BHQT.flatten(0, 1))
+    @property
+    def spread_BH(self) -> torch.Tensor:
+        """Entropy of the weights' rows in nats, summed over the queries."""
+        return self._shared["spread"]
 
-    def scores(self, start: int, end: int, keys: int | None = None, space: Workspace | None = None) -> torch.Tensor:
-        """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys.
+    def has_passed(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
+        """The weights have passed by once: keep what was summed."""
+        self._shared["pooled"], self._shared["spread"] = pooled_BHRT, spread_BH
 
-        With a workspace they are written there, and last until it is used again.
-        """
+    def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
+        """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys."""
         keys = self.T if keys is None else keys
         groups, count = self.H // self.K, end - start
-        rows = self.scaled[:, :, start:end].reshape(self.B * self.K, groups * count, -1)
-        product = self.keys[:, :, :keys]
-        if space is None:
-            scores = torch.bmm(rows, product)
-        else:
-            scores = space.take("scores", (self.B * self.K, groups * count, keys), rows.device)
-            torch.bmm(rows, product, out=scores)
-        scores = scores.view(self.B, self.H, count, keys)
+        rows = self.q[:, :, start:end].reshape(self.B * self.K, groups * count, -1) * self.scaling
+        scores = torch.bmm(rows, self.k.flatten(0, 1)[:, :keys].transpose(1, 2)).view(self.B, self.H, count, keys)
         if self.softcap is not None:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
             scores += self.bias[..., start:end, :keys].float()
         if self.mask is not None:
             mask = self.mask[..., start:end, :keys]
-            scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask.float())
+            layered = scores.view(len(self.layers), -1, *scores.shape[1:])
+            layered.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else layered.add_(mask.float())
         if self.causal:
             scores = scores.masked_fill_(self.future(start, end, keys), -torch.inf)
         return scores
@@ -207,7 +213,7 @@ class Call:
         return torch.arange(keys, device=device)[None, :] > torch.arange(start, end, device=device)[:, None]
 
     def may_see(self, start: int, end: int) -> torch.Tensor | None:
-        """True where a query may see a key, broadcasting to (B, H, end-start, T); None when every one may."""
+        """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None when every one may."""
         visible: torch.Tensor | None = None
         if self.mask is not None:
             mask = self.mask[..., start:end, :]

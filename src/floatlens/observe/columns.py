@@ -27,34 +27,39 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
         end = min(call.Q, start + rows)
         visible = call.may_see(start, end)
         assert visible is not None
-        seen = visible.expand(call.B, -1, end - start, call.T).to(x_BHQC.dtype).transpose(2, 3)
-        total += torch.matmul(seen[:, : x_BHQC.shape[1]], x_BHQC[:, :, start:end])
+        heads = 1 if x_BHQC.shape[1] == 1 else visible.shape[1]
+        seen = visible[:, :heads].expand(-1, -1, end - start, call.T).to(x_BHQC.dtype).transpose(2, 3)
+        layered = x_BHQC[:, :, start:end].unflatten(0, (len(call.layers), -1))
+        total += torch.matmul(seen, layered).flatten(0, 1)
     return total
 
 
 def visible_count(call: Call) -> torch.Tensor:
-    """Number of real queries that may see each key (B, T); computed once a call."""
-    ones = torch.ones(call.B, 1, call.Q, 1, device=call.q_BHQD.device)
-    count_BT = visible_sum(call, ones)[:, 0, :, 0].expand(-1, call.T)
-    keys_BT = visible_keys(call)
-    return count_BT.contiguous() if keys_BT is None else count_BT * keys_BT
+    """Number of real queries that may see each key (B, H, T); computed once a call."""
+    heads = 1 if call.mask is None else call.mask.shape[1]
+    ones = torch.ones(call.B, heads, call.Q, 1, device=call.q_BHQD.device)
+    count_BHT = visible_sum(call, ones)[..., 0].expand(-1, call.H, call.T)
+    keys_BHT = visible_keys(call)
+    return count_BHT if keys_BHT is None else count_BHT * keys_BHT
 
 
 def visible_keys(call: Call) -> torch.Tensor | None:
-    """Where all queries see the same keys: True for those (B, T). None when that is all of them, or when it differs."""
+    """Where all queries see the same keys: True for those (B, H or 1, T). None when it is all of them, or differs."""
     visible = call.may_see(0, 1) if call.same_for_all_queries else None
-    return None if visible is None else visible.expand(call.B, -1, 1, call.T)[:, 0, 0]
+    if visible is None:
+        return None
+    return visible.expand(call.B // len(call.layers), -1, 1, call.T)[:, :, 0].repeat(len(call.layers), 1, 1)
 
 
 class ColumnMean(Statistic):
     """Mean of a product of a query part and a key part over the queries that may see the key."""
 
     dims = ("head", "position")
-    tiled = False
+    tiled, by_row = False, True
 
     def __init__(self) -> None:
         self.sum_BHT = Running()
-        self.count_BT = Running()
+        self.count_BHT = Running()
 
     def query_sum(self, call: Call) -> torch.Tensor:
         """The query part, summed over the queries that may see each key: (B, H, T or 1, C)."""
@@ -64,23 +69,30 @@ class ColumnMean(Statistic):
         """The key part (B, K, T, C)."""
         raise NotImplementedError
 
+    def key_factor(self, call: Call) -> torch.Tensor | None:
+        """A factor of each key (B, K, T), where there is one: applied after the product, which is smaller."""
+        return None
+
     def start(self, call: Call) -> None:
         if call.fresh:
             self.sum_BHT.reset()
-            self.count_BT.reset()
+            self.count_BHT.reset()
         seen_BHTC, y_BKTC = self.query_sum(call), self.key_part(call)
         groups = call.H // call.K
         if seen_BHTC.shape[2] == 1:
             rows = seen_BHTC.view(call.B, call.K, groups, -1)
             part = torch.matmul(rows, y_BKTC.transpose(2, 3)).view(call.B, call.H, call.T)
-            keys_BT = visible_keys(call)
-            if keys_BT is not None:  # keys that no query sees: padding, or outside the window of a single query
-                part = part.masked_fill(~keys_BT[:, None], 0.0)
+            keys_BHT = visible_keys(call)
+            if keys_BHT is not None:  # keys that no query sees: padding, or outside the window of a single query
+                part = part.masked_fill(~keys_BHT, 0.0)
         else:
             grouped = seen_BHTC.view(call.B, call.K, groups, call.T, -1)
             part = torch.einsum("bkgtc,bktc->bkgt", grouped, y_BKTC).reshape(call.B, call.H, call.T)
+        factor_BKT = self.key_factor(call)
+        if factor_BKT is not None:
+            part = (part.view(call.B, call.K, groups, call.T) * factor_BKT[:, :, None]).view(call.B, call.H, call.T)
         self.sum_BHT.add(part, call.first_key)
-        self.count_BT.add(call.once(visible_count), call.first_key)
+        self.count_BHT.add(call.once(visible_count), call.first_key)
 
     def result(self, call: Call) -> torch.Tensor:
-        return self.sum_BHT.value / self.count_BT.value[:, None]
+        return self.sum_BHT.value / self.count_BHT.value

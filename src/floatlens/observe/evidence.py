@@ -18,7 +18,7 @@ class Evidence(Statistic):
 
     name = "evidence"
     dims = ("head", "query", "pair")
-    tiled = False
+    tiled, by_row = False, True
 
     def result(self, call: Call) -> torch.Tensor:
         writes_BQ = call.layout.writes_BN[:, call.first_query : call.length]

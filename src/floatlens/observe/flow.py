@@ -16,7 +16,7 @@ class Flow(Statistic):
 
     name = "flow"
     dims = ("region", "region_to")
-    tiled, pooled = False, True
+    tiled, pooled, by_row = False, True, True
 
     def __init__(self) -> None:
         self.pooled_BRT = Running()

@@ -80,7 +80,8 @@ def observe(model: torch.nn.Module, statistics: Sequence[str] = WITHOUT_REGIONS,
     >>> session.results["received"][0].shape
     torch.Size([1, 2, 4])
     """
-    session = Session(statistics, **options)
+    # A model of any making may write over its queries and keys after the call, so no call waits.
+    session = Session(statistics, **{"room": 0, **options})
     hook = model.register_forward_pre_hook(lambda *_: session.begin())
     try:
         with _Watch(session):

@@ -19,7 +19,10 @@ class QKCos(ColumnMean):
         return visible_sum(call, call.q * inverse(call.q_norm))
 
     def key_part(self, call: Call) -> torch.Tensor:
-        return call.k * inverse(call.k_norm)
+        return call.k
+
+    def key_factor(self, call: Call) -> torch.Tensor:
+        return inverse(call.k_norm[..., 0])
 
 
 def inverse(norm: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ class QueryMass(Statistic):
 
     name = "query_mass"
     dims = ("head",)
-    tiled, pooled = False, True
+    tiled, pooled, by_row = False, True, True
 
     def __init__(self) -> None:
         self.sum_BH = torch.zeros(0)

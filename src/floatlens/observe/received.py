@@ -13,7 +13,7 @@ class Received(Statistic):
 
     name = "received"
     dims = ("head", "position")
-    tiled, pooled = False, True
+    tiled, pooled, by_row = False, True, True
 
     def __init__(self) -> None:
         self.sum_BHT = Running()

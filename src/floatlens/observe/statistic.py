@@ -23,7 +23,8 @@ class Statistic:
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
     tiled: ClassVar[bool] = True  # False: `tile` is not called
-    pooled: ClassVar[bool] = False  # True: `result` needs `call.pooled_BHRT`
+    pooled: ClassVar[bool] = False  # True: `result` needs `call.pooled_BHRT` or `call.spread_BH`
+    by_row: ClassVar[bool] = False  # True: rows are independent, so several layers may come as one call
 
     def start(self, call: Call) -> None:
         """A call begins. `call.fresh` is False when it extends what was seen before."""

@@ -13,7 +13,7 @@ class ValueNorm(Statistic):
 
     name = "value_norm"
     dims = ("kv_head", "position")
-    tiled = False
+    tiled, by_row = False, True
 
     def __init__(self) -> None:
         self.norm_BKT = Running()
@@ -21,7 +21,7 @@ class ValueNorm(Statistic):
     def start(self, call: Call) -> None:
         if call.fresh:
             self.norm_BKT.reset()
-        self.norm_BKT.add(call.v_BKTD[:, :, call.T - call.Q :].float().norm(dim=-1), call.first_query)
+        self.norm_BKT.add(call.v_BKTD[:, :, -call.Q :].float().norm(dim=-1), call.first_query)
 
     def result(self, call: Call) -> torch.Tensor:
         return self.norm_BKT.value

@@ -30,3 +30,12 @@ class Workspace:
             buffer = torch.empty(size, device=device)
             self.buffers[name, device] = buffer
         return buffer[:size].view(shape)
+
+    def joined(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Tensors of one shape, one after another along the first dim, in float32; one alone stays as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = self.take(name, (len(parts) * parts[0].shape[0], *parts[0].shape[1:]), parts[0].device)
+        for place, part in zip(whole.split(parts[0].shape[0]), parts, strict=True):
+            place.copy_(part)
+        return whole

@@ -5,25 +5,22 @@ All models are asked in the same way, and each answer is kept as soon as it is t
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks.evaluate import Asking, Row, evaluate
+from floatlens.tasks.answering import Answering, Task, Watch, answered
 from floatlens.tasks.journal import Journal, Key
 from floatlens.tasks.plan import Plan
 from floatlens.tasks.readers import registry
 from floatlens.tasks.retrieval import index_of
-from floatlens.tasks.sample import Sample
 from floatlens.tasks.source import Source
 from floatlens.tasks.summary import frame
-
-Watch = Callable[[str, int | None], Callable[[], None]]
 
 
 @dataclass
@@ -50,57 +47,28 @@ def run(
     load: Callable[[str], Any],
     folder: RunFolder | None = None,
     watch: Watch | None = None,
+    *,
+    engine: Engine | None = None,
+    retry_errors: bool = False,
 ) -> Outcome:
     """Ask every model every question of the sources under every condition.
 
     `load` makes a lens of a model's name. `watch` is told what begins and how many questions it has, if that is known,
     and returns what is to be called for each that is done.
     """
-    journal = Journal(folder)
-    rows: list[Row] = []
-    seconds: dict[Key, float] = {}
-    for model in plan.models:
-        lens = load(model)
-        for source in sources:
-            for condition in plan.conditions:
-                key = (model, source.label, condition)
-                samples = source.samples()
-                done = watch(", ".join(key), source.count) if watch else ignore
-                began = time.perf_counter()
-                rows += answered(lens, samples, plan.asking, key, journal, done)
-                seconds[key] = time.perf_counter() - began
-        del lens
-        gc.collect()
+    journal = Journal(folder, retry_errors)
+
+    def tasks() -> Iterator[Task]:
+        for model in plan.models:
+            for source in sources:
+                for condition in plan.conditions:
+                    samples = source.samples()
+                    yield Task((model, source.label, condition), samples, plan.asking, source.count)
+
+    worker = Answering(load, folder.place if folder is not None else None)
+    rows, seconds = answered(tasks(), worker, journal, engine or Local(), watch)
     problems = {source.label: source.problems for source in sources if source.problems}
     outcome = Outcome(frame(rows), problems, seconds)
     if folder is not None:
         folder.write_table("answers", outcome.answers)
-        journal.close()
     return outcome
-
-
-def answered(
-    lens: Any,
-    samples: Iterable[Sample],
-    asking: Asking,
-    key: Key,
-    journal: Journal,
-    done: Callable[[], None],
-    **labels: Any,
-) -> list[Row]:
-    """Rows of all samples in their order: those that the journal has, and new ones for the rest."""
-    model, data, condition = key
-    asked: list[str] = []
-
-    def keep(row: Row) -> None:
-        journal.add(row)
-        done()
-
-    new = journal.unanswered(samples, key, asked, done)
-    for _ in evaluate(lens, new, asking, keep=keep, model=model, data=data, condition=condition, **labels):
-        pass
-    return journal.rows(key, asked)
-
-
-def ignore() -> None:
-    """Nobody watches."""

@@ -1,18 +1,20 @@
 """Ask a model all questions of a data set, in batches of prompts of like length, and score what it answers.
 
-Batches change no answer; they only share the padding. A question that cannot be asked, or whose generation fails, keeps
-its row with the reason. When memory runs out the batch is halved and the run goes on.
+Batches change no answer; they only share the padding. They are planned from all questions before any is asked, so that a
+question has the same company in a run that was cut off and resumed, or that many workers share. A question that cannot be
+asked, or whose generation fails, keeps its row with the reason. When memory runs out the batch is halved and the run goes
+on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import torch
-
 from floatlens.errors import FloatLensError
+from floatlens.runs.careful import Careful, reason
+from floatlens.tasks.bounded import bounded
 from floatlens.tasks.metrics import score
 from floatlens.tasks.prompt import Prompt, build, fit
 from floatlens.tasks.sample import Sample
@@ -20,7 +22,6 @@ from floatlens.tasks.template import DEFAULT, Template
 
 OPEN, CLOSED = "open-book", "closed-book"
 WINDOW = 64  # batches whose prompts are sorted by length together; bounds what is in memory
-FAILURES = (RuntimeError, MemoryError, ValueError, IndexError)  # of one batch; a FloatLensError is about the settings
 SCORES = ("em", "accuracy", "accuracy_words", "f1")
 
 
@@ -76,6 +77,34 @@ class Row:
     x: float | None = None
 
 
+@dataclass(frozen=True)
+class Window:
+    """Questions that are planned together: their rows in order, and batches of (places among the rows, prompts).
+
+    A row without a prompt has its error already.
+    """
+
+    rows: list[Row]
+    batches: list[tuple[list[int], list[Prompt]]]
+
+
+def windows(lens: Any, samples: Iterable[Sample], asking: Asking, **labels: Any) -> Iterator[Window]:
+    """Plan batches of prompts of like length. `lens` is asked for its tokenizer and its context, not for its weights."""
+    for part in _parts(samples, asking.batch_size * WINDOW):
+        rows: list[Row] = []
+        prompts: dict[int, Prompt] = {}
+        for place, sample in enumerate(part):
+            blank = Row(sample.id, sample.question, sample.answers, diffusion=lens.family.diffusion, **labels)
+            row, prompt = asked(lens, sample, asking, blank)
+            rows.append(row)
+            if prompt is not None:
+                prompts[place] = prompt
+        # The longest first: memory fails early, if at all.
+        order = sorted(prompts, key=lambda place: len(prompts[place].ids), reverse=True)
+        cut = [order[i : i + asking.batch_size] for i in range(0, len(order), asking.batch_size)]
+        yield Window(rows, [(places, [prompts[place] for place in places]) for places in cut])
+
+
 def evaluate(
     lens: Any,
     samples: Iterable[Sample],
@@ -88,43 +117,20 @@ def evaluate(
 
     `labels` are fields of the rows: model, data, condition and so on.
     """
-    size = asking.batch_size
-    for window in _windows(samples, asking.batch_size * WINDOW):
-        rows: list[Row] = []
-        prompts: dict[int, Prompt] = {}
-        for place, sample in enumerate(window):
-            blank = Row(sample.id, sample.question, sample.answers, diffusion=lens.family.diffusion, **labels)
-            row, prompt = _asked(lens, sample, asking, blank)
-            rows.append(row)
-            if prompt is not None:
-                prompts[place] = prompt
-            else:
+    ask: Careful[Prompt, Any] = Careful(lambda prompts: lens.generate(prompts, **asking.generation()))
+    for window in windows(lens, samples, asking, **labels):
+        for row in window.rows:
+            if row.error is not None:
                 keep(row)
-        order = sorted(
-            prompts, key=lambda place: len(prompts[place].ids), reverse=True
-        )  # memory fails early, if at all
-        while order:
-            batch = order[:size]
-            try:
-                answers = lens.generate([prompts[place] for place in batch], **asking.generation())
-            except FAILURES as error:
-                if is_out_of_memory(error) and size > 1:
-                    size = max(1, len(batch) // 2)
-                    _forget()
-                elif len(batch) > 1:
-                    answers = _one_by_one(lens, [prompts[place] for place in batch], asking)
-                    _fill(rows, batch, answers, keep)
-                    order = order[len(batch) :]
-                else:
-                    _fill(rows, batch, [error], keep)
-                    order = order[1:]
-                continue
-            _fill(rows, batch, answers, keep)
-            order = order[len(batch) :]
-        yield from rows
+        for places, prompts in window.batches:
+            for place, answer in zip(places, ask(prompts), strict=True):
+                fill(window.rows[place], answer)
+                keep(window.rows[place])
+        yield from window.rows
 
 
-def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Prompt | None]:
+def asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Prompt | None]:
+    """The prompt of a sample and its row; without a prompt the row says why it cannot be asked."""
     passages = [] if row.condition == CLOSED else sample.passages
     if row.condition != CLOSED:
         row.recall, row.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
@@ -135,10 +141,11 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
     try:
         if lens.tokenizer is None:
             raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
+        shown = bounded(sample.question, passages, lens.context_length)
         prompt = build(
             lens.tokenizer,
             sample.question,
-            passages,
+            shown,
             answers=sample.answers,
             order=asking.order,
             template=asking.template,
@@ -149,54 +156,23 @@ def _asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pr
     except FloatLensError as error:
         row.error = str(error)
         return row, None
-    row.passages, row.dropped, row.gold_at = len(prompt.passages), prompt.dropped, prompt.gold
+    row.passages, row.gold_at = len(prompt.passages), prompt.gold
+    row.dropped = prompt.dropped + len(passages) - len(shown)
     row.prompt_tokens = len(prompt.ids)
     return row, replace(prompt, sample_id=sample.id)
 
 
-def _fill(rows: list[Row], places: Sequence[int], answers: Sequence[Any], keep: Callable[[Row], None]) -> None:
-    for place, answer in zip(places, answers, strict=True):
-        row = rows[place]
-        if isinstance(answer, BaseException):
-            what = "out of memory with a batch of one" if is_out_of_memory(answer) else str(answer).strip()
-            row.error = what.splitlines()[0] if what else type(answer).__name__
-            keep(row)
-            continue
-        row.answer = answer.text.strip()
-        row.em, row.accuracy, row.accuracy_words, row.f1 = score(row.answer, row.gold)
-        row.confidence, row.steps, row.new_tokens = float(answer.confidence), int(answer.steps), len(answer.ids)
-        keep(row)
+def fill(row: Row, answer: Any) -> None:
+    """Score an answer into its row, or note the error that came instead."""
+    if isinstance(answer, BaseException):
+        row.error = reason(answer)
+        return
+    row.answer = answer.text.strip()
+    row.em, row.accuracy, row.accuracy_words, row.f1 = score(row.answer, row.gold)
+    row.confidence, row.steps, row.new_tokens = float(answer.confidence), int(answer.steps), len(answer.ids)
 
 
-def _one_by_one(lens: Any, prompts: Sequence[Prompt], asking: Asking) -> list[Any]:
-    """Find the question that fails; the others of its batch are answered."""
-    answers: list[Any] = []
-    for prompt in prompts:
-        try:
-            answers += lens.generate([prompt], **asking.generation())
-        except FAILURES as error:
-            answers.append(error)
-    return answers
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch may help.
-
-    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
-    True
-    """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    said = str(error).lower()
-    return "out of memory" in said or "can't allocate memory" in said or "not enough memory" in said
-
-
-def _forget() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _windows(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
+def _parts(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
     window: list[Sample] = []
     for sample in samples:
         window.append(sample)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
@@ -37,18 +35,5 @@ class Plan:
                 raise FloatLensError(f"{name} {value} is not a positive number; for no passages use --closed-book")
 
     def recorded(self) -> dict[str, Any]:
-        """For the manifest: everything asked, with the state of each data file."""
-        plain = {**asdict(self), "asking": self.asking.recorded(), "names": dict(self.names or {})}
-        return {**plain, "fingerprints": {name: fingerprint(name) for name in self.data}}
-
-
-def fingerprint(name: str) -> str:
-    """What tells one state of a data file from another without reading it all; empty for data that is no file."""
-    path = Path(name)
-    if not path.is_file():
-        return ""
-    size, part = path.stat().st_size, 2**20
-    with path.open("rb") as file:
-        head = file.read(part)
-        file.seek(max(0, size - part))
-        return hashlib.sha256(str(size).encode() + head + file.read(part)).hexdigest()
+        """For the manifest: everything asked."""
+        return {**asdict(self), "asking": self.asking.recorded(), "names": dict(self.names or {})}

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from floatlens.tasks.evaluate import CLOSED, OPEN
 
-COLUMNS = (("accuracy", "Acc"), ("f1", "F1"), ("em", "EM"))
+COLUMNS = (("accuracy", "Acc"), ("accuracy_words", "Words"), ("f1", "F1"), ("em", "EM"))
 SUFFIX = {CLOSED: "", OPEN: " + passages"}
 ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 

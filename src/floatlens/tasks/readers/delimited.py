@@ -53,6 +53,6 @@ def _value(name: str, cell: str) -> Any:
     if cell.lstrip()[0] in "[{":
         try:
             return json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cell
     return int(cell) if name == "gold" and cell.strip().isdecimal() else cell

@@ -22,11 +22,11 @@ def sample(record: Record, default_id: str) -> Sample:
     >>> sample({"question": "Q?", "answer": "y", "context": context, "supporting_facts": facts}, "1").gold
     [1]
     """
-    titles = {title for title, _ in _pairs(record["supporting_facts"], "supporting_facts", "sent_id")}
+    titles = {str(title) for title, _ in _pairs(record.get("supporting_facts"), "supporting_facts", "sent_id")}
     passages = []
-    for title, sentences in _pairs(record["context"], "context", "sentences"):
+    for title, sentences in _pairs(record.get("context"), "context", "sentences"):
         text = "".join(str(s) for s in sentences) if isinstance(sentences, list) else str(sentences)
-        passages.append(Passage(text.strip(), str(title), gold=title in titles))
+        passages.append(Passage(text.strip(), str(title), gold=str(title) in titles))
     meta = {name: record[name] for name in ("type", "level") if isinstance(record.get(name), str)}
     question, answers = text_of(record, ("question",), "question"), answers_of(record, ("answer", "answers"))
     return Sample(id_of(record, default_id), question, answers, passages, meta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from floatlens.tasks.readers.fields import Record, kind
 from floatlens.tasks.readers.lines import lines
@@ -21,7 +22,18 @@ def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
             reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
             problems.add(path.name, number, f"is not JSON ({reason})")
             continue
-        if isinstance(value, dict):
+        if "\\ud" in line.lower() and not _is_text(value):
+            problems.add(path.name, number, "holds half of a surrogate pair, which is no text")
+        elif isinstance(value, dict):
             yield number, value
         else:
             problems.add(path.name, number, f"is {kind(value)}; expected one JSON object a line")
+
+
+def _is_text(value: Any) -> bool:
+    """Whether everything in a record can be written as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

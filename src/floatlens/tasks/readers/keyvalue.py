@@ -17,7 +17,7 @@ def sample(record: Record, default_id: str) -> Sample:
     [1]
     """
     key, value = text_of(record, ("key",), "key"), text_of(record, ("value",), "value")
-    pairs = record["ordered_kv_records"]
+    pairs = record.get("ordered_kv_records")
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
         raise BadRecord(f"ordered_kv_records is {kind(pairs)}; expected a list of [key, value] pairs")
     passages = [Passage(str(v), title=str(k), gold=k == key) for k, v in pairs]

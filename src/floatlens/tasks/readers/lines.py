@@ -6,27 +6,31 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from floatlens.errors import FloatLensError
 from floatlens.tasks.readers.problems import Problems
 
 MAX_LINE = 32 * 2**20  # bytes; the largest KILT line is below 1 MB
 MAX_SKIPPED = 2**30  # bytes without a line break after which this is no text file (or a gzip bomb)
+BOMB = 2**21  # unpacked bytes of a gzip file after which it is looked at how far it unpacks
+RATIO = 500  # gzip can reach a thousand; text packs ten-fold
 MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 def lines(path: Path, problems: Problems, max_line: int = MAX_LINE) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text without the line break) of every line that is UTF-8 and within bounds."""
     with _opened(path) as file:
-        number = 0
+        number = unpacked = 0
         try:
             while raw := file.readline(max_line + 1):
                 number += 1
+                unpacked += len(raw)
+                _refuse_bomb(file, unpacked, path)
                 if number == 1:
                     raw = _without_mark(raw, path)
                 if len(raw) > max_line:
-                    _skip_rest(file, raw, path, number)
+                    unpacked += _skip_rest(file, raw, path, number)
                     problems.add(path.name, number, f"is longer than {max_line:,} bytes")
                     continue
                 try:
@@ -58,10 +62,22 @@ def _without_mark(raw: bytes, path: Path) -> bytes:
     return raw.removeprefix(b"\xef\xbb\xbf")
 
 
-def _skip_rest(file: IO[bytes], raw: bytes, path: Path, number: int) -> None:
+def _refuse_bomb(file: IO[bytes], unpacked: int, path: Path) -> None:
+    """A gzip file that unpacks a hundredfold is no data: it would fill memory or take for ever."""
+    if unpacked > BOMB and isinstance(file, gzip.GzipFile):
+        packed = cast(Any, file).fileobj.tell()
+        if unpacked > RATIO * packed:
+            raise FloatLensError(
+                f"{path} unpacks to more than {unpacked // packed} times its size, as no text does; it is not read"
+            )
+
+
+def _skip_rest(file: IO[bytes], raw: bytes, path: Path, number: int) -> int:
     skipped = len(raw)
     while raw and not raw.endswith(b"\n"):
         raw = file.readline(2**20)
         skipped += len(raw)
+        _refuse_bomb(file, skipped, path)
         if skipped > MAX_SKIPPED:
             raise FloatLensError(f"{path}, line {number}: no line break in {MAX_SKIPPED:,} bytes; this is no line data")
+    return skipped

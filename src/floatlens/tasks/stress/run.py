@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks.comparison import Watch, answered, ignore
-from floatlens.tasks.evaluate import Row
+from floatlens.tasks.answering import Answering, Task, Watch, answered
 from floatlens.tasks.journal import Journal
 from floatlens.tasks.source import Source
 from floatlens.tasks.stress.level import Level, Stress
 from floatlens.tasks.summary import frame
-from floatlens.tasks.tracing import Tracing
 
 Levels = dict[str, list[Level]]  # by the data set's label
 
@@ -28,28 +27,29 @@ def run(
     folder: RunFolder | None = None,
     watch: Watch | None = None,
     trace: bool = False,
+    *,
+    engine: Engine | None = None,
+    retry_errors: bool = False,
 ) -> pd.DataFrame:
     """Rows of all models, data sets and levels; `condition` is the stress with its level, `x` the place on the axis.
 
     With `trace` every answer's trace is kept in the run folder, so that the attention behind a drop can be looked at.
     """
-    journal = Journal(folder)
-    rows: list[Row] = []
-    for model in models:
-        lens = load(model)
-        for data, several in levels.items():
-            for level in several:
-                key = (model, data, f"{stress.name}={level.name}")
-                done = watch(", ".join(key), len(level.samples)) if watch else ignore
-                labels = {"stress": stress.name, "level": level.name, "x": None if level.x != level.x else level.x}
-                asked = Tracing(lens, folder, key) if trace and folder is not None else lens
-                rows += answered(asked, level.samples, level.asking, key, journal, done, **labels)
-        del lens
-        gc.collect()
+    journal = Journal(folder, retry_errors)
+
+    def tasks() -> Iterator[Task]:
+        for model in models:
+            for data, several in levels.items():
+                for level in several:
+                    key = (model, data, f"{stress.name}={level.name}")
+                    labels = {"stress": stress.name, "level": level.name, "x": None if level.x != level.x else level.x}
+                    yield Task(key, level.samples, level.asking, len(level.samples), labels)
+
+    worker = Answering(load, folder.place if folder is not None else None, trace=trace)
+    rows, _ = answered(tasks(), worker, journal, engine or Local(), watch)
     answers = frame(rows)
     if folder is not None:
         folder.write_table("answers", answers)
-        journal.close()
     return answers
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.kinds import GROUPS, classify, groups_of, text_of
+from floatlens.kinds import GROUPS, classify, groups_of, text_of
 
 SENTENCE = ["name", "name", "name", "function", "content", "function", "number", "punctuation"]
 

@@ -109,6 +109,15 @@ def text_of(tokens: list[str]) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
+def spelled(tokens: Sequence[str]) -> list[str]:
+    """The text of each token by itself, with a space before it where a word starts.
+
+    >>> spelled(["ĠAda", "ĠLov", "elace", "Ċ"]), spelled(["ada", "love", "##lace"])
+    ([' Ada', ' Lov', 'elace', '\\n'], [' ada', ' love', 'lace'])
+    """
+    return [f" {text}" if starts and text[:1].isalnum() else text for text, starts in _pieces(tokens)]
+
+
 def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
     """Text of each token as spelled in its tokenizer's way, and whether it says by itself that a word starts."""
     joined = "".join(tokens)

@@ -1,0 +1,116 @@
+"""Draws docs/images/interventions/*.png: one small attention matrix before and after each intervention.
+
+    python docs/draw_interventions.py
+
+The scores are made up, with two anchors; what is done to them is done by the interventions themselves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.colors import PowerNorm
+
+from floatlens.batch import Batch
+from floatlens.findings import style
+from floatlens.interventions import parse
+from floatlens.interventions.ablate_heads import AblateHeads, Ablation
+from floatlens.interventions.anchors import Received
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.scene import Scene
+from floatlens.observe.attention import Inputs
+from floatlens.tasks.prompt import Prompt, Region
+
+T = 12
+WORDS = ["<bos>", "Who", "wrote", "it", "?", "\\n", "Ada", "wrote", "it", ".", "<mask>", "<mask>"]
+SPECS = {
+    "mask-anchors": "mask-anchors(rule=top(2))",
+    "mask-positions": "mask-positions(region=doc1)",
+    "pin-anchors": "pin-anchors(step=0, rule=top(1))",
+    "scale-attention": "scale-attention(factor=6, region=doc1)",
+    "soft-cap": "soft-cap(cap=1)",
+    "ablate-heads": "ablate-heads(heads=[0.0])",
+    "add-sink": "add-sink(score=2.5)",
+}
+
+
+def scores(first: int, second: int, seed: int = 4) -> torch.Tensor:
+    """Scores (Q, T) with two columns that stand out, and a little of everything else."""
+    made = torch.randn(T, T, generator=torch.Generator().manual_seed(seed)) * 0.6
+    made += 1.2 * torch.eye(T)
+    made[:, first] += 3.0
+    made[:, second] += 2.0
+    return made
+
+
+def inputs_of(scores_QT: torch.Tensor) -> Inputs:
+    """A call whose scores these are: the keys are unit vectors."""
+    return Inputs(scores_QT[None, None], torch.eye(T)[None, None], torch.eye(T)[None, None], 1.0, None, False)
+
+
+def weights(inputs: Inputs) -> np.ndarray[Any, Any]:
+    """Attention weights (Q, T), and a last column for a sink if there is one."""
+    made = inputs.query[0, 0] @ inputs.key[0, 0].T
+    if inputs.softcap is not None:
+        made = inputs.softcap * torch.tanh(made / inputs.softcap)
+    if inputs.mask is not None:
+        made = made + inputs.mask[0, 0]
+    if inputs.sinks is not None:
+        made = torch.cat([made, inputs.sinks.expand(T, 1)], -1)
+    return made.softmax(-1).numpy()
+
+
+def before_and_after(spec: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    ids = list(range(T - 2))
+    batch = Batch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
+    scene = Scene(batch, 2, True, lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
+    one, received = parse(spec), Received(scene)
+    steps = [scores(0, 5), scores(6, 4)] if spec.startswith("pin") else [scores(0, 5)]
+    if isinstance(one, AblateHeads):
+        return weights(inputs_of(steps[0])), None
+    assert not isinstance(one, Ablation)
+    for number, made in enumerate(steps):
+        scene.step = number
+        received.begin()
+        attention = Attention(0, inputs_of(made), scene, received)
+        one.change(attention)
+    return weights(inputs_of(steps[-1])), weights(attention.used())
+
+
+def draw(name: str, spec: str, folder: Path) -> None:
+    before, after = before_and_after(spec)
+    norm = PowerNorm(0.5, 0, float(before.max()))
+    with style.sheet():
+        figure = style.new_figure(2.05, width=4.3)
+        left, right = figure.subplots(1, 2)
+        for axes, matrix, title in ((left, before, "before"), (right, after, "after")):
+            axes.set_title(title)
+            if matrix is None:
+                axes.set_axis_off()
+                axes.text(
+                    0.5, 0.5, "the same weights;\nthe head's output\nis zero", ha="center", va="center", fontsize=8
+                )
+                continue
+            axes.imshow(matrix, cmap=style.SEQUENTIAL, norm=norm, interpolation="nearest")
+            labels = [*WORDS, "sink"][: matrix.shape[1]]
+            axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=5.5)
+            axes.set_yticks(range(T), WORDS, fontsize=5.5)
+            axes.tick_params(length=0)
+        left.set_ylabel("query")
+        figure.supxlabel("key", fontsize=7)
+        figure.suptitle(spec, fontsize=8, family="monospace")
+        figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
+
+
+def main() -> None:
+    folder = Path(__file__).parent / "images" / "interventions"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, spec in SPECS.items():
+        draw(name, spec, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Take the pictures of the explorer that the pages show: `python docs/pictures.py`, from the root of the repository."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from playwright.sync_api import sync_playwright
+
+import floatlens as fl
+from floatlens.cli.trace import from_data
+from floatlens.report.explorer import page
+from floatlens.report.explorer.film import film
+from tests.browser import ARGUMENTS, chromium
+
+IMAGES = Path(__file__).parent / "images"
+FROM = {"direction": "from"}
+WIDE, PHONE = (1440, 900), (390, 844)
+
+# name: films, size, dark, state; positions are counted from the end, where the answer is
+PICTURES: dict[str, tuple[int, tuple[int, int], bool, dict[str, Any]]] = {
+    "explorer-light": (1, WIDE, False, {"step": 12, "layer": 3, "pin": {"panel": 0, "position": -28}}),
+    "explorer-dark": (1, WIDE, True, {"step": 12, "layer": 4, "colour": "region"}),
+    "explorer-token-dark": (1, WIDE, True, {"step": 6, "layer": 3, "pin": {"panel": 0, "position": -27}} | FROM),
+    "explorer-two-light": (2, WIDE, False, {"step": 14, "layer": 3, "pin": {"panel": 0, "position": -28}}),
+    "explorer-two-dark": (2, WIDE, True, {"step": 14, "layer": 3}),
+    "explorer-phone": (1, PHONE, False, {"step": 12, "layer": 3, "colour": "kind"}),
+}  # fmt: skip
+
+
+def main() -> None:
+    films = []
+    for model in ("tiny-mdm", "tiny-arm"):
+        lens = fl.load(model)
+        [(name, prompt)] = from_data(lens, "world:long", "test", 1, 5, None)
+        traces = lens.traces([prompt], sample_ids=[name], max_new_tokens=32, matrices=["attention_mean"])
+        films.append(film(traces[0], budget=20_000_000))
+    length = films[0]["tokens"]["shape"][1]
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        for name, (count, (width, height), dark, state) in PICTURES.items():
+            path = Path(folder, "page.html")
+            path.write_text(page(films[:count]))
+            tab = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            )
+            tab.goto(path.as_uri())
+            if "pin" in state:
+                state = state | {"pin": {"panel": 0, "position": length + state["pin"]["position"]}}
+            tab.evaluate("state => window.floatlens.set(state)", state)
+            tab.wait_for_timeout(700)
+            tab.screenshot(path=IMAGES / f"{name}.png")
+            tab.close()
+            print(name, (IMAGES / f"{name}.png").stat().st_size // 1000, "kB")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,489 @@
+/** The live panel: a question, passages, settings and interventions; the answer is drawn while it is written. */
+
+import { h, options, setText } from "./dom.ts";
+import { decode, type Direction, type Film, type RawFilm } from "./film.ts";
+import { Channel, type Passage, type Run, type Socket } from "./protocol.ts";
+
+export interface LiveModel {
+  name: string;
+  diffusion?: boolean;
+  block_length?: boolean;
+}
+
+export interface LiveIntervention {
+  name: string;
+  about?: string;
+  example?: string;
+  settings?: { name: string; default: string | null; needed: boolean }[];
+}
+
+export interface LiveExample {
+  name: string;
+  question: string;
+  passages: Passage[];
+  max_new_tokens?: number;
+}
+
+export interface LiveOptions {
+  url: string;
+  token: string;
+  models: (LiveModel | string)[];
+  interventions: (LiveIntervention | string)[];
+  examples?: LiveExample[];
+  limits?: { max_new_tokens?: number; steps?: number; passages?: number; question?: number; passage?: number };
+  runs?: { run: number; name: string; samples: { sample: number; id: string; question?: string; model?: string }[] }[];
+  film?: string;
+}
+
+export interface LiveEvents {
+  films(films: Film[], names: string[]): void;
+  grown(film: Film, old: Film): void;
+  row(film: Film, key: string, values: Float32Array | string): void;
+}
+
+interface Form {
+  model: string;
+  beside: string; // another model that is asked the same, or none
+  question: string;
+  passages: Passage[];
+  tokens: string;
+  steps: string;
+  block: string;
+  seed: string;
+  on: Record<string, boolean>;
+  specs: Record<string, string>;
+}
+
+/** Of the bundled world, so that the bundled models know what they are asked. */
+const QUESTION = "On which day was the ship Golden Otter launched?";
+const START: Passage[] = [
+  { title: "", text: "The ship Crimson Heron, launched on 8 January 1888, did well.", gold: false },
+  { title: "", text: "The Golden Otter was launched on 10 February 1847.", gold: true },
+  { title: "", text: "The Lone Crow:\n- launched on 6 June 1816", gold: false },
+  { title: "", text: "The Calm Dolphin:\n- launched on 6 March 1842", gold: false },
+];
+/** Something to begin with where the defaults alone say nothing. */
+const EXAMPLES: Record<string, string> = {
+  "mask-anchors": "mask-anchors(rule=top(1))",
+  "mask-positions": "mask-positions(region=gold)",
+  "ablate-heads": "ablate-heads(heads=top(2))",
+  "scale-attention": "scale-attention(factor=0.5, region=gold)",
+  "soft-cap": "soft-cap(cap=5)",
+};
+
+interface Entry {
+  gold: string;
+  model: string;
+  original: string;
+  changed: string | null;
+  specs: string[];
+}
+
+const WAITING = "\u2026";
+
+export class LivePanel {
+  readonly element: HTMLElement;
+  private readonly channel: Channel;
+  private readonly models: LiveModel[];
+  private readonly interventions: LiveIntervention[];
+  private form: Form;
+  private asked: { id: number; entry: Entry; changed: boolean }[] = []; // in the order in which they are shown
+  private readonly films = new Map<number, Film>();
+  private ran = false;
+  private message = "";
+  private history: Entry[] = [];
+
+  private readonly model = h("select", { "aria-label": "Model" });
+  private readonly beside = h("select", { "aria-label": "Ask as well" });
+  private readonly example = h("select", { "aria-label": "Example" });
+  private readonly question = h("textarea", { rows: 2, "aria-label": "Question" });
+  private readonly list = h("ol", { class: "passages", "aria-label": "Passages" });
+  private readonly tokens = number("New tokens", 1);
+  private readonly steps = number("Steps", 1);
+  private readonly block = number("Block length", 1);
+  private readonly seed = number("Seed", 0);
+  private readonly switches = h("div", { class: "switches" });
+  private readonly run = h("button", { type: "button", class: "run" }, "Write");
+  private readonly stop = h("button", { type: "button" }, "Stop");
+  private readonly status = h("p", { class: "status", role: "status" });
+  private readonly past = h("table", { class: "past", "aria-label": "Answers so far" });
+  private readonly blockLabel: HTMLElement;
+  private readonly stepsLabel: HTMLElement;
+  private dragged = -1;
+
+  constructor(
+    private readonly given: LiveOptions,
+    private readonly on: LiveEvents,
+    connect?: () => Socket,
+  ) {
+    this.models = given.models.map((m) => (typeof m === "string" ? { name: m } : m));
+    this.interventions = given.interventions.map((i) => (typeof i === "string" ? { name: i } : i));
+    this.channel = new Channel(connect ?? (() => new WebSocket(address(given)) as unknown as Socket), {
+      status: (text, running) => this.say(text, running),
+      film: (id, film, old, done) => this.arrived(id, film, old, done),
+      row: (id, key, values) => {
+        const film = this.films.get(id);
+        if (film) this.on.row(film, key, values);
+      },
+    });
+    this.form = this.remembered();
+    const field = (name: string, control: HTMLElement) => h("label", {}, name, control);
+    this.stepsLabel = field("Steps", this.steps);
+    this.blockLabel = field("Block length", this.block);
+    const add = h("button", { type: "button", class: "quiet", onclick: () => this.change({ passages: [...this.form.passages, { title: "", text: "", gold: false }] }) }, "Add a passage");
+    const parts: (HTMLElement | null)[] = this.models.length
+      ? [
+          h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Ask as well", this.beside) : null),
+          given.examples?.length ? field("Example", this.example) : null,
+          field("Question", this.question),
+          h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.list, add),
+          h("div", { class: "numbers" }, field("New tokens", this.tokens), this.stepsLabel, this.blockLabel, field("Seed", this.seed)),
+          this.interventions.length ? h("div", { class: "group" }, h("span", { class: "name" }, "Interventions"), this.switches) : null,
+          h("div", { class: "go" }, this.run, this.stop, this.status),
+          this.past,
+        ]
+      : [this.status];
+    this.element = h("aside", { class: this.models.length ? "live" : "live recorded", "aria-label": "Ask" }, this.chooser(), ...parts.filter((p): p is HTMLElement => p !== null));
+    this.wire();
+    this.draw();
+    this.say("", false);
+  }
+
+  state(): Record<string, unknown> {
+    return { status: this.message, running: this.channel.running, form: this.form, history: this.history };
+  }
+
+  running(): boolean {
+    return this.channel.running;
+  }
+
+  destroy(): void {
+    this.channel.close();
+  }
+
+  private find(film: Film): number | undefined {
+    for (const [id, known] of this.films) if (known === film) return id;
+    return undefined;
+  }
+
+  canAsk(film: Film): boolean {
+    const id = this.find(film);
+    return id !== undefined && !this.channel.writing(id);
+  }
+
+  ask(film: Film, key: string, step: number, layer: number | null, position: number, direction: Direction): void {
+    const id = this.find(film);
+    if (id !== undefined) this.channel.attention(id, key, step, layer, position, direction);
+  }
+
+  // --- the form -----------------------------------------------------------------------------------------------------
+
+  private remembered(): Form {
+    const first = this.given.examples?.[0];
+    const fresh: Form = {
+      model: this.models[0]?.name ?? "",
+      beside: "",
+      question: first?.question ?? QUESTION,
+      passages: (first?.passages ?? START).map((p) => ({ ...p })),
+      tokens: String(first?.max_new_tokens ?? 16),
+      steps: "",
+      block: "",
+      seed: "0",
+      on: {},
+      specs: Object.fromEntries(this.interventions.map((i) => [i.name, beginning(i)])),
+    };
+    try {
+      const kept = JSON.parse(sessionStorage.getItem("floatlens-form") ?? "{}") as Partial<Form>;
+      const found = { ...fresh, ...kept, specs: { ...fresh.specs, ...kept.specs } };
+      return this.models.some((m) => m.name === found.model) ? found : { ...found, model: fresh.model };
+    } catch {
+      return fresh; // no storage here, or not ours
+    }
+  }
+
+  private change(partial: Partial<Form>, again = false): void {
+    this.form = { ...this.form, ...partial };
+    try {
+      sessionStorage.setItem("floatlens-form", JSON.stringify(this.form));
+    } catch {
+      // a page from disk may have no storage; the form then lasts as long as the page
+    }
+    this.draw();
+    if (again && this.ran) this.start();
+  }
+
+  private wire(): void {
+    this.model.addEventListener("change", () => this.change({ model: this.model.value }));
+    this.beside.addEventListener("change", () => this.change({ beside: this.beside.value }, this.beside.value !== ""));
+    this.example.addEventListener("change", () => {
+      const chosen = this.given.examples?.[Number(this.example.value)];
+      if (!chosen) return;
+      const passages = chosen.passages.map((p) => ({ ...p }));
+      this.change({ question: chosen.question, passages, tokens: String(chosen.max_new_tokens ?? this.form.tokens) }, true);
+    });
+    this.question.addEventListener("input", () => this.change({ question: this.question.value }));
+    this.tokens.addEventListener("change", () => this.change({ tokens: this.tokens.value }));
+    this.steps.addEventListener("change", () => this.change({ steps: this.steps.value }));
+    this.block.addEventListener("change", () => this.change({ block: this.block.value }));
+    this.seed.addEventListener("change", () => this.change({ seed: this.seed.value }));
+    this.run.addEventListener("click", () => this.start());
+    this.stop.addEventListener("click", () => this.channel.stop());
+    this.question.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        this.start();
+      }
+    });
+    const { limits } = this.given;
+    if (limits?.max_new_tokens) this.tokens.max = this.block.max = String(limits.max_new_tokens);
+    if (limits?.steps) this.steps.max = String(limits.steps);
+    if (limits?.question) this.question.maxLength = limits.question;
+  }
+
+  private move(from: number, to: number): void {
+    if (to < 0 || to >= this.form.passages.length || from === to) return;
+    const passages = [...this.form.passages];
+    const [moved] = passages.splice(from, 1);
+    passages.splice(to, 0, moved);
+    this.change({ passages }, true);
+    (this.list.children[to]?.querySelector(".grip") as HTMLElement | null)?.focus();
+  }
+
+  private draw(): void {
+    const { form } = this;
+    options(this.model, this.models.map((m) => [m.name, m.name]), form.model);
+    const others = this.models.filter((m) => m.name !== form.model).map((m): [string, string] => [m.name, m.name]);
+    options(this.beside, [["", "nothing"], ...others], form.beside === form.model ? "" : form.beside);
+    const examples = this.given.examples ?? [];
+    const at = examples.findIndex((e) => e.question === form.question);
+    options(this.example, [["-1", "your own"], ...examples.map((e, i): [string, string] => [String(i), `${e.name}: ${e.question}`])], String(at));
+    const model = this.models.find((m) => m.name === form.model);
+    this.stepsLabel.hidden = model?.diffusion === false;
+    this.blockLabel.hidden = model?.diffusion === false || model?.block_length === false;
+    const fill = (control: HTMLInputElement | HTMLTextAreaElement, value: string) => {
+      if (control.value !== value) control.value = value;
+    };
+    fill(this.question, form.question);
+    fill(this.tokens, form.tokens);
+    fill(this.steps, form.steps);
+    fill(this.block, form.block);
+    fill(this.seed, form.seed);
+    this.steps.placeholder = form.tokens;
+    this.block.placeholder = form.tokens;
+    this.drawPassages();
+    this.drawSwitches();
+    this.drawPast();
+  }
+
+  private drawPassages(): void {
+    const { passages } = this.form;
+    const key = passages.map((p) => p.gold).join() + passages.length;
+    const typed = this.list.children.length === passages.length && this.list.dataset.key === key;
+    if (typed && passages.every((p, i) => (this.list.children[i].querySelector("textarea") as HTMLTextAreaElement).value === p.text)) return;
+    this.list.dataset.key = key;
+    this.list.replaceChildren(...passages.map((passage, at) => this.passage(passage, at)));
+  }
+
+  private passage(passage: Passage, at: number): HTMLElement {
+    const edit = (partial: Partial<Passage>, again = false) =>
+      this.change({ passages: this.form.passages.map((p, i) => (i === at ? { ...p, ...partial } : p)) }, again);
+    const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.given.limits?.passage });
+    text.value = passage.text;
+    text.addEventListener("input", () => edit({ text: text.value }));
+    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and arrows` }, "\u2807");
+    const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
+    const remove = h(
+      "button",
+      { type: "button", class: "quiet", "aria-label": `Remove passage ${at + 1}`, onclick: () => this.change({ passages: this.form.passages.filter((_, i) => i !== at) }) },
+      "\u00d7",
+    );
+    const item = h("li", { class: passage.gold ? "is-gold" : "", "data-passage": at }, grip, text, h("span", { class: "tools" }, gold, remove));
+    item.addEventListener("keydown", (event) => {
+      if (!event.altKey || (event.key !== "ArrowUp" && event.key !== "ArrowDown")) return;
+      event.preventDefault();
+      this.move(at, at + (event.key === "ArrowUp" ? -1 : 1));
+    });
+    // By pointer and not by the browser's own drag and drop, which a finger cannot do. Only the grip starts it, so that
+    // text in the passage can still be selected.
+    const over = (event: PointerEvent): number =>
+      [...this.list.children].findIndex((other) => {
+        const box = other.getBoundingClientRect();
+        return event.clientY >= box.top && event.clientY < box.bottom;
+      });
+    const mark = (target: number) => {
+      for (const [i, other] of [...this.list.children].entries()) other.classList.toggle("target", i === target && i !== at);
+    };
+    grip.addEventListener("pointerdown", (event) => {
+      this.dragged = at;
+      grip.setPointerCapture(event.pointerId);
+      item.classList.add("dragged");
+    });
+    grip.addEventListener("pointermove", (event) => {
+      if (this.dragged === at) mark(over(event));
+    });
+    const end = (target: number) => {
+      if (this.dragged !== at) return;
+      this.dragged = -1;
+      item.classList.remove("dragged");
+      mark(-1);
+      if (target >= 0) this.move(at, target);
+    };
+    grip.addEventListener("pointerup", (event) => end(over(event)));
+    grip.addEventListener("pointercancel", () => end(-1));
+    return item;
+  }
+
+  private drawSwitches(): void {
+    if (!this.switches.children.length)
+      for (const known of this.interventions) {
+        const box = h("input", { type: "checkbox", "data-intervention": known.name });
+        const spec = h("input", { type: "text", class: "spec", spellcheck: "false", "aria-label": `Settings of ${known.name}` });
+        box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }, true));
+        spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }, this.form.on[known.name]));
+        this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec, h("p", { class: "what" }, known.about ?? "")));
+      }
+    this.interventions.forEach((known, i) => {
+      const [box, spec] = this.switches.children[i].querySelectorAll("input");
+      box.checked = this.form.on[known.name] ?? false;
+      spec.hidden = !box.checked;
+      (this.switches.children[i].querySelector(".what") as HTMLElement).hidden = !box.checked;
+      if (spec.value !== this.form.specs[known.name]) spec.value = this.form.specs[known.name] ?? known.name;
+    });
+  }
+
+  private drawPast(): void {
+    this.past.hidden = !this.history.length;
+    const row = (entry: LivePanel["history"][number]) =>
+      h(
+        "tr",
+        {},
+        h("td", {}, entry.model),
+        h("td", {}, entry.gold),
+        h("td", { title: entry.original }, entry.original || "\u2013"),
+        h("td", { title: [entry.changed, ...entry.specs].join("\n"), class: entry.changed === null ? "" : entry.changed === entry.original ? "same" : "differs" }, entry.changed === null ? "" : entry.changed || "\u2013"),
+      );
+    const head = h("tr", {}, ...["model", "gold at", "answer", "changed"].map((name) => h("th", { scope: "col" }, name)));
+    this.past.replaceChildren(h("thead", {}, head), h("tbody", {}, ...this.history.slice(-8).reverse().map(row)));
+  }
+
+  private say(text: string, running: boolean): void {
+    this.message = text;
+    setText(this.status, text);
+    this.stop.hidden = !running;
+    this.run.disabled = false;
+    if (running) return;
+    const instead = text === "Stopped." ? "stopped" : "";
+    for (const entry of this.history) {
+      if (entry.original === WAITING) entry.original = instead;
+      if (entry.changed === WAITING) entry.changed = instead;
+    }
+    this.drawPast();
+  }
+
+  // --- running ------------------------------------------------------------------------------------------------------
+
+  private start(): void {
+    const { form } = this;
+    if (this.channel.running) this.channel.stop();
+    const settings: Omit<Run, "type" | "id" | "interventions"> = {
+      question: form.question,
+      passages: form.passages.map((p) => ({ ...p })),
+      max_new_tokens: whole(form.tokens) ?? 16,
+      seed: whole(form.seed) ?? 0,
+      ...this.fitting(form.model),
+    };
+    const specs = this.interventions.filter((i) => form.on[i.name]).map((i) => form.specs[i.name]);
+    this.films.clear();
+    this.ran = true;
+    const places = form.passages.flatMap((p, i) => (p.gold ? [i + 1] : []));
+    const gold = places.join(", ") || "\u2013";
+    const entry: Entry = { model: form.model, gold, original: WAITING, changed: specs.length ? WAITING : null, specs };
+    this.asked = [{ id: this.channel.run({ ...settings, interventions: [] }), entry, changed: false }];
+    if (specs.length) this.asked.push({ id: this.channel.run({ ...settings, interventions: specs }), entry, changed: true });
+    this.history.push(entry);
+    if (form.beside && form.beside !== form.model) {
+      const other: Entry = { model: form.beside, gold, original: WAITING, changed: null, specs: [] };
+      this.asked.push({ id: this.channel.run({ ...settings, ...this.fitting(form.beside), interventions: [] }), entry: other, changed: false });
+      this.history.push(other);
+    }
+    this.drawPast();
+  }
+
+  /** A model, and of the steps and blocks what its sampler has. */
+  private fitting(name: string): Pick<Run, "model" | "steps" | "block_length"> {
+    const model = this.models.find((m) => m.name === name);
+    const diffusion = model?.diffusion !== false;
+    const blocks = diffusion && model?.block_length !== false;
+    return { model: name, steps: diffusion ? whole(this.form.steps) : null, block_length: blocks ? whole(this.form.block) : null };
+  }
+
+  private arrived(id: number, film: Film, old: Film | null, done: boolean): void {
+    const run = this.asked.find((one) => one.id === id);
+    if (!run) return;
+    this.films.set(id, film);
+    if (old === null) {
+      const shown = this.asked.flatMap((one) => this.films.get(one.id) ?? []);
+      this.on.films(shown, shown.map((f) => f.raw.model + (f.raw.interventions.length ? ", changed" : "")));
+    } else this.on.grown(film, old);
+    if (done) {
+      run.entry[run.changed ? "changed" : "original"] = film.raw.output;
+      this.drawPast();
+    }
+  }
+
+  // --- films of run folders -----------------------------------------------------------------------------------------
+
+  private chooser(): HTMLElement | null {
+    const runs = this.given.runs ?? [];
+    const where = this.given.film;
+    const ids = [...new Set(runs.flatMap((run) => run.samples.map((s) => s.id)))];
+    if (!where || !ids.length) return null;
+    const questions = new Map(runs.flatMap((run) => run.samples.map((s): [string, string] => [s.id, s.question || s.id])));
+    const select = h("select", { "aria-label": "Recorded question" });
+    options(select, ids.map((id) => [id, questions.get(id)!]), ids[0]);
+    select.addEventListener("change", () => void this.open(where, runs, select.value));
+    return h("label", {}, "Recorded", select);
+  }
+
+  /** The films of one question, of every run that has it. */
+  private async open(where: string, runs: NonNullable<LiveOptions["runs"]>, id: string): Promise<void> {
+    this.say("Reading.", false);
+    try {
+      const films: Film[] = [];
+      for (const run of runs)
+        for (const sample of run.samples.filter((s) => s.id === id)) {
+          const answer = await fetch(`${where}?run=${run.run}&sample=${sample.sample}&token=${encodeURIComponent(this.given.token)}`);
+          const found = (await answer.json()) as RawFilm & { error?: string };
+          if (!answer.ok) throw new Error(found.error ?? answer.statusText);
+          films.push(decode(found));
+        }
+      films.sort((a, b) => Number(b.raw.diffusion) - Number(a.raw.diffusion)); // the cursor counts the first one's steps
+      this.on.films(films, films.map((f) => f.raw.model));
+      this.say("", false);
+    } catch (error) {
+      this.say(error instanceof Error ? error.message : String(error), false);
+    }
+  }
+}
+
+function whole(text: string): number | null {
+  return text.trim() === "" ? null : Math.round(Number(text));
+}
+
+function address(live: LiveOptions): string {
+  const url = new URL(live.url, location.href);
+  url.protocol = url.protocol.replace("http", "ws");
+  url.searchParams.set("token", live.token);
+  return url.href;
+}
+
+function beginning(known: LiveIntervention): string {
+  if (known.example) return known.example;
+  if (EXAMPLES[known.name]) return EXAMPLES[known.name];
+  const settings = (known.settings ?? []).filter((s) => s.needed || s.default !== null).map((s) => `${s.name}=${s.default ?? ""}`);
+  return settings.length ? `${known.name}(${settings.join(", ")})` : known.name;
+}
+
+function number(name: string, least: number): HTMLInputElement {
+  return h("input", { type: "number", min: least, step: 1, "aria-label": name, inputmode: "numeric" });
+}

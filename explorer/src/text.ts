@@ -1,0 +1,326 @@
+/**
+ * The sequence as running text on canvas, in three sheets: shades, words over them, and the cursor on top. Each token is
+ * drawn again on a sheet only when something about it changed there, so that a step costs what the step changes.
+ */
+
+import { h, resize } from "./dom.ts";
+import { bit, piece, tokenAfter, tokenBefore, type Film } from "./film.ts";
+import { flow, tokenAt, type Flow } from "./layout.ts";
+import { levels } from "./shade.ts";
+import { kindColour, regionColour, regionColourAt, regionKind, tint } from "./theme.ts";
+import { anchorsOf, shading, type View } from "./view.ts";
+import { spell, type Word } from "./words.ts";
+
+const SANS = '"Inter", "Helvetica Neue", "Noto Sans", system-ui, -apple-system, "Segoe UI", Arial, sans-serif';
+const ARCS = 12; // the strongest links of a row or column that are drawn as lines
+const HANG = 26; // margin on the right, where line ends may hang
+const BOX = 4; // space between the box of a token and its line
+
+export class TextView {
+  readonly element: HTMLElement;
+  readonly base: HTMLCanvasElement;
+  private readonly glyphs: HTMLCanvasElement;
+  private readonly over: HTMLCanvasElement;
+  private film: Film | null = null;
+  private place: Flow = { slots: [], height: 0, lines: 0 };
+  private words = new Map<number, Word>();
+  private levels = new Uint8Array(0);
+  private shadeKeys = new Int32Array(0);
+  private glyphKeys = new Float64Array(0);
+  private drawnWith = "";
+  private gutter = 0;
+  private size = 15;
+  private line = 28;
+  private laidOutFor = "";
+
+  constructor(on: { hover(position: number | null): void; click(position: number | null): void }) {
+    this.base = h("canvas", { role: "img", "data-view": "text" });
+    this.glyphs = h("canvas", { "aria-hidden": "true", class: "over" });
+    this.over = h("canvas", { "aria-hidden": "true", class: "over" });
+    this.element = h("div", { class: "text", tabindex: "-1" }, this.base, this.glyphs, this.over);
+    const at = (event: MouseEvent) => {
+      const box = this.base.getBoundingClientRect();
+      const found = tokenAt(this.place.slots, this.line, event.clientX - box.left - this.gutter, event.clientY - box.top);
+      return found < 0 ? null : found;
+    };
+    this.base.addEventListener("mousemove", (event) => on.hover(at(event)));
+    this.base.addEventListener("mouseleave", () => on.hover(null));
+    this.base.addEventListener("click", (event) => on.click(at(event)));
+  }
+
+  /** Where a token is drawn, in CSS pixels of the canvas. */
+  boxOf(position: number): { x: number; y: number; w: number; h: number } | null {
+    const slot = this.place.slots[position];
+    return slot ? { x: slot.x + this.gutter, y: slot.y + BOX / 2, w: slot.w, h: this.line - BOX } : null;
+  }
+
+  private font(bold = false): string {
+    return `${bold ? "600 " : ""}${this.size}px ${SANS}`;
+  }
+
+  private small(): string {
+    return `${Math.round(this.size * 0.72)}px ${SANS}`;
+  }
+
+  private word(id: number): Word {
+    let found = this.words.get(id);
+    if (!found) this.words.set(id, (found = spell(piece(this.film!, id), this.film!.special.has(id))));
+    return found;
+  }
+
+  private layout(film: Film, width: number): void {
+    const key = `${width}/${film.S}/${film.T}/${film.raw.model}`;
+    if (this.film === film && key === this.laidOutFor) return;
+    if (this.film !== film) this.words.clear();
+    this.film = film;
+    this.laidOutFor = key;
+    this.drawnWith = "";
+    const narrow = width < 520;
+    this.gutter = narrow ? 10 : 92;
+    this.size = narrow || film.T > 640 ? 13.5 : film.T > 240 ? 15 : width < 720 ? 14.5 : 16.5;
+    this.line = Math.round(this.size * 1.84);
+    const context = this.base.getContext("2d")!;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    const widths = new Float32Array(film.T);
+    const words: Word[] = [];
+    const measured = new Map<number, number>();
+    const widthOf = (id: number): number => {
+      let found = measured.get(id);
+      if (found === undefined) {
+        const word = this.word(id);
+        context.font = word.faint ? this.small() : this.font();
+        measured.set(id, (found = context.measureText(word.text).width));
+      }
+      return found;
+    };
+    for (let t = 0; t < film.T; t++) {
+      const last = film.tokens[film.S * film.T + t];
+      // An open place is at least as wide as a mask; a word that was taken back needs its room too.
+      let wide = last >= 0 ? widthOf(last) : 0;
+      if (t >= film.raw.prompt_length) {
+        wide = Math.max(wide, this.size * 1.1);
+        for (let s = 0; s <= film.S; s++) {
+          const id = film.tokens[s * film.T + t];
+          if (id >= 0 && id !== last && !film.masks.has(id)) wide = Math.max(wide, widthOf(id));
+        }
+      }
+      widths[t] = wide;
+      words.push(last >= 0 && !film.masks.has(last) ? this.word(last) : { text: "", gap: true, breaks: 0, faint: false });
+    }
+    this.place = flow(words, widths, { width: width - this.gutter - HANG, line: this.line, space: this.size * 0.2, pad: 2, least: 7 });
+    this.levels = new Uint8Array(film.T);
+    this.shadeKeys = new Int32Array(film.T).fill(-1);
+    this.glyphKeys = new Float64Array(film.T).fill(-1);
+  }
+
+  /** Bring a token into sight, where the text is longer than its frame. */
+  private reveal(position: number): void {
+    const box = this.boxOf(position);
+    if (!box) return;
+    const { scrollTop, clientHeight } = this.element;
+    if (box.y < scrollTop || box.y + box.h > scrollTop + clientHeight) this.element.scrollTop = box.y - clientHeight / 2;
+  }
+
+  private revealed: number | null = null;
+
+  draw(view: View, width: number): void {
+    const { film, palette } = view;
+    const another = this.film?.raw.prompt_length !== film.raw.prompt_length || this.film.T !== film.T;
+    this.layout(film, width);
+    const height = Math.max(this.line, this.place.height + 4);
+    const shades = resize(this.base, width, height);
+    const glyphs = resize(this.glyphs, width, height);
+    const values = shading(view);
+    const anchors = anchorsOf(view);
+    const dressed = `${palette.dark}/${view.colour}/${width}`;
+    if (dressed !== this.drawnWith) {
+      this.drawnWith = dressed;
+      this.shadeKeys.fill(-1);
+      this.glyphKeys.fill(-1);
+      shades.fillStyle = palette.paper;
+      shades.fillRect(0, 0, width, height);
+      glyphs.clearRect(0, 0, width, height);
+      this.drawGutter(shades, view);
+    }
+    levels(values, film.counts[view.step] || 1, view.row ? view.rowPeak : view.peak, this.levels);
+    for (let t = 0; t < film.T; t++) {
+      const id = tokenAfter(film, view.step, t);
+      const masked = film.masks.has(id);
+      const hue = view.colour === "attention" ? null : tint(view.colour === "region" ? regionColourAt(film, t, palette.dark) : kindColour(masked ? "mask" : film.raw.kinds[t], palette.dark), palette);
+      // 64 shades are as many as the eye tells apart, and leave more tokens as they are.
+      const shade = id < 0 || this.levels[t] < 5 ? 0 : this.levels[t] & ~3;
+      const shadeKey = hue ? shade + 256 * (masked ? 1 : 0) : shade;
+      if (shadeKey !== this.shadeKeys[t]) {
+        this.shadeKeys[t] = shadeKey;
+        this.drawShade(shades, t, shade ? (hue ? hue.ramp : palette.ramp)[shade] : palette.paper, palette.paper);
+      }
+      const ink = shade ? (hue ? hue.ink : palette.ink_on)[shade] : palette.ink;
+      const fresh = id !== tokenBefore(film, view.step, t);
+      const anchor = bit(anchors, t);
+      const confidence = masked ? film.confidence[view.step * film.T + t] : 0;
+      const sure = confidence > 0 ? Math.round(confidence * 20) : 0;
+      const glyphKey = (((id + 1) * 32 + sure) * 2 + (fresh ? 1 : 0)) * 8 + (anchor ? 4 : 0) + (shade > 40 ? 2 : 0) + (ink === palette.ink ? 1 : 0);
+      if (glyphKey !== this.glyphKeys[t]) {
+        this.glyphKeys[t] = glyphKey;
+        this.drawGlyph(glyphs, view, t, id, { fresh, ink, plain: shade <= 40, anchor, sure: sure / 20 });
+      }
+    }
+    this.drawOver(view, width, height, values);
+    // A film is about what is written: it starts with that in sight. Later the chosen token is.
+    if (another) this.reveal(film.T - 1);
+    if (view.pin !== this.revealed) {
+      this.revealed = view.pin;
+      if (view.pin !== null) this.reveal(view.pin);
+    }
+  }
+
+  /** The box behind a token: a rectangle with its corners taken off, since rounded paths are slow without a graphics card. */
+  private drawShade(context: CanvasRenderingContext2D, t: number, colour: string, paper: string): void {
+    const slot = this.place.slots[t];
+    const x = Math.round(slot.x + this.gutter);
+    const y = Math.round(slot.y + BOX / 2);
+    const w = Math.round(slot.x + this.gutter + slot.w) - x;
+    const tall = this.line - BOX;
+    context.fillStyle = colour;
+    context.fillRect(x, y, w, tall);
+    if (colour === paper) return;
+    context.fillStyle = paper;
+    context.fillRect(x, y, 1, 1);
+    context.fillRect(x + w - 1, y, 1, 1);
+    context.fillRect(x, y + tall - 1, 1, 1);
+    context.fillRect(x + w - 1, y + tall - 1, 1, 1);
+  }
+
+  private drawGlyph(
+    context: CanvasRenderingContext2D,
+    view: View,
+    t: number,
+    id: number,
+    how: { fresh: boolean; ink: string; plain: boolean; anchor: boolean; sure: number },
+  ): void {
+    const { film, palette } = view;
+    const slot = this.place.slots[t];
+    const x = slot.x + this.gutter;
+    const y = slot.y + BOX / 2;
+    const tall = this.line - BOX;
+    context.clearRect(x - 0.5, slot.y, slot.w + 1, this.line);
+    if (id < 0) {
+      context.fillStyle = palette.line;
+      context.fillRect(x + slot.w / 2 - 1, y + tall / 2 - 1, 2, 2);
+      return;
+    }
+    if (film.masks.has(id)) {
+      const bar = Math.max(6, Math.round(tall * 0.36));
+      const top = y + (tall - bar) / 2;
+      context.fillStyle = palette.mask;
+      roundRect(context, x + 2, top, slot.w - 4, bar, 2.5);
+      context.fill();
+      if (how.sure > 0) {
+        context.fillStyle = palette.maskFill;
+        roundRect(context, x + 2, top, Math.max(3, (slot.w - 4) * how.sure), bar, 2.5);
+        context.fill();
+      }
+    } else {
+      const word = this.word(id);
+      context.font = word.faint ? this.small() : this.font(how.fresh);
+      context.fillStyle = how.plain ? (how.fresh ? palette.fresh : word.faint ? palette.faint : palette.ink) : how.ink;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(word.text, x + slot.w / 2, y + tall / 2 + 0.5, slot.w);
+      if (how.fresh) {
+        context.fillStyle = palette.fresh;
+        context.fillRect(x + 1, y + tall - 2, slot.w - 2, 2);
+      }
+    }
+    if (how.anchor) {
+      context.strokeStyle = palette.anchor;
+      context.lineWidth = 2;
+      roundRect(context, x + 1, y + 1, slot.w - 2, tall - 2, 3);
+      context.stroke();
+    }
+  }
+
+  private drawGutter(context: CanvasRenderingContext2D, view: View): void {
+    const { film, palette } = view;
+    const slots = this.place.slots;
+    let lastLabel = -99;
+    for (const region of film.raw.regions) {
+      const first = slots[region.start];
+      const end = slots[Math.min(region.end, film.T) - 1];
+      if (!first || !end || region.end <= region.start) continue;
+      const kind = regionKind(region.name, film.raw.gold);
+      if (region.name === "bos") continue;
+      context.fillStyle = regionColour(kind, palette.dark);
+      context.fillRect(this.gutter - 9, first.y + BOX / 2, 2.5, end.y - first.y + this.line - BOX);
+      if (this.gutter > 40 && first.y - lastLabel >= 12) {
+        lastLabel = first.y;
+        context.font = `${kind === "gold" ? "600 " : ""}11px ${SANS}`;
+        context.textAlign = "right";
+        context.textBaseline = "middle";
+        context.fillText(kind === "gold" ? `${region.name} gold` : region.name, this.gutter - 16, first.y + this.line / 2);
+      }
+    }
+  }
+
+  private overFor = "";
+  private drawOver(view: View, width: number, height: number, values: Float32Array | null): void {
+    const { palette } = view;
+    const key = `${view.pin}/${view.hover?.position}/${width}/${height}/${palette.dark}/${this.laidOutFor}`;
+    if (key === this.overFor && !view.row) return;
+    this.overFor = view.row ? "" : key;
+    // An empty sheet would still be laid over the others in each frame.
+    this.over.hidden = view.pin === null && (view.hover?.position ?? null) === null;
+    if (this.over.hidden) return;
+    const context = resize(this.over, width, height);
+    context.clearRect(0, 0, width, height);
+    if (view.pin !== null && view.row && values) this.drawArcs(context, view, view.pin, values);
+    const ring = (t: number | null | undefined, wide: number) => {
+      const box = t === null || t === undefined ? null : this.boxOf(t);
+      if (!box) return;
+      context.strokeStyle = palette.ink;
+      context.lineWidth = wide;
+      roundRect(context, box.x - 1.5, box.y - 1.5, box.w + 3, box.h + 3, 4);
+      context.stroke();
+    };
+    ring(view.pin, 2);
+    if (view.hover?.position !== view.pin) ring(view.hover?.position, 1.25);
+  }
+
+  /** The strongest links of the chosen token, as curves whose width is the attention. */
+  private drawArcs(context: CanvasRenderingContext2D, view: View, from: number, values: Float32Array): void {
+    const start = this.boxOf(from);
+    if (!start) return;
+    const order = Array.from(values.keys())
+      .filter((t) => t !== from && values[t] > 0)
+      .sort((a, b) => values[b] - values[a])
+      .slice(0, ARCS);
+    const most = values[order[0]] || 1;
+    context.strokeStyle = view.palette.anchor;
+    context.lineCap = "round";
+    for (const t of order) {
+      const end = this.boxOf(t)!;
+      const share = values[t] / most;
+      const [x1, y1] = [start.x + start.w / 2, start.y + (end.y < start.y ? 0 : start.h)];
+      const [x2, y2] = [end.x + end.w / 2, end.y + (end.y < start.y ? end.h : 0)];
+      context.globalAlpha = 0.15 + 0.6 * share;
+      context.lineWidth = 0.75 + 2.75 * share;
+      context.beginPath();
+      context.moveTo(x1, y1);
+      if (end.y === start.y) {
+        const lift = Math.min(26, 8 + Math.abs(x2 - x1) / 12);
+        context.moveTo(x1, start.y);
+        context.bezierCurveTo(x1, start.y - lift, x2, start.y - lift, x2, end.y);
+      } else {
+        const half = (y1 + y2) / 2;
+        context.bezierCurveTo(x1, half, x2, half, x2, y2);
+      }
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+  }
+}
+
+export function roundRect(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, r: number): void {
+  context.beginPath();
+  context.roundRect(x, y, Math.max(0, w), Math.max(0, h), r);
+}

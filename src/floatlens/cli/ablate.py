@@ -1,0 +1,191 @@
+"""floatlens ablate: what breaks when anchors are masked or pinned, or heads taken out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from floatlens.cli.eval import check_settings, started
+from floatlens.cli.loader import Loader
+from floatlens.cli.numbers import numbers
+from floatlens.cli.progress import bar
+from floatlens.errors import FloatLensError
+from floatlens.findings import style
+from floatlens.findings.causes import causes
+from floatlens.findings.verdict import write_claims
+from floatlens.interventions.check import check
+from floatlens.lens import Lens
+from floatlens.models.checkpoint import find
+from floatlens.tasks.ablate import ablate
+from floatlens.tasks.ablate.condition import conditions, standard
+from floatlens.tasks.ablate.effects import results
+from floatlens.tasks.comparison import open_sources
+from floatlens.tasks.evaluate import Asking
+from floatlens.tasks.plan import Plan
+from floatlens.tasks.readers.columns import parse_names
+from floatlens.tasks.template import DEFAULT, read
+
+
+def command(
+    models: Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")],
+    data: Annotated[list[str], typer.Option("--data", help="A file, a hub data set, world or world:NAME; may repeat.")],
+    intervention: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--intervention", help='Such as "mask-anchors(rule=top({n}))"; may repeat. Default: what the claims need.'
+        ),
+    ] = None,
+    doses: Annotated[str | None, typer.Option(help="Numbers to put in place of {n}, such as 1,2,4,8.")] = None,
+    controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0,1",
+    passages: Annotated[int | None, typer.Option(help="Gold among so many passages.")] = None,
+    max_passages: Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
+    limit: Annotated[int | None, typer.Option(help="So many questions: the first, or with --seed a fair draw.")] = 100,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draw of questions and of the sampler.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 32,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 16,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
+    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    template: Annotated[Path | None, typer.Option(help="A text file with the slots {passages} and {question}.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns by role, such as question=ask,answers=target.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Layout of the data's records; else found out.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Answer the same questions with and without interventions, each beside its matched random control.
+
+    Examples:
+
+        floatlens ablate tiny-mdm tiny-arm --data world:fresh --limit 50 --out causes
+
+        floatlens ablate tiny-mdm --data world:fresh --intervention "mask-anchors(rule=top({n}))" --doses 1,2,4,8
+
+        floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
+    """
+    if resume and out is None:
+        raise FloatLensError("--resume needs --out: the folder of the run to go on with")
+    asking = Asking(
+        max_new_tokens=max_new_tokens,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed or 0,
+        template=read(template) if template else DEFAULT,
+        sampler={"block_length": block_length, "temperature": temperature},
+    )
+    plan = Plan(
+        models=tuple(dict.fromkeys(models)),
+        data=tuple(dict.fromkeys(data)),
+        asking=asking,
+        split=split,
+        limit=limit,
+        seed=seed,
+        passages=passages,
+        max_passages=max_passages,
+        layout=layout,
+        names=parse_names(columns) if columns else None,
+        strict=strict,
+    )
+    check_settings(plan)
+    chosen = [float(n) for n in numbers(doses, "--doses") or ()] or None
+    seeds = numbers(controls, "--controls") or []
+    check_interventions(plan.models, intervention, chosen, seeds)
+    sources = open_sources(plan)
+    also = {"interventions": intervention, "doses": chosen, "controls": seeds, "dtype": dtype}
+    samples = {source.label: list(source.samples()) for source in sources}
+    with started(out, "ablate", plan, also, resume) as folder:
+        with bar("answers") as watch:
+            answers = ablate(
+                _loaded(plan.models, Loader(device, dtype)),
+                samples,
+                intervention,
+                doses=chosen,
+                seeds=seeds,
+                asking=asking,
+                folder=folder,
+                watch=watch,
+            )
+        if answers["error"].notna().all():
+            raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
+        measured = causes.measure(answers)
+        verdicts = [verdict for verdict in causes.claims(measured) if verdict.n]
+        found: dict[str, Any] = {
+            "results": results(answers),
+            "claims": [verdict.to_dict() for verdict in verdicts],
+            "problems": {source.label: source.problems for source in sources if source.problems},
+            "settings": asking.recorded(),
+            "run": folder.place if folder is not None else None,
+        }
+        if folder is not None:
+            folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+            for view in causes.views:
+                stem = "causes" if view == causes.views[0] else f"causes-{view}"
+                numbers_ = causes.figure(measured, view=view, backend="none")
+                style.save(causes.figure(measured, view=view), numbers_, folder.path / "figures" / stem)
+            write_claims(folder.path / "claims.json", verdicts)
+            folder.finish()
+    if as_json:
+        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+    else:
+        show(found)
+
+
+def check_interventions(
+    models: Sequence[str], specs: Sequence[str] | None, doses: Sequence[float] | None, seeds: Sequence[int]
+) -> None:
+    """Refuse what a model does not have before any weight is read."""
+    for model in models:
+        lens = Lens(find(model))
+        for condition in conditions(specs or standard(lens.shape["layers"] or 1), doses, seeds):
+            check(condition.interventions, lens.shape, lens.config)
+
+
+def _loaded(models: Sequence[str], load: Any) -> Iterator[Any]:
+    for model in models:
+        yield load(model)
+
+
+def show(found: dict[str, Any]) -> None:
+    """A table of what changed, and the verdicts."""
+    console = Console()
+    shown = Table("model", "intervention", "accuracy", "change", "beyond control", "agrees", "KL", "gold ppl", "formed")
+    for row in found["results"]:
+        shown.add_row(
+            row["model"],
+            row["condition"],
+            _spell(row.get("accuracy")),
+            _difference(row["change"].get("accuracy")),
+            _difference(row["beyond"].get("accuracy")),
+            _spell(row.get("agreement")),
+            _spell(row.get("kl")),
+            _spell(row.get("gold_perplexity")),
+            _spell(row.get("well_formed")),
+        )
+    console.print(shown)
+    for claim in found["claims"]:
+        text = f"{', '.join(claim['models'])}: {claim['claim']}: {claim['verdict']} ({claim['reason']})"
+        console.print(text, markup=False, highlight=False)
+    for label, what in found["problems"].items():
+        Console(stderr=True).print(f"{label}: {what}", markup=False)
+
+
+def _spell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _difference(found: dict[str, Any] | None) -> str:
+    if not found or found["value"] is None:
+        return "–"
+    low, high = found["interval"]
+    return f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]".replace("[", r"\[")

@@ -1,0 +1,32 @@
+"""floatlens diff: what two runs have in common and what not."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(
+    first: Annotated[str, typer.Argument(help="A run folder.")],
+    second: Annotated[str, typer.Argument(help="Another.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what differs between two runs: settings, models, data, versions, machine, and each result.
+
+    The exit code is 0 if all results are the same and 1 if not, as of the program diff.
+
+    Example: floatlens diff before after
+    """
+    from floatlens.runs.diff import compare
+    from floatlens.runs.folder import RunFolder
+
+    found = compare(RunFolder.open(first), RunFolder.open(second))
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        for line in found.lines():
+            typer.echo(line)
+    if found.results_differ:
+        raise typer.Exit(1)

@@ -1,0 +1,95 @@
+"""floatlens explore: the live explorer, in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from floatlens.errors import FloatLensError
+
+HOST = "127.0.0.1"
+MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
+
+
+def command(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN | MODEL]...", help="Run folders to look at, models to run; bundled models if none."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Where to listen. Anything but this machine's own address lets others in.")
+    ] = HOST,
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+) -> None:
+    """Ask models questions in the browser and watch their attention while they write; or look at traces.
+
+    Examples:
+
+        floatlens explore
+
+        floatlens explore GSAI-ML/LLaDA-8B-Instruct --device auto --dtype bfloat16
+
+        floatlens trace tiny-mdm --data world:fresh --passages 5 --out run && floatlens explore run
+    """
+    import secrets
+    import sys
+    from contextlib import suppress
+
+    from rich.console import Console
+
+    try:
+        from floatlens.report.server.app import application
+        from floatlens.report.server.limits import Limits
+        from floatlens.report.server.serve import address, bind, is_loopback, names, open_browser, run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio"):
+            raise
+        raise FloatLensError(
+            f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"
+        ) from None
+    lenses, runs = given(what or [], device, dtype)
+    token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
+    bound = bind(host, port)
+    app = application(
+        lenses, runs, token=token, ticket=ticket if browser else None, limits=limits, **names(host, bound)
+    )
+    if not is_loopback(bound):
+        print(
+            f"floatlens: warning: --host {host} lets in everyone who can reach this machine and has the address; "
+            "what they type and see is not encrypted",
+            file=sys.stderr,
+        )
+    console = Console(highlight=False, soft_wrap=True)
+    showing = [*(lens.name for lens in lenses), *(str(path) for path in runs)]
+    console.print(f"FloatLens explores {', '.join(showing)} at", markup=False)
+    console.print(address(host, bound, token=token), markup=False, style="bold")
+    console.print("Ctrl-C ends it.", markup=False)
+    if browser:
+        open_browser(address(host, bound, ticket=ticket))
+    with suppress(KeyboardInterrupt):  # the way to end a server, so nothing went wrong
+        run(app, bound, limits)
+    console.print("\nThe explorer has ended.", markup=False)
+
+
+def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], list[Path]]:
+    """Lenses and run folders from what was named; no weight is read."""
+    from floatlens.cli.threads import settle
+    from floatlens.lens import Lens
+    from floatlens.models.checkpoint import find
+    from floatlens.report.server.folders import runs_in
+
+    lenses: dict[str, Any] = {}
+    runs: list[Path] = []
+    for name in what or MODELS:
+        if Path(name).is_dir() and (found := runs_in(Path(name))):
+            runs += found
+        else:
+            lenses[name] = settle(Lens(find(name), device_map=device, dtype=dtype))
+    return list(lenses.values()), list(dict.fromkeys(runs))

@@ -1,0 +1,30 @@
+"""How a command's models are loaded: the same in every process that an engine starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from floatlens.cli.threads import settle
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads a model by its name, wherever that is done; `light` finds it without its weights."""
+
+    device: str | None = None
+    dtype: str = "auto"
+    allow_pickle: bool = False
+    revision: str | None = None
+
+    def __call__(self, name: str) -> Any:
+        from floatlens.lens import load
+
+        options: dict[str, Any] = {"device_map": self.device, "dtype": self.dtype, "allow_pickle": self.allow_pickle}
+        return settle(load(name, revision=self.revision, **options))
+
+    def light(self, name: str) -> Any:
+        from floatlens.lens import Lens
+        from floatlens.models.checkpoint import find
+
+        return Lens(find(name, revision=self.revision))

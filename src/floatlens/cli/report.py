@@ -1,0 +1,44 @@
+"""floatlens report: one HTML file from run folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from floatlens.errors import FloatLensError
+
+
+def command(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of trace, eval, stress, ablate, study.")
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Make the report of existing runs: every finding that they hold something for, in one self-contained HTML file.
+
+    Examples:
+
+        floatlens report study --out report.html
+
+        floatlens report traces-mdm traces-arm table1 noise --out report.html
+    """
+    from rich.console import Console
+
+    from floatlens.cli.progress import bar
+    from floatlens.report.make import make
+    from floatlens.runs.crew import cores
+
+    if out.is_dir():
+        raise FloatLensError(f"--out {out} is a folder; name an HTML file, such as {out / 'report.html'}")
+    with bar("findings") as watch:
+        made = make(runs, out, jobs=cores(), watch=watch)
+    if as_json:
+        print(json.dumps({"results": [], "report": str(made), "run": [str(run) for run in runs]}))
+        return
+    Console(highlight=False).print(
+        f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True
+    )

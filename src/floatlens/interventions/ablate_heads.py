@@ -1,0 +1,220 @@
+"""AblateHeads: what is this head for? Its output becomes nothing, or what it is on average."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from floatlens.errors import FloatLensError
+from floatlens.interventions import choose
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole
+from floatlens.interventions.spec import split
+
+SCORES = ("retrieval", "mass", "query")
+FILLS = ("zero", "mean")
+Pair = tuple[int, int]  # layer, head
+
+
+@dataclass(frozen=True)
+class AblateHeads(Intervention):
+    """The output of chosen heads becomes zero, or its mean over a reference set.
+
+    heads    which: [3.1, 4.0] are head 1 of layer 3 and head 0 of layer 4 (in Python also [(3, 1), (4, 0)]);
+             [0, 1] or 0:2 are those heads of all `layers`;
+             top(4, by=retrieval) the four best retrieval heads of the model, random(4, seed=0) four drawn at random,
+             random(4, seed=0, apart=retrieval) four drawn from those that are not among the four best
+    layers   the layers that heads are taken from; all when left out
+    fill     zero, or mean: each head's mean output over all positions and steps of the reference prompts
+
+    Scores for `top` and means for `fill=mean` come from un-intervened runs on reference prompts: those given to
+    `lens.intervene(..., reference=prompts)`, else 16 questions of the bundled world (world:fresh, validation).
+    by=retrieval is the share of answer tokens copied from the gold document whose copy is the head's most attended key
+    at the commit, equal ones told apart by mass; by=mass is the attention on the gold documents at the commit;
+    by=query the attention from the question to them at the first step.
+
+    >>> str(AblateHeads("top(4)")), str(AblateHeads([(3, 1), (4, 0)]))
+    ('ablate-heads(heads=top(4, by=retrieval))', 'ablate-heads(heads=[3.1, 4.0])')
+    """
+
+    name: ClassVar[str] = "ablate-heads"
+
+    heads: Any
+    layers: Any = None
+    fill: str = "zero"
+
+    def __post_init__(self) -> None:
+        set_fields(self, heads=heads_text(self.heads), layers=choose.canonical(self.layers, "layer", choose.HALVES))
+        if self.fill not in FILLS:
+            raise FloatLensError(f"fill {self.fill!r} is not known; use one of {', '.join(FILLS)}")
+        if self.layers is not None and "." in self.heads:
+            raise FloatLensError("heads as layer.head name their layers themselves; leave layers out")
+
+    @property
+    def summary(self) -> str:
+        found = re.match(r"(top|random)\((\d+)", self.heads)
+        of = f" of the {self.layers} layers" if self.layers in choose.HALVES else ""
+        of = f" of layers {self.layers.strip('[]')}" if self.layers is not None and not of else of
+        if found and found[1] == "top":
+            what = f"the {found[2]} best {_setting(self.heads, 'by')} heads{of}"
+        elif found:
+            what = f"{found[2]} random heads{of}"
+        else:
+            what = f"heads {self.heads.strip('[]')}{of}"
+        return f"The output of {what} is {'zero' if self.fill == 'zero' else 'its mean over the reference prompts'}."
+
+    @property
+    def count(self) -> int | None:
+        """How many heads, where the text says it by itself."""
+        if (found := re.match(r"(?:top|random)\((\d+)", self.heads)) is not None:
+            return int(found[1])
+        return self.heads.count(".") or None
+
+    def control(self, seed: int) -> AblateHeads | None:
+        """As many random heads, drawn apart from the best ones where those are ablated."""
+        if self.count is None:
+            return None
+        apart = f", apart={_setting(self.heads, 'by')}" if self.heads.startswith("top") else ""
+        return AblateHeads(f"random({self.count}, seed={seed}{apart})", self.layers, self.fill)
+
+    def head_numbers(self, shape: Shape) -> list[int]:
+        return list(range(shape["heads"] or 0))
+
+    def check(self, shape: Shape, config: Any) -> None:
+        layers, heads = self.layer_numbers(shape), shape["heads"] or 0
+        if self.count is not None and "." not in self.heads:
+            there = len(layers) * heads
+            if self.count * (1 + ("apart" in self.heads)) > there:
+                raise FloatLensError(f"{self.heads}: there are {there} heads to choose from, in {len(layers)} layers")
+        else:
+            self._named(shape)
+
+    def _named(self, shape: Shape) -> list[Pair]:
+        """The heads that the text names one by one."""
+        if "." not in self.heads:
+            named = choose.numbers(self.heads, shape["heads"] or 0, "head")
+            return [(layer, head) for layer in self.layer_numbers(shape) for head in named]
+        pairs = [(int(a), int(b)) for a, b in (part.split(".") for part in self.heads.strip("[]").split(", "))]
+        for layer, head in pairs:
+            choose.numbers(str(layer), shape["layers"] or 0, "layer")
+            choose.numbers(str(head), shape["heads"] or 0, "head")
+        return pairs
+
+    def pairs(self, lens: Any, reference: Sequence[Any] | None = None) -> list[Pair]:
+        """The heads, as (layer, head); `top` looks at the model first."""
+        from floatlens.interventions.reference import head_scores
+
+        if self.count is None or "." in self.heads:
+            return self._named(lens.shape)
+        pool = [(layer, head) for layer in self.layer_numbers(lens.shape) for head in range(lens.shape["heads"])]
+        by = _setting(self.heads, "by") or _setting(self.heads, "apart")
+        best: list[Pair] = []
+        if by:
+            scores_LH = head_scores(lens, reference)[by]
+            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[: self.count]
+        if self.heads.startswith("top"):
+            return sorted(best)
+        rest = [pair for pair in pool if pair not in best]
+        drawn = np.random.default_rng(int(_setting(self.heads, "seed"))).choice(len(rest), self.count, replace=False)
+        return sorted(rest[i] for i in drawn)
+
+    def prepared(self, lens: Any, reference: Sequence[Any] | None) -> Intervention:
+        from floatlens.interventions.reference import head_means
+
+        pairs = self.pairs(lens, reference)
+        means = head_means(lens, reference) if self.fill == "mean" else None
+        return Ablation(self, tuple(pairs), means)
+
+    def change(self, attention: Attention) -> None:
+        raise RuntimeError("ablate-heads was not prepared for a model")
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation(Intervention):
+    """AblateHeads once its heads are known; `means` (layer: (H, D)) fill them, zero when there are none."""
+
+    name: ClassVar[str] = "ablate-heads"
+
+    asked: AblateHeads
+    pairs: tuple[Pair, ...]
+    means: dict[int, torch.Tensor] | None
+
+    def __str__(self) -> str:
+        return str(self.asked)
+
+    @property
+    def summary(self) -> str:
+        return self.asked.summary
+
+    def layer_numbers(self, shape: Shape) -> list[int]:
+        return sorted({layer for layer, _ in self.pairs})
+
+    def change(self, attention: Attention) -> None:
+        heads = [head for layer, head in self.pairs if layer == attention.layer]
+        if heads:
+            attention.replace(heads, None if self.means is None else self.means[attention.layer][heads])
+
+
+def heads_text(given: Any) -> str:
+    """The canonical text of a choice of heads.
+
+    >>> heads_text("top(3)"), heads_text("random(2)"), heads_text([(0, 1)]), heads_text("0:2")
+    ('top(3, by=retrieval)', 'random(2, seed=0)', '[0.1]', '0:2')
+    """
+    if isinstance(given, str):
+        text = given.strip()
+        if match := re.fullmatch(r"(top|random)\((.*)\)", text, re.DOTALL):
+            return _drawn(match[1], match[2], text)
+        if "." in text:
+            return _pairs_text(text.removeprefix("[").removesuffix("]").split(","), given)
+    elif isinstance(given, Iterable) and (parts := list(given)) and not all(isinstance(p, int) for p in parts):
+        return _pairs_text([".".join(map(str, p)) if isinstance(p, tuple) else str(p) for p in parts], given)
+    else:
+        given = parts if isinstance(given, Iterable) else given
+    found = choose.canonical(given, "head")
+    if found is None:
+        raise FloatLensError("no heads were named; name them as [3.1, 4.0], top(4) or random(4)")
+    return found
+
+
+def _pairs_text(parts: Iterable[str], given: Any) -> str:
+    found = []
+    for part in parts:
+        match = re.fullmatch(r"\s*(\d+)\.(\d+)\s*", part)
+        if not match:
+            raise FloatLensError(f"heads {given!r} are not understood; write them as layer.head, such as [3.1, 4.0]")
+        found.append((int(match[1]), int(match[2])))
+    return f"[{', '.join(f'{layer}.{head}' for layer, head in sorted(set(found)))}]"
+
+
+def _drawn(kind: str, inside: str, text: str) -> str:
+    values = {"n": "", "by": "retrieval"} if kind == "top" else {"n": "", "seed": "0", "apart": ""}
+    for place, part in enumerate(split(inside, text)):
+        key, _, value = part.rpartition("=")
+        key = key.strip() or (list(values)[place] if place < len(values) else "")
+        if key not in values:
+            raise FloatLensError(f"heads {text!r}: {part!r} is not understood; {kind} takes {', '.join(values)}")
+        values[key] = value.strip()
+    values["n"] = str(whole(values["n"] or "nothing", "the number of heads", 1))
+    for key in ("by", "apart"):
+        if values.get(key) and values[key] not in SCORES:
+            raise FloatLensError(f"heads {text!r}: {key}={values[key]} is not known; use one of {', '.join(SCORES)}")
+    if "seed" in values:
+        values["seed"] = str(whole(values["seed"], "seed"))
+    settings = [f"{key}={value}" for key, value in values.items() if key != "n" and value]
+    return f"{kind}({', '.join([values['n'], *settings])})"
+
+
+def _setting(text: str, key: str) -> str:
+    """A setting of top(...) or random(...).
+
+    >>> _setting("random(2, seed=3)", "seed"), _setting("random(2, seed=3)", "apart")
+    ('3', '')
+    """
+    found = re.search(rf"{key}=(\w+)", text)
+    return found[1] if found else ""

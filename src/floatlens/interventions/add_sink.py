@@ -1,0 +1,48 @@
+"""AddSink: does attention that has nowhere to go need a token to rest on? Give it one that does nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from floatlens.interventions import choose
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.intervention import Intervention, number, set_fields, spelled
+
+
+@dataclass(frozen=True)
+class AddSink(Intervention):
+    """One extra token that only absorbs attention: it has a score for every query and no value.
+
+    After the sink token of arXiv 2601.19657, which sees only itself and is seen by all, here without training: the
+    softmax runs over the keys and one more of the given score, and that one adds nothing to the output. A row's weights
+    are multiplied by Z / (Z + exp(score)), where Z is the row's sum of exp(scores); score 0 is the softmax with one added
+    to its denominator. A trace shows the weights of real positions, so received attention sums to less than 1.
+
+    score    the sink's score, on the scale of the scores that the softmax sees
+    layers, heads   where; everywhere when left out
+
+    >>> str(AddSink(2)), AddSink(2).summary
+    ('add-sink(score=2)', 'An extra token of score 2 absorbs attention and gives nothing back.')
+    """
+
+    name: ClassVar[str] = "add-sink"
+
+    score: float = 0.0
+    layers: Any = None
+    heads: Any = None
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            score=number(self.score, "score"),
+            layers=choose.canonical(self.layers, "layer", choose.HALVES),
+            heads=choose.canonical(self.heads, "head"),
+        )
+
+    @property
+    def summary(self) -> str:
+        return f"An extra token of score {spelled(self.score)} absorbs attention and gives nothing back{self.where}."
+
+    def change(self, attention: Attention) -> None:
+        attention.absorb(self.score, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))

@@ -1,0 +1,108 @@
+"""Anchors while the model runs: the rules of `floatlens.anchors`, on the received attention of one layer and step.
+
+Rows of a left-padded batch are moved to the left first, so that a rule sees each row as it is alone, and what it finds
+equals `trace.anchors` of an un-intervened layer with the same input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.errors import FloatLensError
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.scene import Scene
+from floatlens.observe.attention import Inputs
+from floatlens.observe.call import Layout
+from floatlens.observe.session import Session
+
+Array = np.ndarray[Any, Any]
+
+
+class Received:
+    """Received attention (R, T so far) of any layer, un-intervened, mean over heads; with a cache the running mean."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.sessions: dict[int, Session] = {}
+        self.now: dict[int, Array] = {}
+
+    def begin(self) -> None:
+        """A step is about to start."""
+        self.now = {}
+
+    def __call__(self, layer: int, inputs: Inputs) -> Array:
+        if layer not in self.now:
+            rows = inputs.query.shape[0]
+            if rows not in self.sessions:
+                self.sessions[rows] = Session(["received"], layout=self._layout(rows, inputs))
+            session = self.sessions[rows]
+            session.see(layer, **inputs.shown())
+            self.now[layer] = session.results["received"][layer].mean(1).double().cpu().numpy()
+        return self.now[layer]
+
+    def _layout(self, rows: int, inputs: Inputs) -> Layout:
+        device, batch = inputs.query.device, self.scene.batch
+        real = torch.from_numpy(self.scene.real_BN()).to(device).repeat(rows // self.scene.B, 1)
+        none = torch.zeros_like(real)
+        region = torch.zeros(real.shape, dtype=torch.long, device=device).masked_fill(~real, -1)
+        return Layout(real if batch.real_BP is not None else None, region, [["other"]] * rows, none, none)
+
+
+def find(attention: Attention, rule: str | Rule) -> tuple[Array, Array]:
+    """Anchors (bool) and received attention (NaN on padding), both (R, T so far), of the call's layer and step."""
+    scene = attention.scene
+    a_RN = attention.received_RT()
+    pads = np.tile(scene.pads, len(a_RN) // scene.B)
+    return anchors(a_RN, pads, parse_rule(rule), scene.diffusion)
+
+
+def anchors(a_RN: Array, pads: Array, rule: Rule, diffusion: bool) -> tuple[Array, Array]:
+    """Anchors of left-padded rows, each as it would be found alone, and the rows with NaN on their padding.
+
+    >>> a = np.array([[0.7, 0.2, 0.1], [0.0, 0.4, 0.6]])
+    >>> anchors(a, np.array([0, 1]), parse_rule("first"), True)[0]
+    array([[ True, False, False],
+           [False,  True, False]])
+    """
+    N = a_RN.shape[1]
+    index = np.arange(N)[None] + pads[:, None]
+    there = index < N
+    aligned = np.where(there, np.take_along_axis(a_RN, np.minimum(index, N - 1), 1), np.nan)
+    visible = None if diffusion else causal_visibility(there)
+    chosen = rule(aligned, visible) & there
+    found = np.zeros(a_RN.shape, bool)
+    rows, places = np.nonzero(chosen)
+    found[rows, index[rows, places]] = True
+    real = np.arange(N)[None] >= pads[:, None]
+    return found, np.where(real, a_RN, np.nan)
+
+
+def as_many_others(scene: Scene, chosen: Array, seed: int, *parts: int) -> Array:
+    """For each row, as many random real positions as are chosen, none of them chosen: the matched control.
+
+    What is drawn depends on the prompt, the seed and `parts`, not on the batch.
+    """
+    found = np.zeros_like(chosen)
+    N = chosen.shape[1]
+    for row in range(len(chosen)):
+        pad = scene.pads[row % scene.B]
+        free = np.flatnonzero(~chosen[row, pad:])
+        ranks = scene.seed(row % scene.B, seed, row // scene.B, *parts).random(scene.N - pad)[: N - pad]
+        drawn = free[np.argsort(ranks[free], kind="stable")][: int(chosen[row, pad:].sum())]
+        found[row, pad + drawn] = True
+    return found
+
+
+def check_number(rule: str, scene: Scene) -> None:
+    """Refuse a rule that would choose every position of the shortest row."""
+    parsed = parse_rule(rule)
+    wanted = max(parsed.settings.get("n", 0.0), parsed.minimum)
+    if wanted >= scene.shortest or (parsed.name == "share" and parsed.settings["eps"] * scene.shortest < 1):
+        raise FloatLensError(
+            f"anchor rule {parsed.id} may choose all {scene.shortest} positions of a prompt, "
+            f"so that nothing is left to see; choose fewer"
+        )

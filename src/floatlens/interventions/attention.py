@@ -1,0 +1,245 @@
+"""One attention call, as interventions may change it, and the kernel that computes it changed.
+
+Everything an intervention can do is one of five things, and they commute, so several compose without an order:
+
+    hide      columns get no attention: their scores become −inf, or as good as that
+    weigh     columns get their attention times a factor, rows renormalised: log factor is added to their scores
+    sharpen   all scores times a factor        cap   scores become cap · tanh(scores / cap)
+    absorb    one more column of a given score and of no value
+    replace   the output of a head
+
+With s the scores (after `sharpen`, then `cap`): weights = softmax(s + mask + log factors, and the sink's score).
+A query that would be left with nothing to see keeps itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from floatlens.interventions.scene import Scene
+from floatlens.observe.attention import Inputs
+
+TILE = 1 << 18  # numbers in a tile of explicit scores: they stay in a core's cache
+Array = np.ndarray[Any, Any]
+
+
+class Attention:
+    """A call: R rows (twice the batch under guidance), H heads, Q queries, T keys.
+
+    Columns are chosen as bool (B, length) over all positions so far; they are cut to the keys of the call, which for a
+    sliding-window cache are the last T, and repeated for the second half of guidance.
+    """
+
+    def __init__(self, layer: int, inputs: Inputs, scene: Scene, received: Callable[[int, Inputs], Array]) -> None:
+        self.layer, self.inputs, self.scene = layer, inputs, scene
+        self.R, self.H, self.Q, self.D = inputs.query.shape
+        self.T = inputs.key.shape[2]
+        self._received = received
+        self.hidden_RHT: torch.Tensor | None = None
+        self.log_RHT: torch.Tensor | None = None
+        self.factor_H: torch.Tensor | None = None
+        self.softcap: float | None = None
+        self.sink_H: torch.Tensor | None = None
+        self.outputs: list[tuple[list[int], torch.Tensor | None]] = []
+
+    @property
+    def device(self) -> torch.device:
+        return self.inputs.query.device
+
+    # --- what may be asked ----------------------------------------------------------------------------------------------
+
+    def received_RT(self) -> Array:
+        """Received attention of this layer and step without any intervention in it: mean over heads, pads included."""
+        return self._received(self.layer, self.inputs)
+
+    # --- what may be done -----------------------------------------------------------------------------------------------
+
+    def hide(self, columns: Array, heads: Sequence[int] | None = None) -> None:
+        """These columns, bool (B or R, length), get no attention from `heads` (None: all)."""
+        hidden = torch.from_numpy(self._rows(columns)).to(self.device)[:, None]
+        hidden = hidden if heads is None else hidden & self._among(heads)
+        self.hidden_RHT = hidden if self.hidden_RHT is None else self.hidden_RHT | hidden
+
+    def weigh(self, logs: Array, heads: Sequence[int] | None = None) -> None:
+        """Log factors, float (B or R, length), on the attention that columns get."""
+        added = torch.from_numpy(self._rows(logs)).to(self.device, torch.float32)[:, None]
+        added = added if heads is None else added * self._among(heads)
+        self.log_RHT = added if self.log_RHT is None else self.log_RHT + added
+
+    def sharpen(self, factor: float, heads: Sequence[int] | None = None) -> None:
+        """All scores times a factor."""
+        chosen = torch.ones(self.H, device=self.device)
+        chosen[list(range(self.H) if heads is None else heads)] = factor
+        self.factor_H = chosen if self.factor_H is None else self.factor_H * chosen
+
+    def cap(self, cap: float) -> None:
+        """Scores become cap · tanh(scores / cap)."""
+        self.softcap = cap
+
+    def absorb(self, score: float, heads: Sequence[int] | None = None) -> None:
+        """One more column with this score and no value."""
+        sink = torch.full((self.H,), -torch.inf, device=self.device)
+        sink[list(range(self.H) if heads is None else heads)] = score
+        self.sink_H = sink if self.sink_H is None else torch.logaddexp(self.sink_H, sink)
+
+    def replace(self, heads: Sequence[int], output_HD: torch.Tensor | None) -> None:
+        """The outputs of these heads become `output_HD`, zero for None."""
+        self.outputs.append((list(heads), output_HD))
+
+    def _rows(self, columns: Array) -> Array:
+        """Cut to the keys of the call, and repeated for the rows of guidance."""
+        first = columns.shape[1] - self.T
+        cut = columns[:, max(first, 0) :]
+        return np.ascontiguousarray(cut if len(cut) == self.R else np.tile(cut, (self.R // len(cut), 1)))
+
+    def _among(self, heads: Sequence[int]) -> torch.Tensor:
+        chosen = torch.zeros(1, self.H, 1, dtype=torch.bool, device=self.device)
+        chosen[:, list(heads)] = True
+        return chosen
+
+    # --- what comes of it -----------------------------------------------------------------------------------------------
+
+    def run(self, base: Callable[[], Any]) -> tuple[Any, Inputs]:
+        """The output (R, Q, H, D) as transformers expects it, and the inputs as they were used.
+
+        `base` computes the call unchanged; it does so when only outputs are replaced.
+        """
+        used = self.used()
+        made = base() if used is self.inputs else (attend(used), None)
+        if self.outputs:
+            output_RQHD = made[0].clone()
+            for heads, output_HD in self.outputs:
+                output_RQHD[:, :, heads] = 0.0 if output_HD is None else output_HD.to(output_RQHD)
+            made = (output_RQHD, *made[1:])
+        return made, used
+
+    def used(self) -> Inputs:
+        """The inputs with everything that was done to scores in them; the same object when nothing was."""
+        inputs = self.inputs
+        if self.factor_H is not None:
+            query = inputs.query * self.factor_H.to(inputs.query)[None, :, None, None]
+            inputs = replace(inputs, query=query)
+        if self.softcap is not None:
+            inputs = replace(inputs, softcap=self.softcap)
+        if self.sink_H is not None:
+            sinks = self.sink_H if inputs.sinks is None else torch.logaddexp(self.sink_H, inputs.sinks.float())
+            inputs = replace(inputs, sinks=sinks)
+        if self.hidden_RHT is not None or self.log_RHT is not None:
+            inputs = replace(inputs, mask=self._mask(), causal=False)
+        return inputs
+
+    def _mask(self) -> torch.Tensor:
+        """The mask with what is hidden and weighed in it, additive: (R, 1 or H, Q, T).
+
+        What is hidden gets a quarter of the lowest number, which is as good as −inf to a softmax; observers take only
+        half of it or less for what a query can never see, so the keys' own statistics stay what they are.
+        """
+        dtype, given = self.inputs.query.dtype, self.inputs.mask
+        lowest = torch.finfo(dtype).min
+        visible = given if given is None or given.dtype == torch.bool else given > torch.finfo(given.dtype).min / 2
+        if self.inputs.causal:
+            past_QT = torch.ones(self.Q, self.T, dtype=torch.bool, device=self.device).tril()[None, None]
+            visible = past_QT if visible is None else visible & past_QT
+        mask = torch.zeros(1, 1, 1, self.T, dtype=dtype, device=self.device)
+        if given is not None and given.dtype != torch.bool:
+            mask = mask + given
+        if self.log_RHT is not None:
+            mask = mask + self.log_RHT[:, :, None, :].to(dtype)
+        if self.hidden_RHT is not None:
+            mask = mask.masked_fill(~self._kept(visible, ~self.hidden_RHT[:, :, None, :]), lowest / 4)
+        if visible is not None:
+            mask = mask.masked_fill(~visible, lowest)
+        return mask.expand(-1, -1, self.Q, -1)
+
+    def _kept(self, visible: torch.Tensor | None, shown: torch.Tensor) -> torch.Tensor:
+        """What may still be seen; a query that would see nothing keeps itself, if it could see itself before."""
+        left = shown if visible is None else visible & shown
+        empty = ~left.any(-1, keepdim=True)
+        if not bool(empty.any()):
+            return left
+        itself_QT = torch.zeros(self.Q, self.T, dtype=torch.bool, device=self.device)
+        places = torch.arange(self.Q, device=self.device)
+        itself_QT[places, places + self.T - self.Q] = True
+        own = itself_QT[None, None] if visible is None else itself_QT & visible
+        return left | (empty & own)
+
+
+def attend(inputs: Inputs) -> torch.Tensor:
+    """Attention output (R, Q, H, D), by the fast kernel; with a soft cap from the scores themselves, in tiles."""
+    groups = inputs.query.shape[1] // inputs.key.shape[1]
+    key, value = (x if groups == 1 else x.repeat_interleave(groups, dim=1) for x in (inputs.key, inputs.value))
+    inputs = replace(inputs, key=key, value=value)
+    if inputs.softcap is not None:
+        return explicit(inputs)
+    mask, causal, Q, T = inputs.mask, inputs.causal, inputs.query.shape[2], key.shape[2]
+    if inputs.bias is not None or inputs.sinks is not None:
+        mask, causal = additive(inputs), False
+    if inputs.sinks is not None:
+        mask, key, value = with_sink(inputs, mask)
+    if mask is not None:
+        mask = mask.expand(*mask.shape[:2], Q, mask.shape[-1])
+    output = torch.nn.functional.scaled_dot_product_attention(
+        inputs.query, key, value, attn_mask=mask, scale=inputs.scaling, is_causal=causal and mask is None and T > 1
+    )
+    return output.transpose(1, 2).contiguous()
+
+
+def additive(inputs: Inputs) -> torch.Tensor:
+    """Mask, causality and position bias as one additive mask."""
+    query, T = inputs.query, inputs.key.shape[2]
+    lowest = torch.finfo(query.dtype).min
+    mask = torch.zeros(1, 1, 1, T, dtype=query.dtype, device=query.device)
+    if inputs.bias is not None:
+        mask = mask + inputs.bias[..., :T].to(query.dtype)
+    if inputs.mask is not None:
+        boolean = inputs.mask.dtype == torch.bool
+        mask = mask.masked_fill(~inputs.mask, lowest) if boolean else mask + inputs.mask.to(query.dtype)
+    if inputs.causal:
+        future = ~torch.ones(query.shape[2], T, dtype=torch.bool, device=query.device).tril()
+        mask = mask.masked_fill(future, lowest)
+    return mask
+
+
+def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mask, keys and values with one column more: a key of zero, so that the mask alone is its score, and no value."""
+    assert mask is not None and inputs.sinks is not None
+    R, H = inputs.query.shape[:2]
+    sinks = inputs.sinks.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min)
+    alike = bool((sinks == sinks[0]).all())  # one column for all heads then, and the mask stays as small as it is
+    column = sinks[:1].view(1, 1, 1, 1) if alike else sinks.view(1, H, 1, 1)
+    lead = torch.broadcast_shapes(mask.shape[:-1], column.shape[:-1])
+    grown = torch.cat([mask.expand(*lead, -1), column.expand(*lead, 1)], -1)
+    more = [torch.cat([x, x.new_zeros(R, H, 1, x.shape[-1])], 2) for x in (inputs.key, inputs.value)]
+    return grown, *more  # type: ignore[return-value]
+
+
+def explicit(inputs: Inputs) -> torch.Tensor:
+    """Attention from the scores themselves, a tile of queries at a time."""
+    R, H, Q, D = inputs.query.shape
+    T = inputs.key.shape[2]
+    cap = inputs.softcap
+    scaling = D**-0.5 if inputs.scaling is None else inputs.scaling
+    query = inputs.query.float() * (scaling if cap is None else scaling / cap)
+    keys, values = inputs.key.float().transpose(2, 3), inputs.value.float()
+    masked = inputs.mask is not None or inputs.causal or inputs.bias is not None
+    mask = additive(inputs).float().expand(-1, -1, Q, -1) if masked else None
+    made = torch.empty(R, Q, H, values.shape[-1], device=query.device)
+    for start in range(0, Q, rows := max(1, TILE // (R * H * T))):
+        part = slice(start, start + rows)
+        scores = query[:, :, part] @ keys
+        if cap is not None:
+            scores.tanh_().mul_(cap)
+        if mask is not None:
+            scores += mask[:, :, part]
+        if inputs.sinks is not None:
+            sinks = inputs.sinks.float().view(1, H, 1, 1).expand(*scores.shape[:3], 1)
+            weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+        else:
+            weights = scores.softmax(-1)
+        made[:, part] = (weights @ values).transpose(1, 2)
+    return made.to(inputs.query.dtype)

@@ -1,0 +1,84 @@
+"""MaskAnchors: what are the anchors for? Take them away and see what breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from floatlens.interventions import choose
+from floatlens.interventions.anchors import as_many_others, check_number, find
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.intervention import Intervention, rule_of, set_fields, whole, words
+from floatlens.interventions.scene import Scene
+
+
+@dataclass(frozen=True)
+class MaskAnchors(Intervention):
+    """The anchors found at each step receive no attention; rows renormalise.
+
+    With a the mean over heads of the attention that positions receive at this layer and step, computed without any
+    intervention in this layer, and A = rule(a): the scores of all keys in A become −inf. A query that would be left with
+    nothing to see keeps itself: the first query of a causal model whose first token is an anchor.
+
+    A causal model with a cache finds its anchors anew at each step, from the running mean over all queries so far, as a
+    trace shows them; the first step masks the anchors of the prompt for all queries of the prompt.
+
+    rule     an anchor rule, such as sigma(3) or top(4)
+    layers   where: 3, 0:4, [0, 2], shallow, deep; all when left out
+    heads    which heads do not see the anchors; all when left out. Anchors are those of the mean over all heads
+    regions  only anchors inside these regions
+    random   a seed: mask as many random other positions in place of the anchors, the matched control
+
+    >>> str(MaskAnchors("sigma(3)", layers=slice(0, 4)))
+    'mask-anchors(rule=sigma(k=3), layers=0:4)'
+    """
+
+    name: ClassVar[str] = "mask-anchors"
+
+    rule: str = "sigma(k=3)"
+    layers: Any = None
+    heads: Any = None
+    regions: Any = None
+    random: int | None = None
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            rule=rule_of(self.rule),
+            layers=choose.canonical(self.layers, "layer", choose.HALVES),
+            heads=choose.canonical(self.heads, "head"),
+            regions=words(self.regions, "region"),
+            random=None if self.random is None else whole(self.random, "random"),
+        )
+
+    @property
+    def summary(self) -> str:
+        within = f" inside {', '.join(self.regions)}" if self.regions else ""
+        if self.random is not None:
+            return f"As many random positions as {self.rule} finds anchors{within} receive no attention{self.where}."
+        return f"The anchors by {self.rule}{within} receive no attention{self.where}."
+
+    def control(self, seed: int) -> MaskAnchors:
+        return MaskAnchors(self.rule, self.layers, self.heads, self.regions, seed)
+
+    def begin(self, scene: Scene) -> None:
+        check_number(self.rule, scene)
+        if self.regions:
+            scene.regions_BN(self.regions, everywhere=False)
+
+    def change(self, attention: Attention) -> None:
+        chosen, _ = find(attention, self.rule)
+        scene = attention.scene
+        if self.regions:
+            chosen = chosen & tiled(scene.regions_BN(self.regions, everywhere=False), chosen)
+        if self.random is not None:
+            chosen = as_many_others(scene, chosen, self.random, attention.layer, scene.step)
+        if chosen.any():
+            attention.hide(chosen, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))
+
+
+def tiled(columns_BN: Any, like: Any) -> Any:
+    """Columns of the batch for the rows of guidance too, cut to the positions so far."""
+    return np.tile(columns_BN[:, : like.shape[1]], (len(like) // len(columns_BN), 1))

@@ -1,0 +1,120 @@
+"""PinAnchors: the paper's floating switched off. The anchors stay where they were at one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from floatlens.interventions import choose
+from floatlens.interventions.anchors import as_many_others, check_number, find
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.intervention import Intervention, rule_of, set_fields, whole
+from floatlens.interventions.scene import Scene
+
+Array = np.ndarray[Any, Any]
+LEAST = 1e-6  # a share below this counts as this: a factor stays a number
+
+
+@dataclass(frozen=True)
+class PinAnchors(Intervention):
+    """The anchors of a given step keep their share; later anchors elsewhere are pressed to the level of the rest.
+
+    Row by row and layer by layer, with a_j the received attention (mean over heads and queries) of the step as it would
+    be without any intervention in this layer, A = rule(a) its anchors, P the anchors of the pinned step, p_j the share
+    that they received then, and m the mean of a_j over positions in neither A nor P, attention to key j is multiplied by
+
+        f_j = p_j / a_j   for j in P          the anchors of the pinned step keep the share that they had
+        f_j = m / a_j     for j in A, not P   later anchors are pressed down to the level of ordinary positions
+        f_j = 1           elsewhere
+
+    and rows are renormalised: log f_j is added to the scores of column j, the same for all heads and queries. Shares
+    below 1e-6 count as 1e-6. The pinned step and those before it are not changed.
+
+    A step is a forward pass. A causal model with a cache reads its prompt in step 0 and has one query in every later
+    one; a_j is then the running mean over all queries so far, as a trace shows it.
+
+    step     the step whose anchors are held
+    rule     an anchor rule
+    layers, heads   where; everywhere when left out
+    random   a seed: the factors go to as many random positions that are in neither set, the matched control
+
+    >>> str(PinAnchors(step=2))
+    'pin-anchors(step=2, rule=sigma(k=3))'
+    """
+
+    name: ClassVar[str] = "pin-anchors"
+
+    step: int = 0
+    rule: str = "sigma(k=3)"
+    layers: Any = None
+    heads: Any = None
+    random: int | None = None
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            step=whole(self.step, "step"),
+            rule=rule_of(self.rule),
+            layers=choose.canonical(self.layers, "layer", choose.HALVES),
+            heads=choose.canonical(self.heads, "head"),
+            random=None if self.random is None else whole(self.random, "random"),
+        )
+
+    @property
+    def summary(self) -> str:
+        if self.random is not None:
+            return f"The factors that would pin the anchors of step {self.step} go to random positions{self.where}."
+        return f"The anchors by {self.rule} are held where they were at step {self.step}{self.where}."
+
+    def control(self, seed: int) -> PinAnchors:
+        return PinAnchors(self.step, self.rule, self.layers, self.heads, seed)
+
+    def begin(self, scene: Scene) -> None:
+        check_number(self.rule, scene)
+
+    def change(self, attention: Attention) -> None:
+        scene, layer = attention.scene, attention.layer
+        found_RT, a_RT = find(attention, self.rule)
+        if scene.step < self.step:
+            return
+        pinned = ("pinned", self, layer)
+        if pinned not in scene.notes:
+            scene.notes[pinned] = (found_RT, np.where(found_RT, a_RT, 0.0))
+            return
+        logs = np.log(factors(a_RT, found_RT, *(grown(x, a_RT) for x in scene.notes[pinned])))
+        if self.random is not None:
+            logs = moved(scene, logs, a_RT, self.random, layer, scene.step)
+        if logs.any():
+            attention.weigh(logs, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))
+
+
+def factors(a_RT: Array, now_RT: Array, pinned_RT: Array, share_RT: Array) -> Array:
+    """What attention to each column is multiplied by; 1 on padding (NaN).
+
+    >>> a = np.array([[0.1, 0.1, 0.6, 0.2]])
+    >>> factors(a, np.array([[0, 0, 1, 0]], bool), np.array([[0, 0, 0, 1]], bool), np.array([[0, 0, 0, 0.5]])).round(3)
+    array([[1.   , 1.   , 0.167, 2.5  ]])
+    """
+    ordinary = ~now_RT & ~pinned_RT & np.isfinite(a_RT)
+    level = np.where(ordinary, a_RT, 0.0).sum(1, keepdims=True) / np.maximum(ordinary.sum(1, keepdims=True), 1)
+    a = np.maximum(np.nan_to_num(a_RT, nan=1.0), LEAST)
+    pressed = np.where(now_RT & ~pinned_RT, np.maximum(level, LEAST) / a, 1.0)
+    return np.where(pinned_RT, np.maximum(share_RT, LEAST) / a, pressed)
+
+
+def grown(before_RT: Array, like_RT: Array) -> Array:
+    """With columns for the positions that have come since; they are no pinned anchors."""
+    return np.pad(before_RT, ((0, 0), (0, like_RT.shape[1] - before_RT.shape[1])))
+
+
+def moved(scene: Scene, logs_RT: Array, a_RT: Array, seed: int, *parts: int) -> Array:
+    """The same factors at random other columns."""
+    changed = logs_RT != 0
+    places = as_many_others(scene, changed, seed, *parts)
+    out = np.zeros_like(logs_RT)
+    for row in range(len(out)):
+        there = np.flatnonzero(places[row])
+        out[row, there] = logs_RT[row, changed[row]][: len(there)]
+    return out

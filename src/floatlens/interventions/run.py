@@ -1,0 +1,126 @@
+"""Interventions in force: entered with `lens.intervene`, applied step by step, undone when the block ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from floatlens.batch import Batch
+from floatlens.decode.step import Step
+from floatlens.interventions.anchors import Received
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.check import check
+from floatlens.interventions.intervention import Intervention
+from floatlens.interventions.registry import parse
+from floatlens.interventions.scene import Scene
+from floatlens.observe.attention import Inputs, changing, configs_of
+
+# The interventions in force, by lens; a context of its own (a thread, a task) has its own.
+_in_force: ContextVar[dict[int, tuple[Intervention, ...]]] = ContextVar("floatlens_interventions", default={})  # noqa: B039
+
+
+def in_force(lens: Any) -> tuple[Intervention, ...]:
+    """The interventions that a lens runs under, outer blocks first."""
+    return _in_force.get().get(id(lens), ())
+
+
+@contextmanager
+def intervene(lens: Any, given: Sequence[Intervention | str], reference: Sequence[Any] | None) -> Iterator[None]:
+    """Add interventions to those in force for as long as the block lasts; see `Lens.intervene`."""
+    asked = [parse(one) for one in given]
+    outer = in_force(lens)
+    check([*(getattr(one, "asked", one) for one in outer), *asked], lens.shape, lens.config)
+    ready = tuple(one.prepared(lens, reference) for one in asked)
+    with _holding(lens, (*outer, *ready)):
+        yield
+
+
+@contextmanager
+def without(lens: Any) -> Iterator[None]:
+    """No intervention is in force in this block."""
+    with _holding(lens, ()):
+        yield
+
+
+@contextmanager
+def _holding(lens: Any, interventions: tuple[Intervention, ...]) -> Iterator[None]:
+    token = _in_force.set({**_in_force.get(), id(lens): interventions})
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def stepwise(
+    lens: Any, steps: Iterator[Step], interventions: Sequence[Intervention], batch: Batch, new_tokens: int
+) -> Iterator[Step]:
+    """The steps of a sampler under interventions. What these prompts do not have is refused here, before the first."""
+    change = Change(lens, interventions, batch, new_tokens)
+    return _changed(lens, steps, change)
+
+
+def _changed(lens: Any, steps: Iterator[Step], change: Change) -> Iterator[Step]:
+    configs = configs_of(lens.model)
+    at, tokens_BT = 0, change.scene.tokens_BT
+    while True:
+        change.begin(at, tokens_BT)
+        # Only while a forward pass runs: whatever happens between two steps meets the model as it was.
+        with changing(lens.model, change, configs):
+            step = next(steps, None)
+        if step is None:
+            return
+        at, tokens_BT = step.index + 1, step.after_BT
+        yield step
+
+
+class Change:
+    """What the attention function calls: it asks each intervention of the layer, and computes what comes of it."""
+
+    def __init__(self, lens: Any, interventions: Sequence[Intervention], batch: Batch, new_tokens: int) -> None:
+        self.scene = Scene(
+            batch, new_tokens, lens.family.diffusion, pieces(lens), start_tokens(lens, batch, new_tokens)
+        )
+        self.by_layer: dict[int, list[Intervention]] = {}
+        for one in interventions:
+            one.begin(self.scene)
+            for layer in one.layer_numbers(lens.shape):
+                self.by_layer.setdefault(layer, []).append(one)
+        self.received = Received(self.scene)
+
+    def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
+        """A step is about to start, with these tokens."""
+        self.scene.step, self.scene.tokens_BT = step, tokens_BT
+        self.received.begin()
+
+    def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
+        if layer not in self.by_layer:
+            return base(), inputs
+        attention = Attention(layer, inputs, self.scene, self.received)
+        for one in self.by_layer[layer]:
+            one.change(attention)
+        output, used = attention.run(base)
+        # Each layer has masks of its own at each step: none of them may be looked at together with another.
+        return output, replace(used, kind=(used.kind, layer))
+
+
+def start_tokens(lens: Any, batch: Batch, new_tokens: int) -> torch.Tensor:
+    """The tokens that go into the first step: the prompts, and for a diffusion model the masks after them."""
+    if not lens.family.diffusion:
+        return batch.ids_BP
+    masks = batch.ids_BP.new_full((len(batch.prompts), new_tokens), lens.mask_id)
+    return torch.cat([batch.ids_BP, masks], 1)
+
+
+def pieces(lens: Any) -> Callable[[Sequence[int]], list[str]]:
+    """Token ids as the tokenizer's pieces."""
+
+    def strings(ids: Sequence[int]) -> list[str]:
+        found = lens._strings(list(dict.fromkeys(ids)))
+        return [found[str(i)] for i in ids]
+
+    return strings

@@ -1,0 +1,109 @@
+"""ScaleAttention: attention turned up or down, to chosen positions or as a whole."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from floatlens.errors import FloatLensError
+from floatlens.interventions import choose
+from floatlens.interventions.anchors import as_many_others, find
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.intervention import Intervention, number, rule_of, set_fields, spelled, whole, words
+from floatlens.interventions.mask_positions import check_target, chosen_columns, kinds_of, target
+from floatlens.interventions.scene import Scene
+
+
+@dataclass(frozen=True)
+class ScaleAttention(Intervention):
+    """Attention to chosen positions times a factor, rows renormalised; with none chosen, all scores times the factor.
+
+    To chosen positions: log factor is added to the scores of their columns, which multiplies their attention before the
+    row is renormalised. Without a choice a common factor on all weights would renormalise away, so the scores themselves
+    are multiplied: above 1 attention gets sharper, below 1 flatter.
+
+    factor     above 0; 0 would be mask-positions
+    positions, region, kind   as in mask-positions
+    rule       the anchors by this rule
+    layers, heads   where; everywhere when left out
+    random     a seed: as many random other positions in place of the chosen ones, the matched control
+
+    >>> str(ScaleAttention(0.5, region="gold")), ScaleAttention(2).summary
+    ('scale-attention(factor=0.5, region=gold)', 'All scores are multiplied by 2.')
+    """
+
+    name: ClassVar[str] = "scale-attention"
+
+    factor: float
+    positions: Any = None
+    region: Any = None
+    kind: Any = None
+    rule: Any = None
+    layers: Any = None
+    heads: Any = None
+    random: int | None = None
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            factor=number(self.factor, "factor"),
+            positions=choose.canonical(self.positions, "position"),
+            region=words(self.region, "region"),
+            kind=kinds_of(self.kind),
+            rule=None if self.rule is None else rule_of(self.rule),
+            layers=choose.canonical(self.layers, "layer", choose.HALVES),
+            heads=choose.canonical(self.heads, "head"),
+            random=None if self.random is None else whole(self.random, "random"),
+        )
+        check_target(self, at_least=0, also=("rule",))
+        if self.factor <= 0:
+            raise FloatLensError(
+                f"factor {spelled(self.factor)} should be above 0; to take attention away altogether use mask-positions"
+            )
+        if self.random is not None and not self.chooses:
+            raise FloatLensError(
+                "random needs positions to be matched with; name positions, a region, a kind or a rule"
+            )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it acts on some positions only."""
+        return any(x is not None for x in (self.positions, self.region, self.kind, self.rule))
+
+    @property
+    def summary(self) -> str:
+        if not self.chooses:
+            return f"All scores are multiplied by {spelled(self.factor)}{self.where}."
+        what = f"the anchors by {self.rule}" if self.rule is not None else target(self)
+        what = f"as many random positions as {what}" if self.random is not None else what
+        return f"Attention to {what} is multiplied by {spelled(self.factor)}{self.where}."
+
+    def control(self, seed: int) -> ScaleAttention | None:
+        if not self.chooses:
+            return None
+        what = (self.positions, self.region, self.kind, self.rule)
+        return ScaleAttention(self.factor, *what, self.layers, self.heads, seed)
+
+    def begin(self, scene: Scene) -> None:
+        if self.positions is not None or self.region is not None:
+            chosen_columns(self, scene)
+
+    def change(self, attention: Attention) -> None:
+        heads = None if self.heads is None else choose.numbers(self.heads, attention.H, "head")
+        if not self.chooses:
+            attention.sharpen(self.factor, heads)
+            return
+        scene = attention.scene
+        parts: tuple[int, ...] = ()
+        if self.rule is not None:
+            columns, _ = find(attention, self.rule)
+            parts = (attention.layer, scene.step)
+        else:
+            columns = chosen_columns(self, scene)[:, : scene.length]
+        if self.random is not None:
+            columns = as_many_others(scene, columns, self.random, *parts)
+        if columns.any():
+            attention.weigh(np.where(columns, math.log(self.factor), 0.0), heads)

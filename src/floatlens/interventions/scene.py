@@ -1,0 +1,133 @@
+"""What interventions know of a run: the batch's positions, its regions and kinds of tokens, and the step that runs.
+
+Positions count from each row's first real token; tensors here count the padding, so row b's position j is column
+`pads[b] + j`. Shapes: B rows, N positions of the whole run, T positions so far.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from floatlens.batch import Batch
+from floatlens.errors import FloatLensError
+from floatlens.kinds import GROUPS as GROUP_OF
+from floatlens.kinds import classify
+
+GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
+GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions at once, or for what is in none
+
+
+@dataclass
+class Scene:
+    """One run of a batch. `strings` turns token ids into the tokenizer's pieces; `notes` is kept from step to step."""
+
+    batch: Batch
+    new_tokens: int
+    diffusion: bool
+    strings: Callable[[Sequence[int]], list[str]]
+    tokens_BT: torch.Tensor
+    step: int = 0
+    notes: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def B(self) -> int:
+        return len(self.batch.prompts)
+
+    @property
+    def P(self) -> int:
+        return self.batch.ids_BP.shape[1]
+
+    @property
+    def N(self) -> int:
+        return self.P + self.new_tokens
+
+    @property
+    def length(self) -> int:
+        """Positions so far, padding counted."""
+        return self.tokens_BT.shape[1]
+
+    @property
+    def pads(self) -> list[int]:
+        return self.batch.pads
+
+    @property
+    def shortest(self) -> int:
+        """Positions that the shortest row has at the first step."""
+        return min(len(p.ids) for p in self.batch.prompts) + (self.new_tokens if self.diffusion else 0)
+
+    def real_BN(self) -> np.ndarray[Any, Any]:
+        """True for positions that are not padding."""
+        return np.arange(self.N)[None] >= np.array(self.pads)[:, None]
+
+    def seed(self, row: int, *parts: int) -> np.random.Generator:
+        """Random numbers that depend on the prompt itself and not on its place in a batch."""
+        ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
+        return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
+
+    def positions_BN(self, choice: str) -> np.ndarray[Any, Any]:
+        """Columns of chosen positions; one that a row does not have is refused."""
+        from floatlens.interventions.choose import numbers
+
+        found = np.zeros((self.B, self.N), bool)
+        for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
+            found[row, [pad + j for j in numbers(choice, len(prompt.ids) + self.new_tokens, "position")]] = True
+        return found
+
+    def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> np.ndarray[Any, Any]:
+        """Columns of named regions. `everywhere`: each row must have each of them; else some row must."""
+        found = np.zeros((self.B, self.N), bool)
+        for name in names:
+            missing: list[int] = []
+            for row, pad in enumerate(self.pads):
+                spans = self._spans(row, name)
+                for start, end in spans:
+                    found[row, pad + start : pad + end] = True
+                if not spans:
+                    missing.append(row)
+            if missing and (everywhere or len(missing) == self.B):
+                there = [region.name for region in self.batch.regions(missing[0], self.new_tokens)]
+                raise FloatLensError(
+                    f"region {name!r} is not in the prompt; its regions are {', '.join([*there, *GROUPS])}"
+                )
+        return found
+
+    def _spans(self, row: int, name: str) -> list[tuple[int, int]]:
+        regions = self.batch.regions(row, self.new_tokens)
+        if name == PROMPT:
+            return [(0, len(self.batch.prompts[row].ids))]
+        if name == TEMPLATE:
+            return [(j, j + 1) for j, inside in enumerate(self._template(row)) if inside]
+        if name == GOLD:
+            wanted = set(self.batch.gold(row))
+        elif name == DOCS:
+            wanted = {r.name for r in regions if r.name.startswith("doc") and r.name[3:].isdecimal()}
+        else:
+            wanted = {name}
+        return [(r.start, r.end) for r in regions if r.name in wanted and r.end > r.start]
+
+    def _template(self, row: int) -> list[bool]:
+        """Prompt positions that belong to no region; none of them when the prompt names no regions."""
+        prompt = self.batch.prompts[row]
+        outside = [bool(prompt.regions)] * len(prompt.ids)
+        for region in prompt.regions:
+            outside[region.start : region.end] = [False] * (region.end - region.start)
+        return outside
+
+    def kinds_BT(self, kinds: Sequence[str]) -> np.ndarray[Any, Any]:
+        """Columns whose token now is of one of these kinds, or of a group of kinds (structural, lexical)."""
+        found = np.zeros((self.B, self.length), bool)
+        for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
+            before = self.notes.setdefault(("kinds", row), None)
+            if before is None:  # the prompt's kinds never change
+                before = classify(self.strings(prompt.ids), self._template(row))
+                self.notes["kinds", row] = before
+            written = self.tokens_BT[row, self.P :].tolist()
+            now = [*before, *(classify(self.strings(written)) if written else [])]
+            found[row, pad:] = [kind in kinds or GROUP_OF.get(kind) in kinds for kind in now]
+        return found

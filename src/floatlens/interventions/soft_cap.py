@@ -1,0 +1,53 @@
+"""SoftCap: no score may tower over the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from floatlens.errors import FloatLensError
+from floatlens.interventions import choose
+from floatlens.interventions.attention import Attention
+from floatlens.interventions.intervention import Intervention, Shape, number, set_fields, spelled
+
+
+@dataclass(frozen=True)
+class SoftCap(Intervention):
+    """Scores are bent so that none exceeds a cap: cap · tanh(score / cap), as Gemma 2 does (arXiv 2408.00118).
+
+    cap      above 0; small caps press all attention towards the uniform
+    layers   where; everywhere when left out
+
+    >>> str(SoftCap(5, layers="deep"))
+    'soft-cap(cap=5, layers=deep)'
+    """
+
+    name: ClassVar[str] = "soft-cap"
+
+    cap: float = 10.0
+    layers: Any = None
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            cap=number(self.cap, "cap"),
+            layers=choose.canonical(self.layers, "layer", choose.HALVES),
+        )
+        if self.cap <= 0:
+            raise FloatLensError(
+                f"cap {spelled(self.cap)} should be above 0; a small cap makes attention nearly uniform"
+            )
+
+    @property
+    def summary(self) -> str:
+        return f"Scores are bent so that none exceeds {spelled(self.cap)}{self.where}."
+
+    def check(self, shape: Shape, config: Any) -> None:
+        super().check(shape, config)
+        if getattr(config, "attn_logit_softcapping", None):
+            raise FloatLensError(
+                f"the model caps its scores at {config.attn_logit_softcapping} itself; soft-cap would cap them twice"
+            )
+
+    def change(self, attention: Attention) -> None:
+        attention.cap(self.cap)

@@ -1,0 +1,106 @@
+"""What was run: models, data, numbers of traces and answers, settings, and what went wrong or was left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from floatlens.findings.style import short
+from floatlens.report.analyse import answers_in
+from floatlens.report.spelling import count, listed
+from floatlens.runs.folder import RunFolder
+from floatlens.version import __version__
+
+SHOWN_ERRORS = 20
+
+
+@dataclass
+class About:
+    """The head and the foot of the report."""
+
+    title: str
+    models: list[dict[str, str]] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    traces: int = 0
+    answers: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    manifests: list[tuple[str, str]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    cut: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    errors: list[dict[str, str]] = field(default_factory=list)
+    errors_left_out: int = 0
+    version: str = __version__
+
+    @property
+    def line(self) -> str:
+        """One line under the title."""
+        parts = [f"{count(len(self.models), 'model')}", f"{count(self.traces, 'trace')}", count(self.answers, "answer")]
+        return ", ".join(parts) + (f" on {listed(self.data)}" if self.data else "")
+
+
+def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
+    """Read it all from the runs themselves."""
+    folders = [RunFolder.open(home) for home in homes]
+    answers = answers_in(folders)
+    models: dict[str, dict[str, str]] = {}
+    found = About("")
+    settings: dict[str, str] = {}
+    data: dict[str, None] = dict.fromkeys(str(d) for d in answers["data"]) if "data" in answers else {}
+    for folder in folders:
+        for _, path in folder.samples():
+            found.traces += 1
+            attributes = _attributes(path)
+            models.setdefault(str(attributes.get("model", "")), _of_trace(attributes))
+            settings |= _sampler(attributes)
+    if "diffusion" in answers:
+        for model, part in answers.groupby("model", sort=False):
+            kind = "MDM" if bool(part["diffusion"].iloc[0]) else "ARM"
+            models.setdefault(str(model), {"name": str(model), "kind": kind, "family": "", "layers": ""})
+    errors = [error for folder in folders for error in folder.errors()]
+    found.models = sorted(models.values(), key=lambda model: model["kind"] != "MDM")
+    found.data, found.answers, found.settings = list(data), len(answers), settings
+    found.errors, found.errors_left_out = errors[:SHOWN_ERRORS], max(0, len(errors) - SHOWN_ERRORS)
+    names = [short(model["name"]) for model in found.models]
+    found.title = f"Where attention floats in {listed(names)}" if names else "FloatLens report"
+    for run in runs:
+        manifest = RunFolder.open(run).manifest
+        found.manifests.append((Path(run).name, json.dumps(manifest, indent=2, ensure_ascii=False)))
+        results = _results(Path(run))
+        found.failed |= results.get("failed", {})
+        found.cut += results.get("cut", [])
+        found.notes += results.get("notes", [])
+    return found
+
+
+def _of_trace(attributes: dict[str, Any]) -> dict[str, str]:
+    return {
+        "name": str(attributes.get("model", "")),
+        "kind": "MDM" if attributes.get("diffusion") else "ARM",
+        "family": str(attributes.get("family", "")),
+        "layers": str(attributes.get("n_layers", "")),
+        "revision": str(attributes.get("revision", "")),
+    }
+
+
+def _sampler(attributes: dict[str, Any]) -> dict[str, str]:
+    """The sampler's settings, by the model that they were used with."""
+    given = json.loads(str(attributes.get("settings", "{}")))
+    said = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
+    return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": said}
+
+
+def _attributes(path: Path) -> dict[str, Any]:
+    found = json.loads((path / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _results(run: Path) -> dict[str, Any]:
+    path = run / "results.json"
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,81 @@
+"""The report of runs: what they were, what was found, and one page that shows it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from floatlens.errors import FloatLensError
+from floatlens.files import written_atomically
+from floatlens.report.about import About, about
+from floatlens.report.analyse import FIGURES, analyse, available, shown_sample
+from floatlens.report.explorer.film import film
+from floatlens.report.page import render
+from floatlens.report.section import Section
+from floatlens.runs.crew import run_all
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.members import members
+from floatlens.tasks.answering import Watch
+from floatlens.trace import Trace
+
+FILMS = 3_000_000  # bytes of each film, as text
+MOST_FILMS = 3
+
+
+def make(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    sections: Sequence[Section] | None = None,
+    drawn: Path | None = None,
+    jobs: int = 1,
+    watch: Watch | None = None,
+) -> Path:
+    """Write the report of run folders to one HTML file.
+
+    `sections`, with their figures under `drawn`, are made from the runs unless they are given.
+    """
+    homes = [folder.path for run in runs for folder in members(run)]
+    header = about(runs, homes)
+    if sections is not None and drawn is not None:
+        return _write(out, header, sections, drawn, homes)
+    names = available(homes)
+    if not names:
+        places = ", ".join(str(run) for run in runs)
+        raise FloatLensError(
+            f"{places} holds neither traces nor answers; make some with floatlens trace, eval or study"
+        )
+    with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
+        target, shown = Path(temporary), shown_sample(homes)
+        found: list[Any] = run_all(analyse, [(name, homes, target, shown) for name in names], jobs, watch)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return _write(out, header, found, target, homes)
+
+
+def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
+    text = render(header, sections, drawn / FIGURES, films(homes))
+    with written_atomically(out) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
+    return out
+
+
+def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
+    """The same question as each model wrote its answer, MDMs first; of runs that share none, each model's first trace."""
+    shown = shown_sample(homes)
+    chosen: dict[str, Trace] = {}
+    for home in homes:
+        for name, path in RunFolder.open(home).samples():
+            if shown in (None, name):
+                trace = Trace.open(path)
+                chosen.setdefault(trace.model, trace)
+                if shown is None:
+                    break
+    ordered = sorted(chosen.values(), key=lambda trace: not trace.diffusion)
+    kept = ordered[:MOST_FILMS]
+    if len(ordered) > MOST_FILMS and all(trace.diffusion for trace in kept):
+        kept[-1:] = [next((trace for trace in ordered if not trace.diffusion), kept[-1])]
+    return [film(trace, budget=FILMS) for trace in kept if "received" in trace.data]

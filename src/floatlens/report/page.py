@@ -1,0 +1,149 @@
+"""The page: one HTML file that asks nobody for anything and runs nothing but its own script.
+
+Text from prompts, tokens and data goes through the template's escaping; figures through `drawing`, films through the
+explorer's JSON. A Content-Security-Policy forbids what should slip through all the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from floatlens.findings.style import short
+from floatlens.report import explorer, whiskers
+from floatlens.report.about import About
+from floatlens.report.download import Download, csv_of
+from floatlens.report.drawing import inlined
+from floatlens.report.section import Section
+from floatlens.report.spelling import count, listed, number
+
+TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
+VERDICTS = ("supported", "not supported", "inconclusive")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing as the page shows it."""
+
+    stem: str
+    title: str
+    reading: str
+    svg: Markup
+    data: Download
+
+
+def render(about: About, sections: Sequence[Section], figures: Path, films: Sequence[dict[str, Any]] = ()) -> str:
+    """The report as text of one HTML file; `figures` holds the files of the sections' drawings."""
+    template = _environment().get_template(TEMPLATE)
+    style, script = (_asset(name) for name in (STYLE, SCRIPT))
+    claims = [claim for section in sections for claim in section.claims]
+    return template.render(
+        about=about,
+        sections=[
+            {**asdict(section), "figures": _figures(section, figures), "claim_rows": claim_rows(section.claims)}
+            for section in sections
+        ],
+        matrix=matrix(sections),
+        tally={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
+        explorer=Markup(explorer.embed(films, "films")) if films else "",
+        films=[
+            {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
+        ],
+        style=Markup(style),
+        script=Markup(script),
+        policy=policy(script, bool(films)),
+    )
+
+
+def policy(script: str, films: bool) -> str:
+    """What the page may do: run its own scripts by their hashes, style itself, show its own pictures. Nothing else."""
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    scripts = [f"'sha256-{digest}'", *(explorer.script_hashes() if films else [])]
+    return (
+        f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def matrix(sections: Sequence[Section]) -> dict[str, Any]:
+    """The claims down, the MDMs across; a cell holds the verdict against each ARM, or the one on the MDM alone."""
+    columns: dict[str, None] = {}
+    rows: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    for section in sections:
+        for claim in section.claims:
+            column = short(claim["models"][0]) if claim["models"] else "–"
+            columns[column] = None
+            rows.setdefault((section.name, claim["claim"]), {}).setdefault(column, []).append(claim)
+    made = []
+    for (name, text), cells in rows.items():
+        every = [claim for several in cells.values() for claim in several]
+        reach = whiskers.reach(every)
+        shown = [[_cell(claim, reach) for claim in cells.get(column, [])] for column in columns]
+        made.append({"section": name, "claim": text, "statistic": every[0]["statistic"], "cells": shown})
+    return {"columns": list(columns), "rows": made}
+
+
+def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The claims of one section, each with its verdict and how it came about."""
+    reach = {text: whiskers.reach([c for c in claims if c["claim"] == text]) for text in {c["claim"] for c in claims}}
+    return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
+
+
+def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
+    low, high = claim["interval"]
+    value = number(claim["value"])
+    interval = "" if low is None else f"{number(low)} to {number(high)}"
+    said = f"{claim['verdict']}: {value}" + (f", 95 % interval {interval}" if interval else "")
+    return {
+        "verdict": claim["verdict"],
+        "value_text": value,
+        "interval_text": interval,
+        "against": ", ".join(short(m) for m in claim["models"][1:]),
+        "names": listed([short(m) for m in claim["models"]], "against"),
+        "reason": claim["reason"],
+        "n": claim["n"],
+        "rule": claim["rule"],
+        "whisker": Markup(whiskers.drawn(claim, reach, said)),
+    }
+
+
+def _figures(section: Section, folder: Path) -> list[Figure]:
+    found = []
+    for drawing in section.drawings:
+        svg = (folder / f"{drawing.stem}.svg").read_text(encoding="utf-8")
+        described = " ".join([drawing.reading, *section.seen])
+        made = Markup(inlined(svg, f"figure-{drawing.stem}", f"{section.title}: {drawing.title}", described))
+        found.append(
+            Figure(drawing.stem, drawing.title, drawing.reading, made, csv_of(folder / f"{drawing.stem}.parquet"))
+        )
+    return found
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("floatlens.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"short": short, "slug": lambda verdict: verdict.replace(" ", "-")}
+    made.globals |= {"count": count, "listed": listed}
+    return made
+
+
+@cache
+def _asset(name: str) -> str:
+    """Style or script, the same bytes as its hash was taken of."""
+    source = _environment().loader
+    assert source is not None
+    return source.get_source(_environment(), name)[0]

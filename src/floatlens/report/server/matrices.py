@@ -1,0 +1,110 @@
+"""The attention matrices of the last runs, so that a question about one token is answered without running again.
+
+Mean over heads, float16, written while the run goes on. Memory is bounded: the oldest runs are let go first, and a run
+that alone would need more than half of it keeps every n-th step, with the smallest n that fits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+
+from floatlens.errors import FloatLensError
+
+Array = np.ndarray[Any, Any]
+
+
+class Matrices:
+    """Attention of one run: A_TT per kept step and layer; of an autoregressive run one, to which each step adds rows.
+
+    What a causal model cannot see is 0, as in its softmax.
+
+    >>> kept = Matrices(steps=4, layers=[0], length=3, diffusion=True, room=40)
+    >>> kept.every, kept.nbytes     # 18 bytes a step: two of four fit
+    (2, 36)
+    """
+
+    def __init__(self, *, steps: int, layers: list[int], length: int, diffusion: bool, room: int) -> None:
+        self.layers, self.diffusion = layers, diffusion
+        one = 2 * len(layers) * length * length
+        fitting = room // max(one, 1)
+        self.every = 1 if not diffusion else -(-steps // fitting) if fitting else 0
+        count = (-(-steps // self.every) if diffusion else 1) if fitting else 0
+        self.matrices_SLTT: Array = np.zeros((count, len(layers), length, length), np.float16)
+        self.lengths: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.matrices_SLTT.nbytes)
+
+    def add(self, step: int, mean_QT: Mapping[int, torch.Tensor]) -> None:
+        """Take what a pass showed, by layer: the rows of its queries, which are the last of the sequence so far."""
+        place = step // self.every if self.every and self.diffusion else 0
+        if not len(self.matrices_SLTT) or (self.diffusion and step % self.every):
+            return
+        for index, layer in enumerate(self.layers):
+            rows_QT = mean_QT[layer].detach().float().cpu().numpy()
+            Q, T = rows_QT.shape
+            self.matrices_SLTT[place, index, T - Q : T, :T] = rows_QT
+        self.lengths[step] = T
+
+    def of(self, step: int, layer: int | None, position: int, direction: str) -> list[float | None]:
+        """What `position` attends to (`from`), or what attends to it (`to`); None where there is no position yet."""
+        N = self.matrices_SLTT.shape[-1]
+        if not len(self.matrices_SLTT):
+            raise FloatLensError(
+                f"the attention of this run was not kept: {N} positions in {len(self.layers)} layers need too much memory"
+            )
+        if step not in self.lengths:
+            if self.diffusion and step % self.every:
+                raise FloatLensError(
+                    f"the attention of step {step} was not kept, for want of memory; every {self.every}. step was, from 0 on"
+                )
+            raise FloatLensError(f"step {step} has not been run")
+        T = self.lengths[step]
+        if position >= T:
+            raise FloatLensError(f"position {position} does not exist at step {step}; there are {T}")
+        if layer is not None and layer not in self.layers:
+            raise FloatLensError(f"layer {layer} does not exist; there are {len(self.layers)}")
+        place = step // self.every if self.diffusion else 0
+        matrix_LTT = self.matrices_SLTT[place, :, :T, :T]
+        chosen_LTT = matrix_LTT if layer is None else matrix_LTT[[self.layers.index(layer)]]
+        picked_LT = chosen_LTT[:, position, :] if direction == "from" else chosen_LTT[:, :, position]
+        mean_T = picked_LT.astype(np.float32).mean(0)
+        return [round(float(a), 6) for a in mean_T] + [None] * (N - T)
+
+
+class Shelf:
+    """The matrices of the last runs, the oldest let go when memory runs out. The worker adds, the pages ask."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.runs: OrderedDict[Hashable, Matrices] = OrderedDict()
+        self.lock = Lock()
+
+    def new(self, key: Hashable, **about: Any) -> Matrices:
+        """Room for a run that is about to start."""
+        made = Matrices(room=self.limit // 2, **about)
+        with self.lock:
+            self.runs.pop(key, None)
+            while self.runs and sum(kept.nbytes for kept in self.runs.values()) + made.nbytes > self.limit:
+                self.runs.popitem(last=False)
+            self.runs[key] = made
+        return made
+
+    def get(self, key: Hashable) -> Matrices:
+        """The matrices of a run."""
+        found = self.runs.get(key)
+        if found is None:
+            raise FloatLensError("the attention of this run is no longer kept, or it has not begun; run it again")
+        return found
+
+    def drop(self, keys: Iterable[Hashable]) -> None:
+        with self.lock:
+            for key in keys:
+                self.runs.pop(key, None)

@@ -1,0 +1,104 @@
+"""The one thread that runs models: first come, first served.
+
+Observing and intervening change a model's config while a pass is computed, so two runs of one model must never overlap;
+and on one machine two runs at once would both be slow. A run is asked to stop between two steps.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from floatlens.errors import FloatLensError
+
+Messages = Callable[[], Iterator[dict[str, Any]]]
+
+
+@dataclass(eq=False)
+class Job:
+    """A run that waits or goes on: `messages` starts it, `send` (from the worker's thread) gets each message."""
+
+    id: int
+    messages: Messages
+    send: Callable[[dict[str, Any]], None]
+    over: Callable[[], None] = lambda: None
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """Ask it to end before its next step, or not to begin."""
+        self.stopped.set()
+
+
+class Worker:
+    """A queue of jobs and the thread that does them. The thread starts with the first job."""
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        self.jobs: deque[Job] = deque()
+        self.current: Job | None = None
+        self.something = threading.Condition()
+        self.thread: threading.Thread | None = None
+        self.closed = False
+
+    def submit(self, job: Job) -> int:
+        """Put a job into the queue; returns how many are before it."""
+        with self.something:
+            if self.closed:
+                raise FloatLensError("the server is going down")
+            waiting = sum(not other.stopped.is_set() for other in self.jobs)
+            if waiting >= self.waiting:
+                raise FloatLensError(f"{waiting} runs are waiting already; try again when some are done")
+            ahead = waiting + (self.current is not None)
+            self.jobs.append(job)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="floatlens-worker", daemon=True)
+                self.thread.start()
+            self.something.notify()
+            return ahead
+
+    def close(self, patience: float = 10.0) -> None:
+        """Stop all jobs, and wait for the step that is under way: a program that ends in the middle of one may crash."""
+        with self.something:
+            self.closed = True
+            for job in (*self.jobs, *filter(None, [self.current])):
+                job.stop()
+            self.something.notify()
+        if self.thread is not None:
+            self.thread.join(patience)
+
+    def _work(self) -> None:
+        while True:
+            with self.something:
+                self.something.wait_for(lambda: self.jobs or self.closed)
+                if self.closed:
+                    return
+                self.current = job = self.jobs.popleft()
+            try:
+                perform(job)
+            finally:
+                self.current = None
+                job.over()
+
+
+def perform(job: Job) -> None:
+    """Do a job: whatever goes wrong becomes one sentence for the page, and the worker goes on."""
+    if job.stopped.is_set():
+        return job.send({"type": "stopped", "id": job.id})
+    try:
+        with closing(job.messages()) as messages:  # type: ignore[type-var]
+            for message in messages:
+                if job.stopped.is_set():
+                    return job.send({"type": "stopped", "id": job.id})
+                job.send(message)
+    except FloatLensError as error:
+        job.send({"type": "error", "id": job.id, "message": " ".join(str(error).split())})
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        job.send({"type": "error", "id": job.id, "message": f"the run failed: {said} (a bug: see the terminal)"})

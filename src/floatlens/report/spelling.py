@@ -1,0 +1,71 @@
+"""Numbers and lists as a person writes them in a sentence or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor, log10
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """
+    >>> percent(0.073), percent(0.0004), percent(float("nan"))  # the space does not break
+    ('7\xa0%', '0.04\xa0%', 'unknown')
+    """
+    if share != share:
+        return "unknown"
+    value = 100 * share
+    while digits < 2 and value and abs(value) < 0.95 * 10**-digits:
+        digits += 1
+    return f"{_signless(value, digits)}\N{NO-BREAK SPACE}%"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """So many significant digits, never in powers of ten unless the number is tiny.
+
+    >>> number(0.12345), number(1234.5), number(None), number(3.0), number(-0.0)
+    ('0.123', '1234', '–', '3', '0')
+    """
+    if value is None or value != value:
+        return "–"
+    if not value:
+        return "0"
+    if value and abs(value) < 0.0005:
+        return f"{value:.1e}".replace("-", "−")
+    digits_after = max(0, digits - 1 - _magnitude(value))
+    text = f"{value:.{digits_after}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", "−")
+
+
+def points(value: float) -> str:
+    """A difference of shares, in points of a hundred.
+
+    >>> points(0.125), points(-0.03)
+    ('+12.5', '−3.0')
+    """
+    return "unknown" if value != value else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}" if names else ""
+
+
+def count(n: int, thing: str) -> str:
+    """
+    >>> count(1, "trace"), count(1200, "trace")
+    ('1 trace', '1,200 traces')
+    """
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+
+
+def _magnitude(value: float) -> int:
+    return floor(log10(abs(value)))
+
+
+def _signless(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return (text.removeprefix("-") if float(text) == 0 else text).replace("-", "−")

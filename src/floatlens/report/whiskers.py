@@ -1,0 +1,36 @@
+"""A statistic, its interval and zero, at the size of a word: where the evidence lies, at a glance."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Any
+
+WIDTH, HEIGHT, EDGE = 132, 18, 5
+
+
+def reach(claims: Iterable[dict[str, Any]]) -> float:
+    """The largest distance from zero that any of the claims needs, so that those of a row share one scale."""
+    numbers = [abs(x) for claim in claims for x in (claim["value"], *claim["interval"]) if x is not None]
+    return max(numbers, default=0.0) or 1.0
+
+
+def drawn(claim: dict[str, Any], most: float, said: str) -> str:
+    """The drawing as SVG; nothing but its zero line where there is no number."""
+
+    def x(value: float) -> float:
+        return round(WIDTH / 2 + value / most * (WIDTH / 2 - EDGE), 1)
+
+    middle = HEIGHT / 2
+    parts = [f'<line class="zero" x1="{WIDTH / 2}" x2="{WIDTH / 2}" y1="1" y2="{HEIGHT - 1}"/>']
+    low, high = claim["interval"]
+    if low is not None and high is not None:
+        parts.append(f'<line class="range" x1="{x(low)}" x2="{x(high)}" y1="{middle}" y2="{middle}"/>')
+    if claim["value"] is not None:
+        parts.append(f'<circle class="dot" cx="{x(claim["value"])}" cy="{middle}" r="3.4"/>')
+    kind = html.escape(str(claim["verdict"]).replace(" ", "-"))
+    label = html.escape(said)
+    return (
+        f'<svg class="whisker {kind}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        f'aria-label="{label}">{"".join(parts)}</svg>'
+    )

@@ -1,0 +1,43 @@
+"""Checksums of results: of a record, of a trace's many files, of a model's weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from floatlens.runs.storage import Disk, Remote
+
+PART = 1 << 20
+
+
+def of_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def of_value(value: Mapping[str, Any]) -> str:
+    """The checksum of a JSON object, whatever the order of its fields.
+
+    >>> of_value({"a": 1, "b": 2}) == of_value({"b": 2, "a": 1})
+    True
+    """
+    return of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+
+
+def of_file(path: Path) -> str:
+    """The checksum of a file, read in parts."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(PART):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def of_tree(storage: Disk | Remote, name: str) -> str:
+    """One checksum for all files beneath a name, their names included; of none if there is nothing."""
+    digest = hashlib.sha256()
+    for inside in storage.names(name):
+        digest.update(f"{inside.removeprefix(name)}\0{of_bytes(storage.read(inside))}\n".encode())
+    return digest.hexdigest()

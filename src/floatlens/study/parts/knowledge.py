@@ -1,0 +1,30 @@
+"""Knowledge: every question without and with passages, for Table 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from floatlens.study.parts.part import Bench, Part, each, first
+from floatlens.tasks.evaluate import CLOSED, OPEN
+from floatlens.tasks.source import Source
+
+if TYPE_CHECKING:
+    from floatlens.study.plan import StudyPlan
+    from floatlens.study.sizes import Sizes
+
+
+def run(bench: Bench) -> None:
+    for source in bench.sources:
+        for condition in (CLOSED, OPEN):
+            questions = first(source, bench.plan.sizes.knowledge)
+            bench.ask(questions, source.label, condition, bench.plan.asking)
+
+
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+    asked = each(sources, sizes.knowledge)
+    traced = min(asked, each(sources, sizes.traces)) if "traces" in plan.parts else 0
+    return {"open": asked - traced, "closed": asked}
+
+
+PART = Part("knowledge", ("knowledge",), run, units)

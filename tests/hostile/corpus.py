@@ -1,0 +1,109 @@
+"""Nasty files, made when they are asked for: data, checkpoints, traces and archives that nobody should trust."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+GOOD = {"id": "a", "question": "Where does Ada live?", "answers": ["Molen"], "passages": ["Ada lives in Molen."]}
+LINE = json.dumps(GOOD).encode()
+
+
+class Evil:
+    """Pickled, it asks for a file to be made when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def bomb(size: int, unit: bytes) -> bytes:
+    """A gzip file that unpacks to `size` bytes of `unit`s."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9) as file:
+        block = unit * (2**20 // len(unit))
+        for _ in range(size // 2**20):
+            file.write(block)
+    return packed.getvalue()
+
+
+def parquet_of(rows: int) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"question": ["Who?"] * rows, "answers": [["x"]] * rows}), sink)
+    return sink.getvalue()
+
+
+# name of the file: its bytes. None of them holds a question that can be answered.
+DATA: dict[str, Callable[[], bytes]] = {
+    "empty.jsonl": lambda: b"",
+    "blank.jsonl": lambda: b"\n\n  \n",
+    "broken.jsonl": lambda: LINE[:-5] + b"\n{]\n",
+    "list.json": lambda: b"[" + LINE + b"]",
+    "numbers.jsonl": lambda: b"1\n2.5\nnull\ntrue\nNaN\nInfinity\n",
+    "huge-number.jsonl": lambda: b'{"question": ' + b"9" * 10_000 + b', "answers": ["x"]}\n',
+    "utf16.jsonl": lambda: LINE.decode().encode("utf-16"),
+    "utf16-no-mark.jsonl": lambda: LINE.decode().encode("utf-16-le"),
+    "latin1.jsonl": lambda: b'{"question": "caf\xe9?", "answers": ["x"], "passages": ["y"]}\n',
+    "nul.jsonl": lambda: b"\0" * 4096 + b"\n",
+    "surrogate.jsonl": lambda: b'{"question": "\\ud800", "answers": ["\\udfff"]}\n',
+    "deep.jsonl": lambda: b'{"question": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n",
+    "deep-object.jsonl": lambda: b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
+    "ten-megabytes.jsonl": lambda: json.dumps(GOOD | {"question": "why " * 2_500_000}).encode() + b"\n",
+    "no-break.jsonl": lambda: b"x" * (40 * 2**20),
+    "types.jsonl": lambda: b'{"question": {"a": 1}, "answers": 3, "passages": 7, "id": []}\n',
+    "bomb.jsonl.gz": lambda: bomb(8 * 2**20, b"\0"),
+    "blank-bomb.jsonl.gz": lambda: bomb(8 * 2**20, b"\n"),
+    "not.jsonl.gz": lambda: b"this is no gzip file",
+    "cut.jsonl.gz": lambda: gzip.compress(LINE * 9)[:20],
+    "twice.csv": lambda: b"question,question\na,b\n",
+    "cut.parquet": lambda: parquet_of(9)[:-20],
+    "flipped.parquet": lambda: b"PAR1" + bytes(reversed(parquet_of(9)[4:-8])) + parquet_of(9)[-8:],
+    "text.parquet": lambda: LINE,
+}
+
+# These can be read as something, and need not be refused; what comes of them is a run or a sentence.
+ODD: dict[str, Callable[[], bytes]] = {
+    "quote.csv": lambda: b'question,answers\n"who,x\n' * 50,
+    "deep.csv": lambda: b'question,answers,passages\nwho?,x,"' + b"[" * 100_000 + b'"\n',
+    "nul.csv": lambda: b"question,answers\n\0,\0\n",
+}
+
+
+def archive(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+def npy(value: object) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, np.asarray(value, object), allow_pickle=True)
+    return sink.getvalue()
+
+
+def evil_npy(path: Path) -> bytes:
+    """An object array whose pickle makes a folder."""
+    sink = io.BytesIO()
+    np.lib.format.write_array_header_1_0(sink, {"descr": "|O", "fortran_order": False, "shape": ()})
+    return sink.getvalue() + pickle.dumps(Evil(path))
+
+
+def absurd_npy() -> bytes:
+    """A header that claims 2**60 numbers."""
+    sink = io.BytesIO()
+    np.lib.format.write_array_header_1_0(sink, {"descr": "<f8", "fortran_order": False, "shape": (2**30, 2**30)})
+    return sink.getvalue() + b"\0" * 64

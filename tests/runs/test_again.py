@@ -1,0 +1,187 @@
+"""Runs that are repeated and compared, planned, and met by numbers that run away."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import floatlens
+from floatlens.cli import main
+from floatlens.errors import FloatLensError, NotANumber
+from floatlens.lens import Lens
+from floatlens.models.checkpoint import find
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.plan import Work, cost, estimate, model_of, parse_devices
+from tests.runs.conftest import TRACED
+
+Words = dict[str, tuple[object, ...]]
+
+
+def run(*words: object, code: int = 0) -> str:
+    """What the program prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        found = main.run([str(word) for word in words])
+    assert found == code, out.getvalue() + err.getvalue()
+    return out.getvalue()
+
+
+# --- again, and what differs ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_repeated_from_its_folder_alone_with_the_same_results(words: Words, tmp_path: Path) -> None:
+    run(*words["eval"], "--out", tmp_path / "first")
+    assert "all 28 the same" in run("rerun", tmp_path / "first", "--out", tmp_path / "again")
+    tables = [pd.read_parquet(tmp_path / name / "answers.parquet") for name in ("first", "again")]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert json.loads(run("diff", tmp_path / "first", tmp_path / "again", "--json"))["settings"] == []
+
+
+def test_a_difference_is_shown_in_settings_and_in_results(
+    words: Words, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed["trace"], tmp_path / "other")
+    manifest = json.loads((tmp_path / "other" / "manifest.json").read_text())
+    manifest["asked"]["seed"] = 7
+    (tmp_path / "other" / "manifest.json").write_text(json.dumps(manifest))
+    other = RunFolder.open(tmp_path / "other")
+    one, two, *_ = other.results()
+    other.put(one.key, {"error": "cosmic ray"}, one.trees)
+    other.forget([two])
+    found = json.loads(run("diff", undisturbed["trace"], tmp_path / "other", "--json", code=1))
+    assert found["settings"] == ["asked.seed: 0, now 7"] and found["same"] == TRACED - 2
+    assert found["changed"] == [{"key": list(one.key), "fields": ['error: null, now "cosmic ray"']}]
+    assert found["only_first"] == [list(two.key)] and found["only_second"] == []
+    assert "only in the first: 1" in run("diff", undisturbed["trace"], tmp_path / "other", code=1)
+
+
+# --- numbers that run away --------------------------------------------------------------------------------------------
+
+
+def poison(lens: Lens, layer: int, token: int) -> Any:
+    """Make a layer's output NaN wherever a sequence holds the token."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def note(_: Any, args: Any, kwargs: Any) -> None:
+        seen["ids"] = kwargs["input_ids"]
+
+    def harm(_: Any, __: Any, output: Any) -> Any:
+        hidden = output[0] if isinstance(output, tuple) else output
+        bad = (seen["ids"] == token).any(1)
+        hidden = hidden.masked_fill(bad[:, None, None], torch.nan)
+        return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+
+    lens.model.register_forward_pre_hook(note, with_kwargs=True)
+    return lens.model.model.layers[layer].register_forward_hook(harm)
+
+
+@pytest.mark.parametrize("name", ["tiny-mdm", "tiny-dream"])
+def test_logits_that_are_no_numbers_are_reported_with_step_and_layer(name: str) -> None:
+    lens = floatlens.load(name)
+    good, bad = lens.prompt("Where does Ada live?"), lens.prompt("Where does Zoë live?")
+    [token, *_] = set(bad.ids) - set(good.ids)
+    poison(lens, 2, token)
+    assert lens.generate([good], max_new_tokens=4)[0].steps == 4
+    said = "the logits are not numbers at step [01], first in layer 2"  # Dream commits nothing at its first step
+    for prompts in ([bad], [good, bad]):
+        with pytest.raises(NotANumber, match=said):
+            lens.generate(prompts, max_new_tokens=4)
+    for prompts in ([bad], [good, bad]):  # by the logits, or before them by the attention of the layer after it
+        with pytest.raises(NotANumber, match="at step [01], (first in )?layer [23]"):
+            lens.traces(prompts, max_new_tokens=4)
+
+
+def test_a_sample_whose_numbers_run_away_is_an_error_of_its_own(
+    words: Words, undisturbed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Lens.traces
+
+    def runs_away(self: Lens, prompts: Any, *, sample_ids: Any, **options: Any) -> Any:
+        if "../q3" in sample_ids:
+            raise NotANumber("the logits are not numbers at step 2, first in layer 1; try --dtype float32")
+        return real(self, prompts, sample_ids=sample_ids, **options)
+
+    monkeypatch.setattr(Lens, "traces", runs_away)
+    found = json.loads(run(*words["trace"], "--json", "--out", tmp_path / "run"))
+    assert found["results"][0]["n"] == TRACED - 1 and found["results"][0]["errors"] == 1
+    [error] = RunFolder.open(tmp_path / "run").errors()
+    assert error["sample"] == "../q3" and "step 2, first in layer 1" in error["reason"]
+    monkeypatch.setattr(Lens, "traces", real)
+    run(*words["trace"], "--out", tmp_path / "run", "--resume", "--retry-errors")
+    assert RunFolder.open(tmp_path / "run").errors() == []
+    ours, theirs = (RunFolder.open(p).results() for p in (tmp_path / "run", undisturbed["trace"]))
+    assert [r.trees for r in ours if r.key[1] == "../q3"] == [r.trees for r in theirs if r.key[1] == "../q3"]
+
+
+def test_memory_that_runs_out_while_tracing_halves_the_batch(
+    words: Words, undisturbed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sizes = Lens.traces, []
+
+    def small(self: Lens, prompts: Any, **options: Any) -> Any:
+        sizes.append(len(prompts))
+        if len(prompts) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, prompts, **options)
+
+    monkeypatch.setattr(Lens, "traces", small)
+    found = json.loads(run(*words["trace"], "--json", "--out", tmp_path / "run"))
+    assert found["results"][0]["n"] == TRACED and sizes == [2] + [1] * TRACED
+
+
+# --- what it would cost -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny-mdm", "tiny-arm"])
+def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
+    lens = floatlens.load(name)
+    prompt = lens.prompt("Where does Ada live?", ["Ada lives in Molen.", "Ben lives in Rusk."])
+    work = Work(samples=1, prompt=len(prompt.ids), new=8, steps=8, trace=False)
+    ours = cost(model_of(find(name), "float32"), work).forward
+    lens.__dict__["end_ids"] = ()  # nothing ends an answer early
+    # The counter does not know the CPU's attention kernel; it knows the products that the plain one is made of.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        list(lens.steps(lens._batch([prompt]), lens.settings(max_new_tokens=8)))
+    assert ours == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_twice_the_work_takes_twice_as_long_and_twice_the_gpus_half() -> None:
+    model = model_of(find("tiny-mdm"), "bfloat16")
+    count, device = parse_devices("2xA100")
+    work = Work(samples=6400, prompt=400, new=32, steps=32)
+    one = estimate(model, work, device, count, batch=16)
+    more = estimate(model, Work(12800, 400, 32, 32), device, count, batch=16)
+    fewer = estimate(model, work, device, 1, batch=16)
+    assert more.hours == pytest.approx(2 * one.hours) and fewer.hours == pytest.approx(2 * one.hours)
+    assert more.storage == 2 * one.storage and 0 < one.looking_share < 1
+
+
+def test_a_model_too_large_for_one_gpu_is_spread_and_for_all_is_refused(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    small = model_of(find("tiny-mdm"), "bfloat16")
+    work = Work(samples=10, prompt=400, new=32, steps=32)
+    _, device = parse_devices("A100")
+    large = replace(small, parameters=70 * 10**9)
+    assert estimate(large, work, device, 8).devices_per_worker == 2
+    with pytest.raises(FloatLensError, match="give more or larger --gpus"):
+        estimate(large, work, device, 1)
+
+
+def test_the_plan_states_every_assumption(data: Path, model: Path) -> None:
+    shown = run("plan", model, "--data", data, "--gpus", "8xA100")
+    assert "14 of" in shown and "312 TFLOP/s" in shown and "40%" in shown and "storage" in shown
+    found = json.loads(run("plan", "tiny-mdm", "--samples", 9, "--prompt-tokens", 99, "--gpus", "H100", "--json"))
+    assert found["samples"] == 9 and found["prompt_tokens"] == 99 and len(found["assumptions"]) == 7
+    for words in (("--gpus", "8xABACUS"), ("--gpus", "0xA100"), ("--gpus", "A100", "--samples", 0)):
+        run("plan", "tiny-mdm", "--prompt-tokens", 9, *words, code=2)

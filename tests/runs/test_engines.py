@@ -1,0 +1,153 @@
+"""Engines: the same results from one process, from several and from a cluster, whatever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from floatlens.cli import main
+from floatlens.errors import FloatLensError
+from floatlens.runs.engines import registry
+from floatlens.runs.engines.engine import Died, Queue
+from floatlens.runs.engines.local import Local
+from floatlens.runs.folder import RunFolder
+from tests.runs.nursery import ROOT
+from tests.runs.workers import Numbers, Squares, jobs, squares
+
+EXPECTED = {n: n**2 for n in range(12)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunFolder]:
+    with RunFolder.create(tmp_path / "run", {"asked": {}}) as made:
+        yield made
+
+
+# --- what is to be done again -----------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_workers_die_is_tried_again_then_taken_apart_then_given_up() -> None:
+    todo = Queue([Numbers((1, 2)), Numbers((3,))])
+    first, other = todo.next(), todo.next()
+    assert first is not None and other is not None
+    assert todo.died([first, other], "it died") == []
+    assert todo.next() == (Numbers((1, 2)), 1) and todo.next() == (Numbers((3,)), 0)
+    assert todo.died([(Numbers((1, 2)), 1)], "it died") == []
+    assert todo.died([(Numbers((1, 2)), 2)], "it died") == []
+    alone, also = todo.next(), todo.next()
+    assert alone is not None and also is not None and {alone[0].numbers, also[0].numbers} <= {(1,), (2,), (1, 2)}
+    assert todo.died([(Numbers((1,)), 2)], "it died") == [(Numbers((1,)), Died("it died, 3 times"))]
+
+
+def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
+    taken = []
+
+    def counted() -> Iterator[Numbers]:
+        for job in jobs(8):
+            taken.append(job)
+            yield job
+
+    for done, _ in enumerate(Local().run(Squares(run.place), counted()), start=1):
+        assert len(taken) == done
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(run: RunFolder) -> None:
+    worker = Squares(run.place, once=(3,), deadly=(8,))
+    done = list(Local(workers=2).run(worker, jobs(12)))
+    assert squares(run) == {n: s for n, s in EXPECTED.items() if n != 8}
+    assert [job.numbers for job, made in done if isinstance(made, Died)] == [(8,)]
+    [reason] = [made.reason for _, made in done if isinstance(made, Died)]
+    assert "killed by SIGKILL" in reason
+    pids = {pid for _, made in done if not isinstance(made, Died) for pid in made}
+    assert len(pids) >= 2 and os.getpid() not in pids
+
+
+def test_an_error_about_the_settings_comes_back_as_it_was_raised(run: RunFolder) -> None:
+    with pytest.raises(FloatLensError, match="number 5 cannot be squared"):
+        list(Local(workers=2).run(Squares(run.place, wrong=(5,)), jobs(12)))
+
+
+# --- a cluster of two nodes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes on this machine, each with room for one worker."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Where clusters are off by default, Ray takes this machine for 127.0.0.1 instead of looking for its address outside.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # for the workers
+    ray = pytest.importorskip("ray", reason="THE RAY ENGINE IS NOT TESTED: ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
+    made = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    made.second = made.add_node(**node)
+    made.wait_for_nodes()
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_ray_gives_the_rows_that_one_process_gives(
+    cluster: Any, words: dict[str, Any], undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    line = [*words["eval"], "--engine", "ray", "--workers", 2, "--out", tmp_path / "run"]
+    assert main.run([str(word) for word in line]) == 0
+    assert (tmp_path / "run" / "index.jsonl").read_bytes() == (undisturbed["eval"] / "index.jsonl").read_bytes()
+    tables = [pd.read_parquet(folder / "answers.parquet") for folder in (tmp_path / "run", undisturbed["eval"])]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, run: RunFolder) -> None:
+    engine = registry.engine("ray", workers=2)
+    count, pids, killed = 60, set(), None
+    for number, (_, made) in enumerate(engine.run(Squares(run.place, pause=0.05), jobs(count))):
+        assert not isinstance(made, Died)
+        pids |= set(made)
+        if number == 5:
+            killed = made[0]
+            os.kill(killed, signal.SIGKILL)
+        if number == 15:
+            cluster.remove_node(cluster.second, allow_graceful=False)
+    assert squares(run) == {n: n**2 for n in range(count)}
+    assert killed is not None and len(pids - {killed}) >= 2
+
+
+def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
+    cluster: Any, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floatlens.runs.engines.ray.PATIENCE", 1.0)
+    engine = registry.engine("ray", workers=1, gpus_per_worker=4)
+    with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
+        list(engine.run(Squares(run.place), jobs(2)))
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--engine", "dask"), "engine 'dask' is not known"),
+        (("--workers", 0), "workers 0 is not a positive number"),
+        (("--address", "auto"), "--address is for the Ray engine"),
+        (("--gpus-per-worker", 0.5), "gives whole GPUs"),
+    ],
+)
+def test_engines_that_cannot_be_are_refused_before_anything_is_written(
+    words: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[Any, ...], said: str
+) -> None:
+    line = [str(word) for word in (*words["eval"], *options, "--out", tmp_path / "run")]
+    assert main.run(line) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()

@@ -1,0 +1,189 @@
+"""Runs that are killed, interrupted, starved of disk or damaged end with the same results as one that was left alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from floatlens.cli import main
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.storage import Disk
+from tests.runs.conftest import QUESTIONS, TRACED
+from tests.runs.nursery import Nursery
+
+Words = dict[str, tuple[object, ...]]
+KILLS = {"eval": 12, "trace": 8}
+
+
+def assert_same(made: Path, whole: Path) -> None:
+    """Every result is there once, and is bit for bit the one of the undisturbed run."""
+    assert (made / "index.jsonl").read_bytes() == (whole / "index.jsonl").read_bytes()
+    run = RunFolder.open(made)
+    assert len(run.results()) == len(RunFolder.open(whole).results())
+    assert run.storage.names("samples") == RunFolder.open(whole).storage.names("samples")
+    assert not (made / "lock").exists() and not list(made.rglob(".*"))
+    if (whole / "answers.parquet").exists():
+        tables = [pd.read_parquet(folder / "answers.parquet") for folder in (made, whole)]
+        pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def finished(folder: Path) -> int:
+    return len(list((folder / "results").glob("*/[!.]*.json")))
+
+
+def running(pid: int) -> bool:
+    """Whether a child of the nursery is neither gone nor waiting to be asked for its code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("command", ["eval", "trace"])
+def test_killed_at_random_moments_a_run_resumes_to_the_same_results(
+    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path, command: str
+) -> None:
+    chance = random.Random(f"kill {command}")
+    total = len(RunFolder.open(undisturbed[command]).results())
+    began = time.monotonic()
+    assert nursery.run(*words[command], "--out", tmp_path / "timed", errors=tmp_path / "err") == 0
+    length = time.monotonic() - began
+    kills, folders, cut = 0, [tmp_path / "0"], 0
+    while kills < KILLS[command]:
+        before = finished(folders[-1])
+        pid = nursery.start((*words[command], "--out", folders[-1], "--resume"), tmp_path / "err")
+        if kills % 3 == 0:  # any moment, by the clock: starting, working, or writing tables
+            time.sleep(chance.uniform(0.0, 0.9) * length)
+        else:  # while results come in, however fast the machine is
+            wanted = before + chance.randint(1, 5)
+            while finished(folders[-1]) < min(wanted, total) and running(pid):
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0.0, 0.02))
+        os.kill(pid, signal.SIGKILL)
+        code = nursery.wait(pid)
+        assert code in (0, -signal.SIGKILL), (tmp_path / "err").read_text()
+        if code == 0:
+            folders.append(tmp_path / str(len(folders)))
+        else:
+            kills += 1
+            cut += 0 < finished(folders[-1]) < total
+    assert cut > 0, "no kill fell into the middle of a run"
+    for folder in folders:
+        code = nursery.run(*words[command], "--out", folder, "--resume", errors=tmp_path / "err")
+        assert code == 0, (tmp_path / "err").read_text()
+        assert_same(folder, undisturbed[command])
+
+
+def test_an_interrupt_leaves_a_consistent_folder_and_one_line(
+    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    out, errors = tmp_path / "run", tmp_path / "err"
+    pid = nursery.start((*words["eval"], "--out", out), errors)
+    while not list(out.glob("results/*/*.json")):
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGINT)
+    assert nursery.wait(pid) == 130
+    assert errors.read_text() == "floatlens: interrupted; what is finished is kept: go on with --resume\n"
+    assert not (out / "lock").exists() and not (out / "answers.parquet").exists()
+    done = RunFolder.open(out)
+    assert 0 < len(done.results()) == len(done.storage.names("results")) < 2 * QUESTIONS
+    assert nursery.run(*words["eval"], "--out", out, "--resume", errors=errors) == 0
+    assert_same(out, undisturbed["eval"])
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of half a megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if mount is None:
+        pytest.skip("A FULL DISK IS NOT TESTED: there is no mount command here")
+    done = subprocess.run([mount, "-t", "tmpfs", "-o", "size=512k", "tmpfs", place], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"A FULL DISK IS NOT TESTED: a tmpfs cannot be mounted here ({done.stderr.strip()})")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_stops_the_run_with_a_sentence_and_it_resumes_when_there_is_room(
+    nursery: Nursery, words: Words, undisturbed: dict[str, Path], small_disk: Path, tmp_path: Path
+) -> None:
+    out, errors = small_disk / "run", tmp_path / "err"
+    assert nursery.run(*words["trace"], "--out", out, errors=errors) == 2
+    [line] = errors.read_text().splitlines()
+    assert line.startswith("floatlens: no space is left on the disk for ") and "--resume" in line
+    kept = RunFolder.open(out).results()
+    assert 0 < len(kept) < TRACED
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert nursery.run(*words["trace"], "--out", out, "--resume", errors=errors) == 0
+    assert_same(out, undisturbed["trace"])
+
+
+def test_a_disk_that_refuses_to_write_stops_the_run_with_a_sentence(
+    words: Words, undisturbed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The same without a disk of our own: the tenth write finds no room."""
+    real, count = Disk.write, 0
+
+    def full(self: Disk, name: str, content: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count > 9:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        real(self, name, content)
+
+    line = [str(word) for word in (*words["eval"], "--out", tmp_path / "run")]
+    monkeypatch.setattr(Disk, "write", full)
+    assert main.run(line) == 2
+    assert capsys.readouterr().err.startswith("floatlens: no space is left on the disk for results/")
+    monkeypatch.setattr(Disk, "write", real)
+    assert main.run([*line, "--resume"]) == 0
+    assert_same(tmp_path / "run", undisturbed["eval"])
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", ["truncated", "bit flipped"])
+@pytest.mark.parametrize("what", ["results", "samples"])
+def test_a_damaged_file_is_set_aside_and_done_again(
+    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path, what: str, harm: str
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed["trace"], out)
+    inside = "*/*.json" if what == "results" else "*/received/c/**/[0-9]*"
+    victim = sorted(path for path in (out / what).glob(inside) if path.is_file())[3]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content if harm == "bit flipped" else content[: len(content) // 2])
+    assert nursery.run(*words["trace"], "--out", out, "--resume", errors=tmp_path / "err") == 0
+    assert len(list((out / "broken").iterdir())) == (1 if what == "results" else 2)
+    assert_same(out, undisturbed["trace"])
+
+
+def test_a_resumed_run_must_be_the_same(
+    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    before = (undisturbed["trace"] / "index.jsonl").read_bytes()
+    line = (*words["trace"], "--out", undisturbed["trace"], "--resume", "--max-new-tokens", 5)
+    assert nursery.run(*line, errors=tmp_path / "err") == 2
+    assert "other settings (max_new_tokens: 4, now 5)" in (tmp_path / "err").read_text()
+    assert (undisturbed["trace"] / "index.jsonl").read_bytes() == before
+    manifest = json.loads((undisturbed["trace"] / "manifest.json").read_text())
+    assert manifest["words"][0] == "trace" and manifest["machine"]["cores"] == os.cpu_count()
