@@ -40,7 +40,7 @@ class Sizes:
         return Sizes(**{name: min(most, most if size is None else size) for name, size in asdict(self).items()})
 
 
-DEMO = Sizes(traces=3, knowledge=12, stress=8, causes=8)
+DEMO = Sizes(traces=2, knowledge=6, stress=5, causes=5)
 FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500)
 
 
