@@ -384,7 +384,7 @@ def _judged(
     models = tuple(dict.fromkeys(str(m) for m in measured["model"].values[rows]))
     value, interval = interval_of_mean(values[usable]) if len(usable) else (float("nan"), NAN)
     verdict = judge(interval)
-    reason = too_few(len(usable), "questions")
+    reason = too_few(len(usable), "questions") if len(usable) else "the run holds no such intervention with its control"
     if reason:
         verdict = INCONCLUSIVE
     else:

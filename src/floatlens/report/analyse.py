@@ -121,6 +121,8 @@ def _drawn(finding: Finding, about: Words | None, measured: Any, mapped: Any, ta
     for view in finding.views:
         source = mapped if view in finding.maps else about.shown(measured, view) if about else measured
         data = finding.figure(source, view=view, backend="none")
+        if isinstance(data, pd.DataFrame) and data.empty:  # such as doses, in a run that gave none
+            continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
         style.save(finding.figure(source, view=view), data, target / stem)
         title, reading = about.views.get(view, (view, "")) if about else (view, "")
