@@ -111,12 +111,14 @@ def test_ray_gives_the_rows_that_one_process_gives(
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, run: RunFolder) -> None:
     engine = registry.engine("ray", workers=2)
-    given, pids, killed = [], set(), None
+    given: list[int] = []
+    pids: set[int] = set()
+    killed, replaced, after = 0, False, 0  # after: results since the node went
 
     def work() -> Iterator[Numbers]:
-        """Jobs until a new worker has had some: however fast the rest are, it takes its time to start."""
-        for number, job in enumerate(jobs(4000)):
-            if number >= 30 and len(pids - {killed}) >= 2:
+        """Jobs until enough was done without the node: a new worker takes its time to start, however fast the rest are."""
+        for job in jobs(6000):
+            if after >= 12:
                 return
             given.extend(job.numbers)
             yield job
@@ -127,10 +129,13 @@ def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without
         if number == 5:
             killed = made[0]
             os.kill(killed, signal.SIGKILL)
-        if number == 15:
+        if replaced:
+            after += 1
+        elif killed and len(pids - {killed}) >= 2:  # only now: a worker cannot come back on a node that is gone
+            replaced = True
             cluster.remove_node(cluster.second, allow_graceful=False)
+    assert replaced and after >= 12
     assert squares(run) == {n: n**2 for n in given}
-    assert killed is not None and len(pids - {killed}) >= 2
 
 
 def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
