@@ -80,7 +80,10 @@ def compare(traces: Sequence[Trace]) -> pd.DataFrame:
 
 def table(found: pd.DataFrame) -> str:
     """As Markdown."""
-    lines = ["| model | rule | anchors | none found | absorbed | agreement with sigma(3) |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| model | rule | anchors | none found | absorbed | agreement with sigma(3) |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in found.to_dict("records"):
         shares = " | ".join(f"{100 * row[name]:.1f} %" for name in ("none", "absorbed", "agree"))
         lines.append(f"| {row['model']} | `{row['rule']}` | {row['anchors']:.2f} | {shares} |")

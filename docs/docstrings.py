@@ -22,16 +22,10 @@ class Readable(griffe.Extension):
 
 
 def markdown(text: str) -> str:
-    """
-    >>> print(markdown("Add.\\n\\n>>> 1 + 1\\n2\\n\\nscore    how much"))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    - `score`: how much
+    """A docstring as it is to be shown.
+
+    >>> markdown("Add.\\n\\nscore    how much")
+    'Add.\\n\\n- `score`: how much'
     """
     return "\n\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
 
@@ -41,10 +35,16 @@ def _paragraph(part: str) -> str:
     if lines[0].lstrip().startswith(">>>"):
         code = [re.sub(r"\s+# doctest: .*", "", line) for line in lines]
         return "\n".join(["```pycon", *code, "```"])
+    if len(lines) > 2 and set(lines[1].strip()) == {"-"}:
+        return f"**{lines[0]}**\n\n{_settings(lines[2:])}"
+    return _settings(lines) if "  " in lines[0].strip() and SETTING.fullmatch(lines[0]) else part
+
+
+def _settings(lines: list[str]) -> str:
     found = [SETTING.fullmatch(line) for line in lines]
-    if "  " in lines[0].strip() and found[0]:
+    if any(found):
         return "\n".join(
             f"- `{match['names']}`: {match['about']}" if match else f"  {line.strip()}"
             for match, line in zip(found, lines, strict=True)
         )
-    return part
+    return "\n".join(lines)

@@ -76,7 +76,7 @@ def made(folder: Path, name: str) -> Path:
     target = folder / name
     print(f"floatlens {command}")
     if not target.exists():
-        words = shlex.split(command)[:-1] + [str(target)]
+        words = [*shlex.split(command)[:-1], str(target)]
         if code := run(words):
             raise SystemExit(code)
     return target
@@ -90,7 +90,9 @@ def draw(name: str, runs: list[Path], pictures: dict[str, dict[str, Any]]) -> No
         maps = settings.get("view", finding.views[0]) in finding.maps
         save(finding.figure(source if maps else measured, **settings), DOCS / "images" / "findings" / f"{stem}.png")
     page = DOCS / "findings" / f"{name}.md"
-    text, found = BLOCK.subn(lambda match: match[1] + table(finding.claims(measured)) + "\n" + match[2], page.read_text())
+    text, found = BLOCK.subn(
+        lambda match: match[1] + table(finding.claims(measured)) + "\n" + match[2], page.read_text()
+    )
     if not found:
         raise SystemExit(f"{page} has no place for the verdicts: two lines <!-- verdicts -->")
     page.write_text(text)

@@ -103,7 +103,13 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
     page = script("site_hooks").commands()
     for name in COMMANDS:
         assert f"## floatlens {name}\n" in page
-    for option in ("`--version`", "`--record-steps`", "`--closed-book`", "`--trace`, `--no-trace`", "`--gpus-per-worker`"):
+    for option in (
+        "`--version`",
+        "`--record-steps`",
+        "`--closed-book`",
+        "`--trace`, `--no-trace`",
+        "`--gpus-per-worker`",
+    ):
         assert option in page, option
 
 

@@ -49,7 +49,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_the_version_comes_from_one_place(built: tuple[Path, Path]) -> None:
     sdist, wheel = built
-    assert sdist.name == f"floatlens-{__version__}.tar.gz" and wheel.name.startswith(f"floatlens-{__version__}-py3-none-")
+    assert sdist.name == f"floatlens-{__version__}.tar.gz" and wheel.name.startswith(
+        f"floatlens-{__version__}-py3-none-"
+    )
     elsewhere = [
         path
         for path in (*ROOT.glob("src/**/*.py"), ROOT / "pyproject.toml")
@@ -72,7 +74,14 @@ def test_the_wheel_holds_what_runs_and_nothing_else(built: tuple[Path, Path]) ->
 def test_the_sdist_holds_the_tests_and_no_rubbish(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "Makefile", "constraints.txt", "tests/test_package.py", "docs/index.md"} <= names
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "Makefile",
+        "constraints.txt",
+        "tests/test_package.py",
+        "docs/index.md",
+    } <= names
     assert not [name for name in names if re.search(r"node_modules|__pycache__|\.venv|^site/|^demo/", name)]
 
 
