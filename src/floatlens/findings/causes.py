@@ -23,7 +23,7 @@ from floatlens.findings import style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, mean_over, models_of
 from floatlens.findings.sides import NAN, compare, side
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge, too_few
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
 from floatlens.tasks import statistics
 from floatlens.tasks.ablate.condition import CHANGED, CONTROL, PLAIN
 from floatlens.tasks.ablate.run import MEASURES
@@ -287,7 +287,7 @@ def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm:
         said = f"beyond its control the ARM loses {beyond['ARM']:.1f} points, the MDM {beyond['MDM']:.1f}"
         details = {f"{name} loss beyond control, points": value for name, value in beyond.items()}
         details |= {f"{name} loss, points": value for name, value in alone.items()}
-        found = judge(interval)
+        found = judge_scores(interval)
         return found, said if found != INCONCLUSIVE else f"the interval holds zero ({said})", details
 
     return compare(
@@ -383,7 +383,7 @@ def _judged(
     usable = rows[np.isfinite(values[rows])]
     models = tuple(dict.fromkeys(str(m) for m in measured["model"].values[rows]))
     value, interval = interval_of_mean(values[usable]) if len(usable) else (float("nan"), NAN)
-    verdict = judge(interval)
+    verdict = judge_scores(interval)
     reason = too_few(len(usable), "questions") if len(usable) else "the run holds no such intervention with its control"
     if reason:
         verdict = INCONCLUSIVE
