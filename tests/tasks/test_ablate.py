@@ -237,6 +237,14 @@ def test_a_loss_that_the_control_has_too_supports_nothing() -> None:
     assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "not supported"
 
 
+def test_a_question_whose_control_failed_is_left_out_and_not_compared_with_the_plain_run() -> None:
+    table = planted({"m": {"none": 1.0, PIN: 0.5, CONTROLS[PIN]: 0.5}})
+    failed = (table["condition"] == CONTROLS[PIN]) & table["id"].isin(table["id"].unique()[:8])
+    table[list(MEASURES)] = table[list(MEASURES)].mask(failed)
+    found = {v.claim: v for v in causes.claims(causes.measure(table))}["Pinning the anchors hurts the MDM"]
+    assert found.n == 32 and found.value == 0
+
+
 def test_form_and_content_are_told_apart_by_depth() -> None:
     parts = {"none": 1.0}
     for half, share in (("shallow", 0.2), ("deep", 0.9)):

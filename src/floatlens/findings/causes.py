@@ -112,9 +112,14 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
 
 
 def loss(measured: xr.Dataset, score: str, place: int) -> Array:
-    """What an intervention takes from the score of each question beyond its control, or beyond the plain run."""
+    """What an intervention takes from the score of each question beyond its control; NaN where the control failed.
+
+    For a model that was never asked under the control, what it takes beyond the plain run.
+    """
     under, control = (measured[key].values[:, place] for key in (score, f"{score}_control"))
-    beside = np.where(np.isfinite(control), control, measured[f"{score}_plain"].values)
+    models = measured["model"].values
+    controlled = np.isin(models, models[np.isfinite(control)])
+    beside = np.where(controlled, control, measured[f"{score}_plain"].values)
     return np.asarray(under - beside if score in LOWER_IS_BETTER else beside - under)
 
 
