@@ -316,6 +316,14 @@ def test_the_command_writes_answers_results_claims_and_figures(
     assert (tmp_path / "figures" / "causes.png").exists()
 
 
+def test_an_intervention_that_fails_on_every_question_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ablate", "tiny-arm", "--data", "world:fresh", "--limit", "2", "--passages", "2", "--max-new-tokens", "2"]
+    assert command([*words, "--intervention", "mask-positions(region=doc9)", "--out", str(tmp_path / "run")]) == 2
+    assert "no intervention worked on any question; the first failed because: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

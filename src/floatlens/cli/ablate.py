@@ -16,7 +16,7 @@ from floatlens.cli.grouped import grouped
 from floatlens.cli.loader import Loader
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
-from floatlens.cli.start import check_settings, started
+from floatlens.cli.start import check_answered, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.causes import causes
@@ -99,8 +99,7 @@ def command(
                 folder=folder,
                 watch=watch,
             )
-        if answers["error"].notna().all():
-            raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
+        check_answered(answers)
         measured = causes.measure(answers)
         verdicts = [verdict for verdict in causes.claims(measured) if verdict.n]
         found: dict[str, Any] = {

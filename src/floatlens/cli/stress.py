@@ -16,7 +16,7 @@ from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
-from floatlens.cli.start import check_retriever, check_settings, started
+from floatlens.cli.start import check_answered, check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.stress import stress as finding
@@ -108,9 +108,7 @@ def command(
                 engine=engine,
                 retry_errors=running.retry_errors,
             )
-        if answers["error"].notna().all():
-            reason = answers["error"].iloc[0]
-            raise FloatLensError(f"no question could be answered; the first failed because: {reason}")
+        check_answered(answers)
         measured = finding.measure(answers, score=score)
         # What this stress and these models cannot decide is left out.
         verdicts = [v for v in finding.claims(measured) if v.n]

@@ -51,6 +51,9 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
     key = ["model", "data", "id"]
     order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
     changed = table[table["role"] == CHANGED]
+    if changed["error"].notna().all():
+        first = f"; the first failed because: {changed['error'].iloc[0]}" if len(changed) else ""
+        raise FloatLensError(f"no intervention worked on any question{first}")
     names = list(dict.fromkeys(changed["of"]))
     about = changed.drop_duplicates("of").set_index("of").reindex(names)
     data: dict[str, Any] = {}
