@@ -13,7 +13,6 @@ from rich.table import Table
 
 from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
-from floatlens.cli.loader import Loader
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
 from floatlens.cli.start import check_answered, check_settings, started
@@ -24,6 +23,7 @@ from floatlens.findings.verdict import write_claims
 from floatlens.interventions.check import check
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
+from floatlens.runs.loader import Loader
 from floatlens.tasks.ablate import ablate
 from floatlens.tasks.ablate.condition import conditions, standard
 from floatlens.tasks.ablate.effects import results

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from floatlens.cli.loader import Loader
     from floatlens.runs.engines.engine import Engine
+    from floatlens.runs.loader import Loader
     from floatlens.tasks.evaluate import Asking
 
 Model = Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")]
@@ -92,7 +92,7 @@ class Running:
         )
 
     def loader(self, revision: str | None = None) -> Loader:
-        from floatlens.cli.loader import Loader
+        from floatlens.runs.loader import Loader
 
         return Loader(self.device, self.dtype, self.allow_pickle, revision)
 

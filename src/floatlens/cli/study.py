@@ -100,10 +100,10 @@ def names(text: str | None) -> list[str]:
 
 def fitting_jobs(models: list[str], device: str | None) -> int:
     """Models to work on at once: as many as there are cores when all are small and on the CPU, else one."""
-    from floatlens.cli.threads import SMALL
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
     from floatlens.runs.crew import cores
+    from floatlens.runs.threads import SMALL
 
     if device not in (None, "cpu"):
         return 1
