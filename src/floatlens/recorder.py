@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -126,7 +125,7 @@ class Recorder:
                     self.arrays["evidence_mass"][row, at, index] = mass_HN.mean(1).numpy()
                     self.arrays["evidence_hit"][row, at, index] = hit_HN.float().mean(1).numpy()
 
-    def dataset(self, row: int, attributes: dict[str, Any]) -> xr.Dataset:
+    def dataset(self, row: int) -> xr.Dataset:
         """The record of one row, without its padding and without steps after its end."""
         pad = self.batch.pads[row]
         written = np.flatnonzero(self.committed_at[row] >= 0)
@@ -164,7 +163,7 @@ class Recorder:
                 data[layer_dim] = ((layer_dim,), self.layers[name])
         if "evidence_mass" in data:
             data["evidence_count"] = (("step",), self.count[row][keep])
-        made = xr.Dataset(data, attrs=attributes)
+        made = xr.Dataset(data)
         coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad)}
         if "layer" in made.dims:
             coords["layer"] = layers
@@ -175,7 +174,3 @@ class Recorder:
                 coords[dim] = names
         made = made.assign_coords(coords)
         return made.set_coords([name for name in made.data_vars if str(name).endswith("_layer")])
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
