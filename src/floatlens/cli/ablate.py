@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from floatlens.cli import options as common
@@ -144,8 +145,8 @@ def show(found: dict[str, Any]) -> None:
     shown = Table("model", "intervention", "accuracy", "change", "beyond control", "agrees", "KL", "gold ppl", "formed")
     for row in found["results"]:
         shown.add_row(
-            row["model"],
-            row["condition"],
+            escape(row["model"]),
+            escape(row["condition"]),
             _spell(row.get("accuracy")),
             _difference(row["change"].get("accuracy")),
             _difference(row["beyond"].get("accuracy")),
@@ -170,4 +171,4 @@ def _difference(found: dict[str, Any] | None) -> str:
     if not found or found["value"] is None:
         return "–"
     low, high = found["interval"]
-    return f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]".replace("[", r"\[")
+    return escape(f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]")

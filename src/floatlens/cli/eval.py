@@ -135,7 +135,8 @@ def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) 
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
-                notes.print(f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit")
+                what = f"{entry['errors']} errors, {entry['truncated']} with passages dropped to fit"
+                notes.print(f"{where}: {what}", markup=False)
     for claim in found["claims"]:
         notes.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
     for label, what in found["problems"].items():

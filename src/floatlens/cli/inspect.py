@@ -27,6 +27,7 @@ def command(
         floatlens inspect GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from floatlens.models.checkpoint import find
@@ -52,7 +53,7 @@ def command(
         "recorded": f"{size(found['record_bytes_per_step'])} a step at {positions} positions, all layers and heads",
     }
     for label, text in rows.items():
-        table.add_row(f"[bold]{label}[/bold]", str(text))
+        table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
     Console().print(table)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from floatlens.cli import options as common
@@ -145,7 +146,8 @@ def _show(table: pd.DataFrame, found: dict[str, Any]) -> None:
     shown = Table("model", "data", "level", "score", "95 % interval", "n")
     for row in table.to_dict("records"):
         interval = f"{row['low']:.3f} to {row['high']:.3f}"
-        shown.add_row(row["model"], row["data"], str(row["level"]), f"{row['mean']:.3f}", interval, str(row["n"]))
+        names = (escape(str(row[name])) for name in ("model", "data", "level"))
+        shown.add_row(*names, f"{row['mean']:.3f}", interval, str(row["n"]))
     console.print(shown)
     for row in found["robustness"]:
         text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)
