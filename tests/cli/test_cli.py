@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import floatlens
-from floatlens.cli import main
 from floatlens.cli.main import COMMANDS
 from floatlens.runs.folder import RunFolder
+from tests.commands import run
 from tests.models import checkpoints
-from tests.tasks.conftest import byte_level
-
-
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-
-
-def run(*words: object, code: int = 0) -> Done:
-    """Run the program in this process; importing torch anew for every command line would take most of the time."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        found = main.run([str(word) for word in words])
-    assert found == code, out.getvalue() + err.getvalue()
-    return Done(out.getvalue(), err.getvalue())
+from tests.small_tokenizers import byte_level
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from planted import TRACED, planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.registry import get
+from tests.findings.planted import TRACED, planted, wandering
 
 VIEWS = [(name, view) for name in TRACED for view in get(name).views]
 

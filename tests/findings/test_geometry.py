@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from planted import planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.geometry import factors, geometry, split
+from tests.findings.planted import planted, wandering
 
 ANCHOR = np.array([True, True, False, False, False])
 
