@@ -13,6 +13,7 @@ import xarray as xr
 from floatlens.batch import Batch
 from floatlens.decode.step import Step
 from floatlens.errors import NotANumber
+from floatlens.observe.registry import MATRICES
 from floatlens.observe.session import Session
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
@@ -142,7 +143,9 @@ class Recorder:
             "final_tokens": (("position",), self.final[row, span]),
             "confidence": (("step", "position"), self.confidence[row][keep][:, span]),
         }
-        layers = sorted({layer for chosen in self.layers.values() for layer in chosen})
+        # `layer` belongs to the statistics; matrices of other layers have a dimension of their own.
+        common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
+        layers = sorted({layer for chosen in common.values() for layer in chosen})
         names = layout.region_names[row]
         dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
         dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",)}
