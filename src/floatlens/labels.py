@@ -35,6 +35,7 @@ def labelled(
         "family": lens.family.name,
         "diffusion": int(lens.family.diffusion),
         "n_layers": lens.shape["layers"] or 0,
+        "n_heads": lens.shape["heads"] or 0,
         "sampler": lens.family.sampler,
         "settings": as_json(settings.asdict()),
         "seed": settings.seed,
