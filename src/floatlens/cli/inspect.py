@@ -15,7 +15,7 @@ def command(
     revision: common.Revision = None,
     family: Annotated[str | None, typer.Option(help="Read it as this family, whatever its config says.")] = None,
     dtype: common.Dtype = "auto",
-    positions: Annotated[int, typer.Option(help="Length of the sequence for which bytes are counted.")] = 512,
+    positions: Annotated[int, typer.Option(min=1, help="Length of the sequence for which bytes are counted.")] = 512,
     as_json: common.AsJson = False,
 ) -> None:
     """Say what a checkpoint is, what memory it needs and what a trace records per step, before any weight is read.
