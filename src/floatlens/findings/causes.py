@@ -21,7 +21,7 @@ from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effe
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, mean_over, models_of
 from floatlens.findings.sides import NAN, compare, names, side
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge, too_few
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
 from floatlens.tasks import statistics
 from floatlens.tasks.ablate.condition import CHANGED, CONTROL, PLAIN
 from floatlens.tasks.ablate.run import MEASURES
@@ -194,7 +194,7 @@ def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm:
         said = f"beyond its control the ARM loses {beyond['ARM']:.1f} points, the MDM {beyond['MDM']:.1f}"
         details = {f"{name} loss beyond control, points": value for name, value in beyond.items()}
         details |= {f"{name} loss, points": value for name, value in alone.items()}
-        found = judge(interval)
+        found = judge_scores(interval)
         return found, said if found != INCONCLUSIVE else f"the interval holds zero ({said})", details
 
     return compare(
@@ -288,7 +288,7 @@ def _judged(
     """The mean of `values` over these rows lies above zero, or not."""
     usable = rows[np.isfinite(values[rows])]
     value, interval = interval_of_mean(values[usable]) if len(usable) else (float("nan"), NAN)
-    verdict = judge(interval)
+    verdict = judge_scores(interval)
     reason = too_few(len(usable), "questions") if len(usable) else "the run holds no such intervention with its control"
     if reason:
         verdict = INCONCLUSIVE

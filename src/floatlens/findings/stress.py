@@ -19,7 +19,7 @@ from floatlens.findings import style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, is_measured, mean_over
 from floatlens.findings.sides import NAN, compare, names, side
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge, too_few
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores, too_few
 from floatlens.tasks.answers import Answers, answers_of
 from floatlens.tasks.evaluate import SCORES
 from floatlens.tasks.stress import curves
@@ -150,7 +150,7 @@ def _of(answers: Answers | xr.Dataset, stress: str, score: str) -> xr.Dataset:
 
 
 def _points(found: tuple[float, float], unit: dict[str, float]) -> tuple[str, str]:
-    verdict = judge(found)
+    verdict = judge_scores(found)
     reason = f"{unit['MDM']:.1f} points for the MDM, {unit['ARM']:.1f} for the ARM"
     return verdict, reason if verdict != INCONCLUSIVE else f"the interval holds zero ({reason})"
 
