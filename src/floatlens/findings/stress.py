@@ -108,7 +108,7 @@ def figure(
         for axes, (stress, data) in zip(grid.flat, panels, strict=False):
             part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
             for place, model in enumerate(models):
-                look = {"color": colours[model], "marker": markers[model], "label": model}
+                look = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                 _line(axes, part[part["model"] == model], look, aside=0.08 * (place - (len(models) - 1) / 2))
             axes.set_title(f"{stress}, {data}")
             axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
