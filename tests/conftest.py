@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.browser import browser, open_page  # noqa: F401  (fixtures of the browser tests)
+from tests.golden_data import FOLDER
 
 torch.set_num_threads(1)
 
@@ -20,8 +21,4 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder of golden data: FLOATLENS_GOLDEN, or the copy in tests/golden."""
-    return golden_folder()
-
-
-def golden_folder() -> Path:
-    return Path(os.environ.get("FLOATLENS_GOLDEN") or Path(__file__).parent / "golden")
+    return FOLDER

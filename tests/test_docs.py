@@ -23,7 +23,7 @@ from floatlens.models.registry import FAMILIES
 from floatlens.observe.registry import STATISTICS
 from floatlens.tasks.readers.registry import read
 from tests.models import checkpoints
-from tests.tasks.conftest import byte_level
+from tests.small_tokenizers import byte_level
 
 DOCS = Path(__file__).parents[1] / "docs"
 HOW_TO = [f"howto/{path.name}" for path in sorted((DOCS / "howto").glob("*.md")) if "```python" in path.read_text()]

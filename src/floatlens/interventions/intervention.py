@@ -43,11 +43,6 @@ class Intervention:
         """One plain sentence."""
         raise NotImplementedError
 
-    @property
-    def finds(self) -> str | None:
-        """The rule by which it finds anchors, or None when it needs none."""
-        return getattr(self, "rule", None)
-
     def control(self, seed: int) -> Intervention | None:
         """The same done to as many random positions or heads; None where there is nothing to match."""
         return None
@@ -70,6 +65,22 @@ class Intervention:
 
     def head_numbers(self, shape: Shape) -> list[int]:
         return choose.numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
+
+    def heads_in(self, attention: Attention) -> list[int] | None:
+        """The heads of an attention call on which it acts; None for all."""
+        heads = getattr(self, "heads", None)
+        return None if heads is None else choose.numbers(heads, attention.H, "head")
+
+    def canonical_places(self) -> dict[str, Any]:
+        """Those of the settings `layers`, `heads` and `random` that it has, in canonical form."""
+        found: dict[str, Any] = {}
+        if hasattr(self, "layers"):
+            found["layers"] = choose.canonical(self.layers, "layer", choose.HALVES)
+        if hasattr(self, "heads"):
+            found["heads"] = choose.canonical(self.heads, "head")
+        if hasattr(self, "random"):
+            found["random"] = None if self.random is None else whole(self.random, "random")
+        return found
 
     # --- what it does ---------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
 
 def set_up(model: str, plan: StudyPlan, folder: RunFolder, watch: Watch | None) -> Bench:
     """Load the model and open the data."""
-    from floatlens.cli.loader import Loader
+    from floatlens.runs.loader import Loader
 
     sources = open_sources(plan.comparison())
     return Bench(plan, model, Loader(plan.device, plan.dtype)(model), sources, folder, Journal(folder), watch)

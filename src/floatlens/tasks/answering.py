@@ -11,13 +11,12 @@ from typing import Any
 from floatlens.runs.careful import Careful
 from floatlens.runs.engines.engine import Died, Engine
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import Watch
 from floatlens.tasks.evaluate import Asking, Row, fill, windows
 from floatlens.tasks.journal import Journal, Key
 from floatlens.tasks.prompt import Prompt
 from floatlens.tasks.sample import Sample
 from floatlens.tasks.tracing import Tracing
-
-Watch = Callable[[str, int | None], Callable[[], None]]
 
 
 @dataclass(frozen=True)
