@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 import floatlens
+from floatlens.cli import main
 from floatlens.cli.main import COMMANDS
 from floatlens.runs.folder import RunFolder
 from tests.commands import run
