@@ -51,9 +51,7 @@ def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) 
     return Task(("tiny-arm", "fresh", condition), samples, asking)
 
 
-def test_only_new_prompts_reach_the_model(
-    lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked(lens, monkeypatch)
     first = {row.id: row for row in ask(task(samples[:4]))}
     again = ask(task(samples, "stress=0"), task(samples, "stress=1"), task(samples[:4]))
@@ -65,9 +63,7 @@ def test_only_new_prompts_reach_the_model(
             assert (row.answer, row.confidence, row.f1, row.steps) == (one.answer, one.confidence, one.f1, one.steps)
 
 
-def test_other_settings_are_another_answer(
-    lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_settings_are_another_answer(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked(lens, monkeypatch)
     ask(task(samples[:2]), task(samples[:2], "masks=5", Asking(max_new_tokens=5, batch_size=3)))
     assert ask.prompts == 4

@@ -21,8 +21,8 @@ from floatlens.runs.folder import RunFolder
 from floatlens.tasks.ablate import ablate
 from floatlens.tasks.ablate.condition import conditions, standard
 from floatlens.tasks.ablate.effects import results
+from floatlens.tasks.ablate.outcome import MEASURES, Outcome, well_formed
 from floatlens.tasks.ablate.replay import gold_surprise, replayed
-from floatlens.tasks.ablate.run import MEASURES, Outcome, well_formed
 from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.readers.registry import read
 from floatlens.tasks.sample import Sample
@@ -156,7 +156,7 @@ def test_a_killed_study_resumes_with_the_same_numbers(
 
     with pytest.raises(Killed):
         ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=folder, watch=watch)
-    assert len(list(folder.results())) == 7
+    assert 7 <= len(folder.results()) < len(whole)
     resumed = ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=RunFolder.open(folder.path))
     pd.testing.assert_frame_equal(resumed, whole)
 

@@ -26,9 +26,10 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.held: tuple[str, Any, Careful[Any, Any]] | None = None
+        self.notes: dict[str, Any] = {}  # what a job leaves for the next with the same model
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"load": self.load, "held": None}  # a model stays in its process
+        return {"load": self.load, "held": None, "notes": {}}  # a model stays in its process
 
     def __call__(self, job: ModelJob) -> Any:
         return job.done_by(self)
@@ -40,10 +41,15 @@ class Worker:
     def holding(self, model: str) -> tuple[Any, Careful[Any, Any]]:
         """The lens, and what knows how large a batch its memory bears."""
         if self.held is None or self.held[0] != model:
-            self.held = None
+            self.held, self.notes = None, {}
             gc.collect()
-            self.held = (model, self.load(model), Careful(lambda items: []))
+            self.hold(model, self.load(model))
+        assert self.held is not None
         return self.held[1:]
+
+    def hold(self, model: str, lens: Any) -> None:
+        """Take a lens that is there already."""
+        self.held, self.notes = (model, lens, Careful(lambda items: [])), {}
 
     def planning(self, model: str, inside: bool) -> Any:
         """A lens to plan with: the model's own if it is used in this process, else one without its weights."""

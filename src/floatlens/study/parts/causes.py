@@ -40,7 +40,18 @@ def run(bench: Bench) -> None:
     questions = {source.label: first(source, plan.sizes.causes)}
     with RunFolder.create(bench.folder.path / "causes", manifest, resume=True) as folder:
         bench.tables.append(
-            ablate([bench.lens], questions, specs, seeds=seeds, asking=plan.asking, folder=folder, watch=bench.watch)
+            ablate(
+                [bench.model],
+                questions,
+                specs,
+                seeds=seeds,
+                asking=plan.asking,
+                folder=folder,
+                watch=bench.watch,
+                engine=bench.engine,
+                worker=bench.worker,
+                retry_errors=bench.retry_errors,
+            )
         )
 
 
