@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from floatlens.cli.eval import check_settings, started
+from floatlens.cli import options as common
+from floatlens.cli.grouped import grouped
 from floatlens.cli.loader import Loader
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
+from floatlens.cli.start import check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.causes import causes
@@ -27,15 +28,13 @@ from floatlens.tasks.ablate import ablate
 from floatlens.tasks.ablate.condition import conditions, standard
 from floatlens.tasks.ablate.effects import results
 from floatlens.tasks.comparison import open_sources
-from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.plan import Plan
-from floatlens.tasks.readers.columns import parse_names
-from floatlens.tasks.template import DEFAULT, read
 
 
+@grouped
 def command(
-    models: Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")],
-    data: Annotated[list[str], typer.Option("--data", help="A file, a hub data set, world or world:NAME; may repeat.")],
+    models: common.Models,
+    data: common.Data,
     intervention: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,25 +43,18 @@ def command(
     ] = None,
     doses: Annotated[str | None, typer.Option(help="Numbers to put in place of {n}, such as 1,2,4,8.")] = None,
     controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0,1",
-    passages: Annotated[int | None, typer.Option(help="Gold among so many passages.")] = None,
-    max_passages: Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
-    limit: Annotated[int | None, typer.Option(help="So many questions: the first, or with --seed a fair draw.")] = 100,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draw of questions and of the sampler.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 32,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 16,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    template: Annotated[Path | None, typer.Option(help="A text file with the slots {passages} and {question}.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns by role, such as question=ask,answers=target.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Layout of the data's records; else found out.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    passages: common.Passages = None,
+    max_passages: common.MaxPassages = None,
+    split: common.Split = None,
+    limit: common.Limit = 100,
+    seed: common.Seed = None,
+    sampling: common.Sampling = common.Sampling(max_new_tokens=16),
+    records: common.Records = common.Records(),
+    device: common.Device = None,
+    dtype: common.Dtype = "auto",
     out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    resume: common.Resume = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Answer the same questions with and without interventions, each beside its matched random control.
 
@@ -76,14 +68,7 @@ def command(
     """
     if resume and out is None:
         raise FloatLensError("--resume needs --out: the folder of the run to go on with")
-    asking = Asking(
-        max_new_tokens=max_new_tokens,
-        steps=steps,
-        batch_size=batch_size,
-        seed=seed or 0,
-        template=read(template) if template else DEFAULT,
-        sampler={"block_length": block_length, "temperature": temperature},
-    )
+    asking = common.asking(sampling, records, seed)
     plan = Plan(
         models=tuple(dict.fromkeys(models)),
         data=tuple(dict.fromkeys(data)),
@@ -93,9 +78,7 @@ def command(
         seed=seed,
         passages=passages,
         max_passages=max_passages,
-        layout=layout,
-        names=parse_names(columns) if columns else None,
-        strict=strict,
+        **records.reading(),
     )
     check_settings(plan)
     chosen = [float(n) for n in numbers(doses, "--doses") or ()] or None

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 DEMO = Path("demo")
@@ -17,12 +18,12 @@ BROKEN = ("mask-anchors(rule=top(4))", "pin-anchors(rule=sigma(3))", "ablate-hea
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
-    limit: Annotated[int | None, typer.Option(help="At most so many questions a data set, in every part.")] = None,
+    limit: common.LimitEach = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models at once; default: as many as there are cores.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Study the three bundled models on the synthetic world: every claim, every figure, the report, in some minutes.
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from floatlens.cli import options as common
+
 
 def command(
     first: Annotated[str, typer.Argument(help="A run folder.")],
     second: Annotated[str, typer.Argument(help="Another.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Show what differs between two runs: settings, models, data, versions, machine, and each result.
 

@@ -4,68 +4,46 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from floatlens.cli import options as common
-from floatlens.cli.loader import Loader
+from floatlens.cli.grouped import grouped
 from floatlens.cli.progress import bar
+from floatlens.cli.start import check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.knowledge import knowledge
 from floatlens.findings.verdict import write_claims
-from floatlens.runs import manifest
-from floatlens.runs.engines import registry as engines
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks import summary
 from floatlens.tasks.comparison import Outcome, open_sources, run
-from floatlens.tasks.evaluate import CLOSED, OPEN, Asking
+from floatlens.tasks.evaluate import CLOSED, OPEN
 from floatlens.tasks.plan import Plan
-from floatlens.tasks.readers.columns import parse_names
 from floatlens.tasks.table import Table1, table1
-from floatlens.tasks.template import DEFAULT, read
 
 
+@grouped
 def command(
-    models: Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")],
-    data: Annotated[list[str], typer.Option("--data", help="A file, a hub data set, world or world:NAME; may repeat.")],
+    models: common.Models,
+    data: common.Data,
     closed_book: Annotated[bool, typer.Option("--closed-book", help="Ask without passages.")] = False,
     both: Annotated[bool, typer.Option("--both", help="Ask without and with passages: Table 1.")] = False,
     passages: Annotated[int | None, typer.Option(help="Gold among so many passages; 0 is closed book.")] = None,
-    max_passages: Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")] = None,
-    retriever: Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Passages to retrieve from: JSONL, CSV or parquet.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
-    limit: Annotated[int | None, typer.Option(help="So many questions: the first, or with --seed a fair draw.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draw of questions and of the sampler.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 32,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 32,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    max_passages: common.MaxPassages = None,
+    retriever: common.Retriever = None,
+    corpus: common.Corpus = None,
+    split: common.Split = None,
+    limit: common.Limit = None,
+    seed: common.Seed = None,
+    sampling: common.Sampling = common.Sampling(),
     order: Annotated[str, typer.Option(help="Question last, first, or on both sides of the passages.")] = "last",
-    template: Annotated[Path | None, typer.Option(help="A text file with the slots {passages} and {question}.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns by role, such as question=ask,answers=target.")] = None,
-    layout: Annotated[
-        str | None, typer.Option(help="kilt, middle, hotpot, keyvalue or columns; else found out.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    records: common.Records = common.Records(),
     out: Annotated[str | None, typer.Option(help="Run folder for answers and tables: a path, or a URL.")] = None,
-    allow_pickle: common.AllowPickle = False,
-    engine: common.Engine = "local",
-    workers: common.Workers = None,
-    address: common.Address = None,
-    gpus_per_worker: common.GpusPerWorker = None,
-    resume: common.Resume = False,
-    retry_errors: common.RetryErrors = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    running: common.Running = common.Running(),
+    as_json: common.AsJson = False,
 ) -> None:
     """Answer the questions of data sets and score the answers, with intervals and paired tests.
 
@@ -79,41 +57,31 @@ def command(
     """
     if closed_book and both:
         raise FloatLensError("--closed-book and --both exclude each other; --both asks without and with passages")
-    if resume and out is None:
+    if running.resume and out is None:
         raise FloatLensError("--resume needs --out: the folder of the run to go on with")
     check_retriever(retriever, corpus)
     conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or passages == 0 else (OPEN,)
-    asking = Asking(
-        max_new_tokens=max_new_tokens,
-        steps=steps,
-        batch_size=batch_size,
-        seed=seed or 0,
-        order=order,
-        template=read(template) if template else DEFAULT,
-        sampler={"block_length": block_length, "temperature": temperature},
-    )
     plan = Plan(
         models=tuple(dict.fromkeys(models)),
         data=tuple(dict.fromkeys(data)),
         conditions=conditions,
-        asking=asking,
+        asking=common.asking(sampling, records, seed, order),
         split=split,
         limit=limit,
         seed=seed,
         passages=passages or None,
         max_passages=max_passages,
         corpus=corpus,
-        layout=layout,
-        names=parse_names(columns) if columns else None,
-        strict=strict,
+        **records.reading(),
     )
     check_settings(plan)
-    does = engines.engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
+    engine = running.chosen_engine()
     sources = open_sources(plan)
-    load = Loader(device, dtype, allow_pickle)
-    with started(out, "eval", plan, {"dtype": dtype}, resume) as folder:
+    with started(out, "eval", plan, {"dtype": running.dtype}, running.resume) as folder:
         with bar("questions") as watch:
-            outcome = run(plan, sources, load, folder, watch, engine=does, retry_errors=retry_errors)
+            outcome = run(
+                plan, sources, running.loader(), folder, watch, engine=engine, retry_errors=running.retry_errors
+            )
         found, table = told(plan, outcome, folder, both)
         if folder is not None:
             write(folder, found, table)
@@ -146,44 +114,6 @@ def told(plan: Plan, outcome: Outcome, folder: RunFolder | None, both: bool) -> 
             style.save(drawn, numbers, folder.path / "figures" / "knowledge")
             write_claims(folder.path / "claims.json", verdicts)
     return found, table
-
-
-def check_settings(plan: Plan, asking: Asking | None = None) -> None:
-    """Refuse settings that cannot work for one of the models before any weight is read."""
-    from floatlens.decode.registry import settings_for
-    from floatlens.models.checkpoint import find
-
-    for model in plan.models:
-        settings_for(find(model).family.sampler, **(asking or plan.asking).generation())
-
-
-def check_retriever(retriever: str | None, corpus: str | None) -> None:
-    if retriever not in (None, "bm25"):
-        raise FloatLensError(f"retriever {retriever!r} is not known; use bm25")
-    if (retriever is None) != (corpus is None):
-        raise FloatLensError("a retriever needs a corpus and a corpus a retriever: --retriever bm25 --corpus FILE")
-
-
-@contextmanager
-def started(
-    out: str | None, command: str, plan: Plan, also: dict[str, Any], resume: bool
-) -> Iterator[RunFolder | None]:
-    """The run folder, if one was asked for, held until the block ends."""
-    if out is None:
-        yield None
-        return
-    from floatlens.models.checkpoint import find
-
-    about = manifest.describe(
-        command,
-        {**plan.recorded(), **also},
-        checkpoints=[find(model) for model in plan.models],
-        data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
-        template=plan.asking.template.text,
-        seeds={"seed": plan.asking.seed, "draw": plan.seed},
-    )
-    with RunFolder.create(out, about, resume=resume) as folder:
-        yield folder
 
 
 def write(folder: RunFolder, found: dict[str, Any], table: Table1) -> None:

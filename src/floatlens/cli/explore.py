@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 HOST = "127.0.0.1"
@@ -25,8 +26,8 @@ def command(
     ] = HOST,
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: common.Device = None,
+    dtype: common.Dtype = "auto",
 ) -> None:
     """Ask models questions in the browser and watch their attention while they write; or look at traces.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def command(
     head: Annotated[int | None, typer.Option(help="Head in geometry's maps; default: mean over heads.")] = None,
     step: Annotated[int | None, typer.Option(help="Step of flow, or of geometry's maps of queries and keys.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples of each run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Redraw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the claim's verdict.
 

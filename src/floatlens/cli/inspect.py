@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from floatlens.cli import options as common
+
 
 def command(
-    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")],
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
+    checkpoint: common.Model,
+    revision: common.Revision = None,
     family: Annotated[str | None, typer.Option(help="Read it as this family, whatever its config says.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: common.Dtype = "auto",
     positions: Annotated[int, typer.Option(help="Length of the sequence for which bytes are counted.")] = 512,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Say what a checkpoint is, what memory it needs and what a trace records per step, before any weight is read.
 

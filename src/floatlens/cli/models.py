@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
+from floatlens.cli import options as common
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def command(as_json: common.AsJson = False) -> None:
     """List the families of checkpoints that FloatLens reads, and the models that it brings.
 
     Example: floatlens models

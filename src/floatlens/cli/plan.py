@@ -8,25 +8,26 @@ from typing import Annotated, Any
 
 import typer
 
+from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")],
+    model: common.Model,
     gpus: Annotated[str, typer.Option("--gpus", help="How many of which kind, such as 8xA100.")],
-    data: Annotated[str | None, typer.Option(help="A file, a hub data set, world or world:NAME.")] = None,
+    data: common.OneData = None,
     samples: Annotated[int | None, typer.Option(help="So many samples, instead of counting --data.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Length of a prompt, instead of measuring --data.")] = None,
     passages: Annotated[int | None, typer.Option(help="Gold among so many passages (world).")] = None,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
+    split: common.Split = None,
     limit: Annotated[int | None, typer.Option(help="So many questions of the data.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 32,
     steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples decoded together; else what fits.")] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    trace_dtype: Annotated[str, typer.Option(help="float32 or float16 on disk.")] = "float32",
+    trace_dtype: common.TraceDtype = "float32",
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Look while the model writes, or only ask.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Estimate time, memory and storage of a run from the model's shape; no weight is read.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 
@@ -16,7 +17,7 @@ def command(
         list[Path], typer.Argument(metavar="RUN...", help="Folders of trace, eval, stress, ablate, study.")
     ],
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Make the report of existing runs: every finding that they hold something for, in one self-contained HTML file.
 

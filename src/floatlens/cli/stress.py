@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
@@ -14,62 +13,44 @@ from rich.console import Console
 from rich.table import Table
 
 from floatlens.cli import options as common
-from floatlens.cli.eval import check_retriever, check_settings, started
-from floatlens.cli.loader import Loader
+from floatlens.cli.grouped import grouped
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
+from floatlens.cli.start import check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.stress import stress as finding
 from floatlens.findings.verdict import write_claims
-from floatlens.runs.engines import registry as engines
 from floatlens.tasks.comparison import open_sources
-from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.plan import Plan
-from floatlens.tasks.readers.columns import parse_names
 from floatlens.tasks.retrieval import index_of
 from floatlens.tasks.stress import curves, registry
 from floatlens.tasks.stress.level import Options
 from floatlens.tasks.stress.run import levels_of, run
-from floatlens.tasks.template import DEFAULT, read
 
 
+@grouped
 def command(
     name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks or query.")],
-    models: Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")],
-    data: Annotated[list[str], typer.Option("--data", help="A file, a hub data set, world or world:NAME; may repeat.")],
+    models: common.Models,
+    data: common.Data,
     levels: Annotated[
         str | None, typer.Option(help="Distractors, gold places, distances or masks, such as 0,1,2,4 or 0:20:5.")
     ] = None,
     distractors: Annotated[str, typer.Option(help="Noise: random, hard (retrieved) or own (the data's).")] = "random",
-    passages: Annotated[int | None, typer.Option(help="Gold among so many passages.")] = None,
+    passages: common.Passages = None,
     retriever: Annotated[str | None, typer.Option(help="bm25: take hard distractors from --corpus.")] = None,
     corpus: Annotated[str | None, typer.Option(help="Passages for hard distractors.")] = None,
     score: Annotated[str, typer.Option(help="Score of the curve: accuracy, accuracy_words, f1 or em.")] = "accuracy",
     trace: Annotated[bool, typer.Option("--trace", help="Keep a trace of every answer in --out.")] = False,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
-    limit: Annotated[int | None, typer.Option(help="So many questions: the first, or with --seed a fair draw.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every draw and of the sampler.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 32,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 32,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    template: Annotated[Path | None, typer.Option(help="A text file with the slots {passages} and {question}.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns by role, such as question=ask,answers=target.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Layout of the data's records; else found out.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    split: common.Split = None,
+    limit: common.Limit = None,
+    seed: common.Seed = None,
+    sampling: common.Sampling = common.Sampling(),
+    records: common.Records = common.Records(),
     out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
-    allow_pickle: common.AllowPickle = False,
-    engine: common.Engine = "local",
-    workers: common.Workers = None,
-    address: common.Address = None,
-    gpus_per_worker: common.GpusPerWorker = None,
-    resume: common.Resume = False,
-    retry_errors: common.RetryErrors = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    running: common.Running = common.Running(),
+    as_json: common.AsJson = False,
 ) -> None:
     """Ask the same questions ever harder, and draw how the scores fall.
 
@@ -84,17 +65,10 @@ def command(
     stress = registry.get(name)
     if score not in SCORES:
         raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(SCORES)}")
-    if (resume or trace) and out is None:
-        raise FloatLensError(f"{'--resume' if resume else '--trace'} needs --out: the folder of the run")
+    if (running.resume or trace) and out is None:
+        raise FloatLensError(f"{'--resume' if running.resume else '--trace'} needs --out: the folder of the run")
     check_retriever(retriever, corpus)
-    asking = Asking(
-        max_new_tokens=max_new_tokens,
-        steps=steps,
-        batch_size=batch_size,
-        seed=seed or 0,
-        template=read(template) if template else DEFAULT,
-        sampler={"block_length": block_length, "temperature": temperature},
-    )
+    asking = common.asking(sampling, records, seed)
     plan = Plan(
         models=tuple(dict.fromkeys(models)),
         data=tuple(dict.fromkeys(data)),
@@ -103,12 +77,10 @@ def command(
         limit=limit,
         seed=seed,
         passages=passages if all(each.startswith("world") for each in data) else None,
-        layout=layout,
-        names=parse_names(columns) if columns else None,
-        strict=strict,
+        **records.reading(),
     )
     check_settings(plan)
-    does = engines.engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
+    engine = running.chosen_engine()
     chosen = numbers(levels, "--levels")
     options = Options(
         values=tuple(chosen) if chosen is not None else None,
@@ -121,12 +93,21 @@ def command(
     made = levels_of(stress, sources, asking, options)
     for level in (level for several in made.values() for level in several):
         check_settings(plan, level.asking)
-    also = {"stress": name, "corpus": corpus, "trace": trace, "dtype": dtype}
+    also = {"stress": name, "corpus": corpus, "trace": trace, "dtype": running.dtype}
     also |= {key: value for key, value in asdict(options).items() if key != "index"}
-    load = Loader(device, dtype, allow_pickle)
-    with started(out, "stress", plan, also, resume) as folder:
+    with started(out, "stress", plan, also, running.resume) as folder:
         with bar("questions") as watch:
-            answers = run(stress, plan.models, made, load, folder, watch, trace, engine=does, retry_errors=retry_errors)
+            answers = run(
+                stress,
+                plan.models,
+                made,
+                running.loader(),
+                folder,
+                watch,
+                trace,
+                engine=engine,
+                retry_errors=running.retry_errors,
+            )
         if answers["error"].notna().all():
             reason = answers["error"].iloc[0]
             raise FloatLensError(f"no question could be answered; the first failed because: {reason}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from floatlens.cli import options as common
+from floatlens.cli.grouped import grouped
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -19,35 +21,32 @@ if TYPE_CHECKING:
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
 
 
+@grouped
 def command(
-    models: Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")],
-    data: Annotated[list[str], typer.Option("--data", help="A file, a hub data set, world or world:NAME; may repeat.")],
+    models: common.Models,
+    data: common.Data,
     out: Annotated[Path, typer.Option(help="Run folder for figures, tables, claims and the report.")],
     only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads,stress.")] = None,
     skip: Annotated[str | None, typer.Option(help="Findings to leave out.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many questions a data set, in every part.")] = None,
+    limit: common.LimitEach = None,
     budget: Annotated[
         str | None, typer.Option(help="A time such as 10m: sizes are cut to fit it, and what was cut is said.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every question, every stress on every data set.")] = False,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
-    passages: Annotated[int | None, typer.Option(help="Gold among so many passages.")] = None,
-    max_passages: Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")] = None,
-    retriever: Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Passages to retrieve from: JSONL, CSV or parquet.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 32,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Seed of every draw and of the sampler.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 16,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    split: common.Split = None,
+    passages: common.Passages = None,
+    max_passages: common.MaxPassages = None,
+    retriever: common.Retriever = None,
+    corpus: common.Corpus = None,
+    sampling: common.Sampling = common.Sampling(batch_size=16),
+    seed: common.Seed = None,
+    device: common.Device = None,
+    dtype: common.Dtype = "auto",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models at once, a process each; default: cores for small models, else 1.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Trace, answer, stress and judge: every finding of the paper on some models, with figures, claims and a report.
 
@@ -60,8 +59,8 @@ def command(
         floatlens study GSAI-ML/LLaDA-8B-Instruct meta-llama/Meta-Llama-3-8B-Instruct --data nq.jsonl --budget 2h \
             --device auto --dtype bfloat16 --out llada
     """
-    from floatlens.cli.eval import check_retriever
     from floatlens.cli.progress import bar
+    from floatlens.cli.start import check_retriever
     from floatlens.study.run import study
 
     check_retriever(retriever, corpus)
@@ -79,12 +78,8 @@ def command(
             passages=passages,
             max_passages=max_passages,
             corpus=corpus,
-            max_new_tokens=max_new_tokens,
-            steps=steps,
-            block_length=block_length,
-            temperature=temperature,
             seed=seed,
-            batch_size=batch_size,
+            **vars(sampling),
             device=device,
             dtype=dtype,
             resume=resume,

@@ -8,27 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli.grouped import grouped
 from floatlens.errors import FloatLensError
 
 
+@grouped
 def command(
-    model: Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")],
+    model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; may repeat.")] = None,
     gold: Annotated[int | None, typer.Option(help="Which --passage holds the answer, counted from 0.")] = None,
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; may repeat.")] = None,
-    data: Annotated[str | None, typer.Option(help="A file, a hub data set, world or world:NAME.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, validation or test.")] = None,
+    data: common.OneData = None,
+    split: common.Split = None,
     passages: Annotated[int | None, typer.Option(help="Gold among so many passages (world); 0 is closed book.")] = None,
-    max_passages: Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")] = None,
+    max_passages: common.MaxPassages = None,
     limit: Annotated[int, typer.Option(help="So many questions of the data.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 32,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    sampling: common.Sampling = common.Sampling(batch_size=4),
     layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,4-7 or 0:32:4.")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads to keep.")] = None,
     record_steps: Annotated[str | None, typer.Option(help="Steps to keep.")] = None,
@@ -37,18 +35,10 @@ def command(
     ] = None,
     matrix_layers: Annotated[str | None, typer.Option(help="Layers of the matrices.")] = None,
     implementation: Annotated[str, typer.Option(help="stream, or exact for doubt.")] = "stream",
-    trace_dtype: Annotated[str, typer.Option(help="float32 or float16 on disk.")] = "float32",
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
-    allow_pickle: common.AllowPickle = False,
-    engine: common.Engine = "local",
-    workers: common.Workers = None,
-    address: common.Address = None,
-    gpus_per_worker: common.GpusPerWorker = None,
-    resume: common.Resume = False,
-    retry_errors: common.RetryErrors = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    trace_dtype: common.TraceDtype = "float32",
+    revision: common.Revision = None,
+    running: common.Running = common.Running(),
+    as_json: common.AsJson = False,
 ) -> None:
     """Record a model's attention while it writes: one forward pass a step, every layer and head.
 
@@ -62,13 +52,11 @@ def command(
     """
     from rich.console import Console
 
-    from floatlens.cli.loader import Loader
     from floatlens.cli.numbers import numbers
     from floatlens.cli.progress import bar
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
     from floatlens.runs import manifest
-    from floatlens.runs.engines import registry as engines
     from floatlens.runs.folder import RunFolder
     from floatlens.tasks.template import DEFAULT
     from floatlens.tasks.tracing import Traces, traced
@@ -76,18 +64,13 @@ def command(
 
     if (prompt is None) == (data is None):
         raise FloatLensError("give either --prompt with a question or --data with a data set")
-    asked = {name: value for name, value in locals().items() if name in ASKED}
+    given = {**locals(), **vars(sampling), "dtype": running.dtype}
+    asked = {name: given[name] for name in ASKED}
     # Everything that can be refused is refused before the weights are read.
-    does = engines.engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
+    engine = running.chosen_engine()
     checkpoint = find(model, revision=revision)
     lens = Lens(checkpoint)
-    settings: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "steps": steps,
-        "block_length": block_length,
-        "temperature": temperature,
-        "seed": seed,
-    }
+    settings = sampling.settings(seed)
     lens.settings(**settings)
     options: dict[str, Any] = {
         "layers": numbers(layers, "--layers"),
@@ -98,7 +81,7 @@ def command(
         "implementation": implementation,
     }
     lens.check_record(lens.settings(**settings), **options)
-    room = (lens.context_length or 10**9) - max_new_tokens
+    room = (lens.context_length or 10**9) - sampling.max_new_tokens
     refused: dict[str, str] = {}
     if prompt is not None:
         one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or ())
@@ -115,20 +98,19 @@ def command(
         template=DEFAULT.text,
         seeds={"seed": seed},
     )
-    run = RunFolder.create(out, about, resume=resume)
-    loader = Loader(device, dtype, allow_pickle, revision)
-    worker = Traces(loader, model, run.place, {**options, **settings}, trace_dtype)
+    run = RunFolder.create(out, about, resume=running.resume)
+    worker = Traces(running.loader(revision), model, run.place, {**options, **settings}, trace_dtype)
     try:
         with bar("traces") as watch:
             found = traced(
                 work,
                 worker,
                 run,
-                batch_size=batch_size,
-                engine=does,
+                batch_size=sampling.batch_size,
+                engine=engine,
                 done=watch(model, len(work)),
                 refused=refused,
-                retry_errors=retry_errors,
+                retry_errors=running.retry_errors,
             )
         failed = {name: reason for name, reason in found.items() if reason}
         run.finish()

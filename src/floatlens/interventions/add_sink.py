@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from floatlens.interventions import choose
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, number, set_fields, spelled
 
@@ -36,8 +35,7 @@ class AddSink(Intervention):
         set_fields(
             self,
             score=number(self.score, "score"),
-            layers=choose.canonical(self.layers, "layer", choose.HALVES),
-            heads=choose.canonical(self.heads, "head"),
+            **self.canonical_places(),
         )
 
     @property
@@ -45,4 +43,4 @@ class AddSink(Intervention):
         return f"An extra token of score {spelled(self.score)} absorbs attention and gives nothing back{self.where}."
 
     def change(self, attention: Attention) -> None:
-        attention.absorb(self.score, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))
+        attention.absorb(self.score, self.heads_in(attention))

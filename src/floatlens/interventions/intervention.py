@@ -71,6 +71,22 @@ class Intervention:
     def head_numbers(self, shape: Shape) -> list[int]:
         return choose.numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
 
+    def heads_in(self, attention: Attention) -> list[int] | None:
+        """The heads of an attention call on which it acts; None for all."""
+        heads = getattr(self, "heads", None)
+        return None if heads is None else choose.numbers(heads, attention.H, "head")
+
+    def canonical_places(self) -> dict[str, Any]:
+        """Those of the settings `layers`, `heads` and `random` that it has, in canonical form."""
+        found: dict[str, Any] = {}
+        if hasattr(self, "layers"):
+            found["layers"] = choose.canonical(self.layers, "layer", choose.HALVES)
+        if hasattr(self, "heads"):
+            found["heads"] = choose.canonical(self.heads, "head")
+        if hasattr(self, "random"):
+            found["random"] = None if self.random is None else whole(self.random, "random")
+        return found
+
     # --- what it does ---------------------------------------------------------------------------------------------------
 
     def check(self, shape: Shape, config: Any) -> None:

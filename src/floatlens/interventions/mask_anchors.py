@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from floatlens.interventions import choose
 from floatlens.interventions.anchors import as_many_others, check_number, find
 from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, rule_of, set_fields, whole, words
+from floatlens.interventions.intervention import Intervention, rule_of, set_fields, words
 from floatlens.interventions.scene import Scene
 
 
@@ -47,10 +46,8 @@ class MaskAnchors(Intervention):
         set_fields(
             self,
             rule=rule_of(self.rule),
-            layers=choose.canonical(self.layers, "layer", choose.HALVES),
-            heads=choose.canonical(self.heads, "head"),
+            **self.canonical_places(),
             regions=words(self.regions, "region"),
-            random=None if self.random is None else whole(self.random, "random"),
         )
 
     @property
@@ -76,7 +73,7 @@ class MaskAnchors(Intervention):
         if self.random is not None:
             chosen = as_many_others(scene, chosen, self.random, attention.layer, scene.step)
         if chosen.any():
-            attention.hide(chosen, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))
+            attention.hide(chosen, self.heads_in(attention))
 
 
 def tiled(columns_BN: Any, like: Any) -> Any:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from floatlens.errors import FloatLensError
-from floatlens.interventions import choose
 from floatlens.interventions.anchors import as_many_others
 from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, set_fields, whole, words
+from floatlens.interventions.intervention import Intervention, set_fields
 from floatlens.interventions.scene import Scene
-from floatlens.kinds import KINDS
-
-Array = np.ndarray[Any, Any]
+from floatlens.interventions.target import canonical_target, check_target, chosen_columns, target
 
 
 @dataclass(frozen=True)
@@ -49,12 +44,8 @@ class MaskPositions(Intervention):
     def __post_init__(self) -> None:
         set_fields(
             self,
-            positions=choose.canonical(self.positions, "position"),
-            region=words(self.region, "region"),
-            kind=kinds_of(self.kind),
-            layers=choose.canonical(self.layers, "layer", choose.HALVES),
-            heads=choose.canonical(self.heads, "head"),
-            random=None if self.random is None else whole(self.random, "random"),
+            **canonical_target(self),
+            **self.canonical_places(),
         )
         check_target(self, at_least=1)
         if self.positions in (":", "0:"):
@@ -81,47 +72,4 @@ class MaskPositions(Intervention):
         if self.random is not None:
             columns = as_many_others(scene, columns, self.random)
         if columns.any():
-            attention.hide(columns, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))
-
-
-def kinds_of(given: Any) -> tuple[str, ...] | None:
-    """Names of kinds, each of which exists."""
-    found = words(given, "kind")
-    known = (*KINDS, "structural", "lexical")
-    for kind in found or ():
-        if kind not in known:
-            raise FloatLensError(f"token kind {kind!r} is not known; use one of {', '.join(known)}")
-    return found
-
-
-def check_target(intervention: Any, at_least: int, also: tuple[str, ...] = ()) -> None:
-    """Refuse more than one way of saying which positions, or fewer than needed."""
-    ways = ("positions", "region", "kind", *also)
-    given = [way for way in ways if getattr(intervention, way) is not None]
-    if len(given) > 1 or len(given) < at_least:
-        said = f"not {' and '.join(given)} together" if given else "none is given"
-        raise FloatLensError(f"{intervention.name} takes one of {', '.join(ways)}; {said}")
-
-
-def target(intervention: Any) -> str:
-    """What an intervention acts on, in words."""
-    if intervention.positions is not None:
-        one = intervention.positions.isdecimal()
-        return f"position{'' if one else 's'} {intervention.positions.strip('[]')}"
-    if intervention.region is not None:
-        return f"the positions of {', '.join(intervention.region)}"
-    return f"all tokens of kind {' or '.join(intervention.kind)}"
-
-
-def chosen_columns(intervention: Any, scene: Scene) -> Array:
-    """Columns (B, N; for a kind B, T so far) that an intervention names; found once a step, or once a run."""
-    place = ("columns", intervention, scene.step if intervention.kind is not None else None)
-    if place not in scene.notes:
-        if intervention.positions is not None:
-            scene.notes[place] = scene.positions_BN(intervention.positions)
-        elif intervention.region is not None:
-            scene.notes[place] = scene.regions_BN(intervention.region)
-        else:
-            scene.notes[place] = scene.kinds_BT(intervention.kind)
-    found: Array = scene.notes[place]
-    return found
+            attention.hide(columns, self.heads_in(attention))

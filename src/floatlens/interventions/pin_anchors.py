@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from floatlens.interventions import choose
 from floatlens.interventions.anchors import as_many_others, check_number, find
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, rule_of, set_fields, whole
@@ -57,9 +56,7 @@ class PinAnchors(Intervention):
             self,
             step=whole(self.step, "step"),
             rule=rule_of(self.rule),
-            layers=choose.canonical(self.layers, "layer", choose.HALVES),
-            heads=choose.canonical(self.heads, "head"),
-            random=None if self.random is None else whole(self.random, "random"),
+            **self.canonical_places(),
         )
 
     @property
@@ -87,7 +84,7 @@ class PinAnchors(Intervention):
         if self.random is not None:
             logs = moved(scene, logs, a_RT, self.random, layer, scene.step)
         if logs.any():
-            attention.weigh(logs, None if self.heads is None else choose.numbers(self.heads, attention.H, "head"))
+            attention.weigh(logs, self.heads_in(attention))
 
 
 def factors(a_RT: Array, now_RT: Array, pinned_RT: Array, share_RT: Array) -> Array:

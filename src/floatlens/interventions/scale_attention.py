@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions import choose
 from floatlens.interventions.anchors import as_many_others, find
 from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, number, rule_of, set_fields, spelled, whole, words
-from floatlens.interventions.mask_positions import check_target, chosen_columns, kinds_of, target
+from floatlens.interventions.intervention import Intervention, number, rule_of, set_fields, spelled
 from floatlens.interventions.scene import Scene
+from floatlens.interventions.target import canonical_target, check_target, chosen_columns, target
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,9 @@ class ScaleAttention(Intervention):
         set_fields(
             self,
             factor=number(self.factor, "factor"),
-            positions=choose.canonical(self.positions, "position"),
-            region=words(self.region, "region"),
-            kind=kinds_of(self.kind),
+            **canonical_target(self),
             rule=None if self.rule is None else rule_of(self.rule),
-            layers=choose.canonical(self.layers, "layer", choose.HALVES),
-            heads=choose.canonical(self.heads, "head"),
-            random=None if self.random is None else whole(self.random, "random"),
+            **self.canonical_places(),
         )
         check_target(self, at_least=0, also=("rule",))
         if self.factor <= 0:
@@ -92,7 +87,7 @@ class ScaleAttention(Intervention):
             chosen_columns(self, scene)
 
     def change(self, attention: Attention) -> None:
-        heads = None if self.heads is None else choose.numbers(self.heads, attention.H, "head")
+        heads = self.heads_in(attention)
         if not self.chooses:
             attention.sharpen(self.factor, heads)
             return

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions import choose
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, Shape, number, set_fields, spelled
 
@@ -31,7 +30,7 @@ class SoftCap(Intervention):
         set_fields(
             self,
             cap=number(self.cap, "cap"),
-            layers=choose.canonical(self.layers, "layer", choose.HALVES),
+            **self.canonical_places(),
         )
         if self.cap <= 0:
             raise FloatLensError(
