@@ -111,7 +111,7 @@ class Disk:
 
     def sweep(self) -> None:
         """Remove what a killed process was writing."""
-        for part in ("results", "samples", ""):
+        for part in ("results", "samples", "figures", "findings", ""):
             top = self.root / part
             for path in [*top.glob("*"), *(top.glob("*/*") if part == "results" else ())]:
                 if _partial(path.name):

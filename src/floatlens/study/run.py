@@ -89,6 +89,7 @@ def study(
     batch_size: int = 16,
     device: str | None = None,
     dtype: str = "auto",
+    allow_pickle: bool = False,
     resume: bool = False,
     retry_errors: bool = False,
     jobs: int = 1,
@@ -135,6 +136,7 @@ def study(
         wide=full,
         device=device,
         dtype=dtype,
+        allow_pickle=allow_pickle,
     ).reading()
     check(plan)
     if is_url(out):

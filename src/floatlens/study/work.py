@@ -14,6 +14,7 @@ from floatlens.errors import FloatLensError
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import ERRORS, RunFolder
+from floatlens.runs.members import CAUSES
 from floatlens.study.parts.part import Bench, first
 from floatlens.study.parts.registry import PARTS
 from floatlens.study.plan import StudyPlan
@@ -73,7 +74,7 @@ def work(
 
 def failures(path: Path) -> bool:
     """Whether a question failed in a model's run, with or without interventions."""
-    return any((place / ERRORS).exists() for place in (path, path / "causes"))
+    return any((place / ERRORS).exists() for place in (path, path / CAUSES))
 
 
 def probe(
@@ -114,7 +115,7 @@ def set_up(
     """Open the data and find the model; it is loaded by who works with it."""
     from floatlens.cli.loader import Loader
 
-    worker = Worker(Loader(plan.device, plan.dtype))
+    worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))
     lens = worker.planning(model, engine.inside)
     journal = Journal(folder, retry_errors)
     sources = open_sources(plan.comparison())
