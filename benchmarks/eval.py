@@ -1,6 +1,6 @@
 """How much faster does `floatlens eval` answer in batches than one question at a time?
 
-    python benchmarks/eval.py [MODEL...] [--data world:fresh] [--questions 64] [--batch-size 32] [--rounds 3]
+    python -m benchmarks.eval [MODEL...] [--data world:fresh] [--questions 64] [--batch-size 32] [--rounds 3]
 
 Both ways run in one process, turn by turn, over the same questions; the ratio is of the medians of questions a second.
 The answers must be equal.

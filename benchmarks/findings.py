@@ -1,6 +1,6 @@
 """What the six findings cost on one large trace: 300 positions, 32 steps, 32 layers, 32 heads.
 
-    python benchmarks/findings.py
+    python -m benchmarks.findings
 
 The aim is 5 seconds on two cores, and memory never above twice the trace (the trace itself included).
 """

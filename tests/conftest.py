@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.browser import browser, open_page  # noqa: F401  (fixtures of the browser tests)
+from tests.golden_data import FOLDER
 
 torch.set_num_threads(1)
 # A machine that is busy is not a failure.
@@ -24,8 +25,4 @@ hypothesis.settings.load_profile("patient")
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder of golden data: FLOATLENS_GOLDEN, or the copy in tests/golden."""
-    return golden_folder()
-
-
-def golden_folder() -> Path:
-    return Path(os.environ.get("FLOATLENS_GOLDEN") or Path(__file__).parent / "golden")
+    return FOLDER

@@ -10,7 +10,7 @@ import pytest
 import floatlens
 from floatlens.observe.registry import STATISTICS
 from tests.models import checkpoints
-from tests.tasks.conftest import byte_level
+from tests.small_tokenizers import byte_level
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -142,6 +142,22 @@ def test_what_does_not_exist_cannot_be_recorded(lens: floatlens.Lens, options: d
         lens.trace([4, 5, 6], max_new_tokens=4, **options)
 
 
+def test_matrices_of_other_layers_leave_the_statistics_their_own(lens: floatlens.Lens) -> None:
+    trace = lens.trace([4, 5, 6], max_new_tokens=4, layers=[1], matrices=["attention"], matrix_layers=[0, 1])
+    assert trace.data["layer"].values.tolist() == [1] and trace.data["attention_layer"].values.tolist() == [0, 1]
+    by_hand = trace.data["attention"].sel(attention_layer=[1]).mean("query").values
+    np.testing.assert_allclose(trace.data["received"], by_hand, atol=1e-5)
+    assert trace.anchors("top(1)").dims == ("step", "layer", "position")
+
+
+def test_what_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
+    trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["flow"])
+    with pytest.raises(FloatLensError, match="record 'received'"):
+        trace.anchors()
+    with pytest.raises(FloatLensError, match="record including evidence"):
+        floatlens.heads(trace)
+
+
 def test_a_statistic_of_ones_own_is_recorded_by_its_name(lens: floatlens.Lens) -> None:
     from floatlens.observe.registry import STATISTICS
 

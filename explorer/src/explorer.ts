@@ -1,15 +1,16 @@
-/** The explorer: controls, one or two panels, and the state that links them. */
+/** The explorer: one or two panels, and the state that links them. */
 
-import { attribute, h, options, setText } from "./dom.ts";
+import { Controls } from "./controls.ts";
+import { attribute, h, setText } from "./dom.ts";
 import { decode, headPeak, type Film, type RawFilm } from "./film.ts";
 import { inspect } from "./inspect.ts";
+import { Legend } from "./legend.ts";
 import { linkLayer, linkPosition, linkStep } from "./link.ts";
 import { LivePanel, type LiveOptions } from "./live.ts";
 import { Panel } from "./panel.ts";
-import { shadeOf, ticks } from "./shade.ts";
-import { COLOURS, KEYS, onKey, SPEEDS, type Bounds, type Colour, type Place, type State } from "./state.ts";
+import { KEYS, onKey, type Bounds, type Place, type State } from "./state.ts";
 import css from "./style.css";
-import { kindColour, paletteFor, regionColour, regionKind, type Palette } from "./theme.ts";
+import { paletteFor, type Palette } from "./theme.ts";
 import { rowOf, rowPeak, type View } from "./view.ts";
 
 export interface Handle {
@@ -33,29 +34,16 @@ export class Explorer implements Handle {
   private readonly shadow: ShadowRoot;
   private readonly panels: Panel[];
   private readonly question = h("h2");
-  private readonly play = h("button", { class: "play", type: "button" });
-  private readonly scrub = h("input", { type: "range", min: 0, step: 1, class: "scrub", "aria-label": "Step" });
-  private readonly stepText = h("output", { class: "step" });
-  private readonly speed = h("select", { "aria-label": "Steps a second" });
-  private readonly layer = h("input", { type: "range", min: -1, step: 1, "aria-label": "Layer" });
-  private readonly layerText = h("output");
-  private readonly head = h("select", { "aria-label": "Head" });
-  private readonly rule = h("select", { "aria-label": "Anchor rule" });
-  private readonly colours = h("div", { class: "segments", role: "radiogroup", "aria-label": "Colour by" });
-  private readonly left = h("select", { "aria-label": "Film" });
-  private readonly right = h("select", { "aria-label": "Film beside it" });
-  private readonly leftLabel: HTMLElement;
-  private readonly rightLabel: HTMLElement;
+  private readonly controls: Controls;
   private readonly token = h("b", { class: "token" });
   private readonly facts = h("span", { class: "facts" });
   private readonly from = h("button", { type: "button" }, "attends to");
   private readonly to = h("button", { type: "button" }, "attended by");
   private readonly release = h("button", { type: "button" }, "let go");
   private readonly rowNote = h("span", { class: "note" });
-  private readonly legend = h("div", { class: "legend" });
+  private readonly legend = new Legend();
   private readonly spoken = h("p", { class: "spoken", "aria-live": "polite" });
   private readonly keys: HTMLDialogElement;
-  private readonly bar = h("div", { class: "bar" });
   private readonly panelsBox = h("div", { class: "panels" });
   private readonly empty = h("p", { class: "empty" });
   private readonly live: LivePanel | null;
@@ -93,8 +81,7 @@ export class Explorer implements Handle {
     this.shadow.adoptedStyleSheets = [sheet];
     this.panels = [0, 1].map((panel) => this.makePanel(panel));
     this.keys = this.makeKeys();
-    this.leftLabel = h("label", {}, "Film", this.left);
-    this.rightLabel = h("label", {}, "Beside it", this.right);
+    this.controls = new Controls((change) => this.set(change));
     this.live = given.live ? new LivePanel(given.live, this.liveEvents()) : null;
     this.root = this.build();
     this.shadow.replaceChildren(this.root);
@@ -191,29 +178,17 @@ export class Explorer implements Handle {
   }
 
   private build(): HTMLElement {
-    const labelled = (name: string, ...controls: HTMLElement[]) => h("label", {}, name, ...controls);
     const theme = h("button", { type: "button", class: "quiet", "aria-label": "Dark or light", onclick: () => this.set({ theme: this.dark() ? "light" : "dark" }) }, "\u25d0");
     const help = h("button", { type: "button", class: "quiet", "aria-label": "Keys", onclick: () => this.keys.showModal() }, "?");
-    for (const colour of COLOURS)
-      this.colours.append(
-        h("button", { type: "button", role: "radio", "data-colour": colour, onclick: () => this.set({ colour: colour as Colour }) }, colour),
-      );
-    this.bar.append(
-      h("div", { class: "transport" }, this.play, this.scrub, this.stepText, this.speed),
-      h("label", { class: "layer" }, "Layer", this.layer, this.layerText),
-      labelled("Head", this.head),
-      labelled("Anchors", this.rule),
-      this.colours,
-    );
     const main = h(
       "div",
       { class: "main" },
-      h("div", { class: "title" }, this.question, h("div", { class: "tools" }, this.leftLabel, this.rightLabel, theme, help)),
-      this.bar,
+      h("div", { class: "title" }, this.question, h("div", { class: "tools" }, ...this.controls.films, theme, help)),
+      this.controls.bar,
       h("div", { class: "inspect" }, this.token, this.facts, h("span", { class: "ask" }, this.from, this.to, this.release, this.rowNote)),
       this.panelsBox,
       this.empty,
-      this.legend,
+      this.legend.element,
       this.spoken,
       this.keys,
     );
@@ -221,15 +196,6 @@ export class Explorer implements Handle {
   }
 
   private wire(): void {
-    this.play.addEventListener("click", () => this.set({ playing: !this.state_.playing }));
-    this.scrub.addEventListener("input", () => this.set({ step: Number(this.scrub.value), playing: false }));
-    this.layer.addEventListener("input", () => this.set({ layer: Number(this.layer.value) < 0 ? null : Number(this.layer.value) }));
-    this.speed.addEventListener("change", () => this.set({ speed: Number(this.speed.value) }));
-    this.head.addEventListener("change", () => this.set({ head: this.head.value === "" ? null : Number(this.head.value) }));
-    this.rule.addEventListener("change", () => this.set({ rule: this.rule.value }));
-    const choose = () => this.set({ films: [Number(this.left.value), ...(this.right.value === "" ? [] : [Number(this.right.value)])] });
-    this.left.addEventListener("change", choose);
-    this.right.addEventListener("change", choose);
     this.from.addEventListener("click", () => this.set({ direction: this.state_.direction === "from" ? null : "from" }));
     this.to.addEventListener("click", () => this.set({ direction: this.state_.direction === "to" ? null : "to" }));
     this.release.addEventListener("click", () => this.set({ pin: null, direction: null }));
@@ -268,7 +234,7 @@ export class Explorer implements Handle {
     if (event.ctrlKey || event.metaKey || event.altKey || target.closest("dialog, .live")) return;
     if (target.matches("select, textarea, input:not([type=range])")) return;
     if (target.matches("button") && (event.key === " " || event.key === "Enter")) return;
-    if (target === this.layer && event.key.startsWith("Arrow")) return;
+    if (this.controls.steers(target) && event.key.startsWith("Arrow")) return;
     const change = onKey(this.state_, this.bounds(), event.key, event.shiftKey, this.dark());
     if (!change) return;
     event.preventDefault();
@@ -318,14 +284,15 @@ export class Explorer implements Handle {
     }
     setText(this.empty, films.length ? "" : this.live ? "Ask something: the film of the answer is drawn while it is written." : "There is no film to show.");
     this.empty.hidden = films.length > 0;
-    this.bar.hidden = this.legend.hidden = films.length === 0;
-    this.drawControls(films);
+    this.controls.bar.hidden = this.legend.element.hidden = films.length === 0;
+    setText(this.question, films[0]?.raw.question || "");
+    this.controls.draw(films, this.names, this.state_);
     const views = films.map((_, i) => this.view(films, i, palette));
     const highest = Math.max(...views.map((view) => view.rowPeak));
     for (const view of views) view.rowPeak = highest;
     views.forEach((view, i) => this.panels[i].draw(view));
     this.drawInspector(views);
-    if (films.length) this.drawLegend(views, palette);
+    if (films.length) this.legend.draw(views, palette, this.state_);
     if (films.length) this.speak();
   }
 
@@ -356,77 +323,6 @@ export class Explorer implements Handle {
     if (!found) this.peaks.set(film, (found = new Map()));
     if (!found.has(head)) found.set(head, headPeak(film, head));
     return found.get(head)!;
-  }
-
-  private drawControls(films: Film[]): void {
-    const state = this.state_;
-    const film = films[0];
-    setText(this.question, film?.raw.question || "");
-    this.play.disabled = this.scrub.disabled = this.layer.disabled = !film;
-    setText(this.play, state.playing ? "\u2759\u2759" : "\u25b6");
-    attribute(this.play, "aria-label", state.playing ? "Pause" : "Play");
-    const several = this.films.length > 1;
-    this.leftLabel.hidden = !several;
-    this.rightLabel.hidden = !several;
-    const names = this.names.map((name, i): [string, string] => [String(i), unique(this.names, name, i)]);
-    options(this.left, names, String(state.films[0] ?? ""));
-    options(this.right, [["", "nothing"], ...names], String(state.films[1] ?? ""));
-    options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} / s`]), String(state.speed));
-    for (const button of this.colours.children) attribute(button, "aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
-    if (!film) return;
-    attribute(this.scrub, "max", String(film.S - 1));
-    this.scrub.value = String(state.step);
-    const total = film.raw.steps[film.S - 1];
-    const stepText = `step ${film.raw.steps[state.step]} of ${total}`;
-    this.scrub.setAttribute("aria-valuetext", stepText);
-    setText(this.stepText, stepText);
-    this.scrub.style.setProperty("--done", `${film.S > 1 ? (state.step / (film.S - 1)) * 100 : 100}%`);
-    attribute(this.layer, "max", String(film.L - 1));
-    this.layer.value = String(state.layer ?? -1);
-    const layerText = state.layer === null ? "all" : String(film.raw.layers[state.layer]);
-    attribute(this.layer, "aria-valuetext", state.layer === null ? "mean of all layers" : `layer ${layerText}`);
-    setText(this.layerText, layerText);
-    const heads = film.heads ? Array.from({ length: film.H }, (_, i): [string, string] => [String(i), String(film.raw.head_numbers?.[i] ?? i)]) : [];
-    options(this.head, [["", "mean"], ...heads], state.head === null ? "" : String(state.head));
-    this.head.disabled = !film.heads;
-    options(this.rule, [...film.anchors.keys()].map((id): [string, string] => [id, id]), state.rule);
-  }
-
-  private legendFor = "";
-  private drawLegend(views: View[], palette: Palette): void {
-    const state = this.state_;
-    const films = views.map((view) => view.film);
-    const rows = views.filter((view) => view.row);
-    const peak = rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak;
-    const what = !rows.length ? "attention received" : state.direction === "from" ? "text: attention from the chosen token" : "text: attention to the chosen token";
-    const key = JSON.stringify([palette.dark, peak, what, state.colour, films.map((f) => [f.raw.gold, f.raw.regions.length])]);
-    if (key === this.legendFor) return;
-    this.legendFor = key;
-    const chip = (colour: string, name: string) => {
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = colour;
-      return h("span", { class: "chip" }, swatch, name);
-    };
-    const ramp = h("span", { class: "ramp", role: "img", "aria-label": "Shades of received attention" });
-    ramp.style.background = `linear-gradient(to right, ${[0, 32, 64, 96, 128, 160, 192, 224, 255].map((i) => palette.ramp[i]).join(", ")})`;
-    const scale = h("span", { class: "scale" }, ramp);
-    for (const n of ticks(peak)) {
-      const tick = h("small", {}, `${n}\u00d7`);
-      tick.style.left = `${shadeOf(n, peak) * 100}%`;
-      scale.append(tick);
-    }
-    const parts: HTMLElement[] = [h("span", { class: "chip" }, `${what}, in multiples of the uniform share`), scale];
-    const regions = [...new Set(films.flatMap((f) => f.raw.regions.map((r) => regionKind(r.name, f.raw.gold))))].filter((k) => k !== "other");
-    const regionNames: Record<string, string> = { gold: "gold passage", doc: "passage", query: "question" };
-    if (state.colour === "kind") {
-      const groups = films[0].raw.kind_groups ?? {};
-      for (const group of ["structural", "lexical"])
-        for (const kind of Object.keys(groups).filter((k) => groups[k] === group)) parts.push(chip(kindColour(kind, palette.dark), kind));
-    } else for (const kind of regions) parts.push(chip(regionColour(kind, palette.dark), regionNames[kind] ?? kind));
-    parts.push(h("span", { class: "chip" }, h("i", { class: "swatch anchor" }), "anchor"));
-    if (films.some((f) => f.raw.diffusion)) parts.push(h("span", { class: "chip" }, h("i", { class: "swatch mask" }), "mask, filled by the confidence of what it would become"));
-    parts.push(h("span", { class: "chip" }, h("i", { class: "swatch fresh" }), "written at this step"));
-    this.legend.replaceChildren(...parts);
   }
 
   private drawInspector(views: View[]): void {
@@ -532,8 +428,4 @@ export function twins(films: Film[]): number[] {
   if (!films.length) return [];
   const beside = films.findIndex((f, i) => i > 0 && f.raw.question === films[0].raw.question && f.raw.question !== "");
   return beside > 0 ? [0, beside] : [0];
-}
-
-function unique(names: string[], name: string, at: number): string {
-  return names.filter((n) => n === name).length > 1 ? `${at + 1}. ${name}` : name;
 }

@@ -2,6 +2,8 @@
 
 import { h, options, setText } from "./dom.ts";
 import { decode, type Direction, type Film, type RawFilm } from "./film.ts";
+import { drawPast, type Entry } from "./past.ts";
+import { Passages } from "./passages.ts";
 import { Channel, type Passage, type Run, type Socket } from "./protocol.ts";
 
 export interface LiveModel {
@@ -71,14 +73,6 @@ const EXAMPLES: Record<string, string> = {
   "soft-cap": "soft-cap(cap=5)",
 };
 
-interface Entry {
-  gold: string;
-  model: string;
-  original: string;
-  changed: string | null;
-  specs: string[];
-}
-
 const WAITING = "\u2026";
 
 export class LivePanel {
@@ -97,7 +91,7 @@ export class LivePanel {
   private readonly beside = h("select", { "aria-label": "Ask as well" });
   private readonly example = h("select", { "aria-label": "Example" });
   private readonly question = h("textarea", { rows: 2, "aria-label": "Question" });
-  private readonly list = h("ol", { class: "passages", "aria-label": "Passages" });
+  private readonly passages: Passages;
   private readonly tokens = number("New tokens", 1);
   private readonly steps = number("Steps", 1);
   private readonly block = number("Block length", 1);
@@ -109,7 +103,6 @@ export class LivePanel {
   private readonly past = h("table", { class: "past", "aria-label": "Answers so far" });
   private readonly blockLabel: HTMLElement;
   private readonly stepsLabel: HTMLElement;
-  private dragged = -1;
 
   constructor(
     private readonly given: LiveOptions,
@@ -127,6 +120,7 @@ export class LivePanel {
       },
     });
     this.form = this.remembered();
+    this.passages = new Passages((passages, again) => this.change({ passages }, again), given.limits?.passage);
     const field = (name: string, control: HTMLElement) => h("label", {}, name, control);
     this.stepsLabel = field("Steps", this.steps);
     this.blockLabel = field("Block length", this.block);
@@ -136,7 +130,7 @@ export class LivePanel {
           h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Ask as well", this.beside) : null),
           given.examples?.length ? field("Example", this.example) : null,
           field("Question", this.question),
-          h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.list, add),
+          h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.passages.element, add),
           h("div", { class: "numbers" }, field("New tokens", this.tokens), this.stepsLabel, this.blockLabel, field("Seed", this.seed)),
           this.interventions.length ? h("div", { class: "group" }, h("span", { class: "name" }, "Interventions"), this.switches) : null,
           h("div", { class: "go" }, this.run, this.stop, this.status),
@@ -240,15 +234,6 @@ export class LivePanel {
     if (limits?.question) this.question.maxLength = limits.question;
   }
 
-  private move(from: number, to: number): void {
-    if (to < 0 || to >= this.form.passages.length || from === to) return;
-    const passages = [...this.form.passages];
-    const [moved] = passages.splice(from, 1);
-    passages.splice(to, 0, moved);
-    this.change({ passages }, true);
-    (this.list.children[to]?.querySelector(".grip") as HTMLElement | null)?.focus();
-  }
-
   private draw(): void {
     const { form } = this;
     options(this.model, this.models.map((m) => [m.name, m.name]), form.model);
@@ -270,67 +255,9 @@ export class LivePanel {
     fill(this.seed, form.seed);
     this.steps.placeholder = form.tokens;
     this.block.placeholder = form.tokens;
-    this.drawPassages();
+    this.passages.draw(form.passages);
     this.drawSwitches();
-    this.drawPast();
-  }
-
-  private drawPassages(): void {
-    const { passages } = this.form;
-    const key = passages.map((p) => p.gold).join() + passages.length;
-    const typed = this.list.children.length === passages.length && this.list.dataset.key === key;
-    if (typed && passages.every((p, i) => (this.list.children[i].querySelector("textarea") as HTMLTextAreaElement).value === p.text)) return;
-    this.list.dataset.key = key;
-    this.list.replaceChildren(...passages.map((passage, at) => this.passage(passage, at)));
-  }
-
-  private passage(passage: Passage, at: number): HTMLElement {
-    const edit = (partial: Partial<Passage>, again = false) =>
-      this.change({ passages: this.form.passages.map((p, i) => (i === at ? { ...p, ...partial } : p)) }, again);
-    const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.given.limits?.passage });
-    text.value = passage.text;
-    text.addEventListener("input", () => edit({ text: text.value }));
-    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and arrows` }, "\u2807");
-    const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
-    const remove = h(
-      "button",
-      { type: "button", class: "quiet", "aria-label": `Remove passage ${at + 1}`, onclick: () => this.change({ passages: this.form.passages.filter((_, i) => i !== at) }) },
-      "\u00d7",
-    );
-    const item = h("li", { class: passage.gold ? "is-gold" : "", "data-passage": at }, grip, text, h("span", { class: "tools" }, gold, remove));
-    item.addEventListener("keydown", (event) => {
-      if (!event.altKey || (event.key !== "ArrowUp" && event.key !== "ArrowDown")) return;
-      event.preventDefault();
-      this.move(at, at + (event.key === "ArrowUp" ? -1 : 1));
-    });
-    // By pointer and not by the browser's own drag and drop, which a finger cannot do. Only the grip starts it, so that
-    // text in the passage can still be selected.
-    const over = (event: PointerEvent): number =>
-      [...this.list.children].findIndex((other) => {
-        const box = other.getBoundingClientRect();
-        return event.clientY >= box.top && event.clientY < box.bottom;
-      });
-    const mark = (target: number) => {
-      for (const [i, other] of [...this.list.children].entries()) other.classList.toggle("target", i === target && i !== at);
-    };
-    grip.addEventListener("pointerdown", (event) => {
-      this.dragged = at;
-      grip.setPointerCapture(event.pointerId);
-      item.classList.add("dragged");
-    });
-    grip.addEventListener("pointermove", (event) => {
-      if (this.dragged === at) mark(over(event));
-    });
-    const end = (target: number) => {
-      if (this.dragged !== at) return;
-      this.dragged = -1;
-      item.classList.remove("dragged");
-      mark(-1);
-      if (target >= 0) this.move(at, target);
-    };
-    grip.addEventListener("pointerup", (event) => end(over(event)));
-    grip.addEventListener("pointercancel", () => end(-1));
-    return item;
+    drawPast(this.past, this.history);
   }
 
   private drawSwitches(): void {
@@ -351,21 +278,6 @@ export class LivePanel {
     });
   }
 
-  private drawPast(): void {
-    this.past.hidden = !this.history.length;
-    const row = (entry: LivePanel["history"][number]) =>
-      h(
-        "tr",
-        {},
-        h("td", {}, entry.model),
-        h("td", {}, entry.gold),
-        h("td", { title: entry.original }, entry.original || "\u2013"),
-        h("td", { title: [entry.changed, ...entry.specs].join("\n"), class: entry.changed === null ? "" : entry.changed === entry.original ? "same" : "differs" }, entry.changed === null ? "" : entry.changed || "\u2013"),
-      );
-    const head = h("tr", {}, ...["model", "gold at", "answer", "changed"].map((name) => h("th", { scope: "col" }, name)));
-    this.past.replaceChildren(h("thead", {}, head), h("tbody", {}, ...this.history.slice(-8).reverse().map(row)));
-  }
-
   private say(text: string, running: boolean): void {
     this.message = text;
     setText(this.status, text);
@@ -377,7 +289,7 @@ export class LivePanel {
       if (entry.original === WAITING) entry.original = instead;
       if (entry.changed === WAITING) entry.changed = instead;
     }
-    this.drawPast();
+    drawPast(this.past, this.history);
   }
 
   // --- running ------------------------------------------------------------------------------------------------------
@@ -406,7 +318,7 @@ export class LivePanel {
       this.asked.push({ id: this.channel.run({ ...settings, ...this.fitting(form.beside), interventions: [] }), entry: other, changed: false });
       this.history.push(other);
     }
-    this.drawPast();
+    drawPast(this.past, this.history);
   }
 
   /** A model, and of the steps and blocks what its sampler has. */
@@ -427,7 +339,7 @@ export class LivePanel {
     } else this.on.grown(film, old);
     if (done) {
       run.entry[run.changed ? "changed" : "original"] = film.raw.output;
-      this.drawPast();
+      drawPast(this.past, this.history);
     }
   }
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from functools import cache, cached_property
-from importlib.metadata import version
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, overload
 
 import torch
@@ -22,23 +20,21 @@ from floatlens.errors import FloatLensError
 from floatlens.finite import finite
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
+from floatlens.labels import labelled
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
-from floatlens.observe.registry import DEFAULT, MATRICES, statistic
-from floatlens.observe.session import Implementation, Session
-from floatlens.recorder import Recorder, as_json
+from floatlens.record import Record
+from floatlens.recorder import Recorder
 from floatlens.tasks.prompt import Prompt, build
 from floatlens.tasks.sample import Passage
 from floatlens.trace import Trace
-from floatlens.version import __version__
 from floatlens.watch import Watch
 
 # Tokens by which chat models end their turn, beside the end token of their config.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
-PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
 
 
 @dataclass(frozen=True)
@@ -283,6 +279,13 @@ class Lens:
             return " ".join(map(str, ids))
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
+    def token_strings(self, ids: Sequence[int]) -> dict[str, str]:
+        """Token strings by the text of their ids; the id in brackets if there is no tokenizer."""
+        if self.tokenizer is None:
+            return {str(i): f"<{i}>" for i in ids}
+        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
+        return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def trace(
@@ -323,145 +326,42 @@ class Lens:
         prompts: Sequence[Prompt | str | Sequence[int]],
         *,
         sample_ids: Sequence[str] | None = None,
-        record: Sequence[str] = DEFAULT,
-        layers: Collection[int] | None = None,
-        heads: Collection[int] | None = None,
-        record_steps: Collection[int] | None = None,
-        matrices: Sequence[str] = (),
-        matrix_layers: Collection[int] | None = None,
-        show: Sequence[str] = (),
-        implementation: Implementation = "stream",
-        **settings: Any,
+        **options: Any,
     ) -> Watch:
         """Trace a batch of prompts together, step by step: iterate for each step and what was seen, then `.traces()`.
 
         A run may be given up at any step; between two steps nothing of it is left in the model.
 
-        Parameters
-        ----------
+        Options are the sampler's settings and those of `Record`:
+
         record: names of statistics; the default is all that need no matrix.
         layers, heads, record_steps: what to keep; None keeps all.
         matrices: any of "attention", "attention_mean", "queries", "keys", for `matrix_layers` (default: `layers`).
         show: statistics or matrices to be seen at each step without being kept in the trace.
         implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
         """
+        record, settings = Record.apart(options)
         chosen = self.settings(**settings)
-        self.check_record(chosen, record, layers, heads, record_steps, matrices, matrix_layers, implementation)
+        record.check(self.shape, chosen.step_count)
         batch = self._batch(self._prompts(prompts))
-        layout = batch.layout(chosen.max_new_tokens, self.family.shifted)
-        session = Session(
-            [*dict.fromkeys((*record, *matrices, *show))],
-            layout=layout,
-            layers=layers,
-            matrix_layers=matrix_layers,
-            implementation=implementation,
-            rows=len(batch.prompts),
-        )
-        kept = sorted(range(chosen.step_count) if record_steps is None else record_steps)
         recorder = Recorder(
             batch,
-            session,
+            record.session(batch.layout(chosen.max_new_tokens, self.family.shifted), len(batch.prompts)),
             new_tokens=chosen.max_new_tokens,
-            steps=kept,
-            heads=None if heads is None else sorted(heads),
+            steps=sorted(range(chosen.step_count) if record.record_steps is None else record.record_steps),
+            heads=None if record.heads is None else sorted(record.heads),
             shifted=self.family.shifted,
             special_ids=self.special_ids,
-            passing=set(show) - {*record, *matrices},
+            passing=record.passing,
         )
         ids = sample_ids or [""] * len(batch.prompts)
-        specs = as_json([str(one) for one in interventions.in_force(self)])
+        specs = [str(one) for one in interventions.in_force(self)]
 
         def made(recorder: Recorder) -> list[Trace]:
-            traces = [self._trace(recorder, batch, row, chosen, ids[row]) for row in range(len(batch.prompts))]
-            for trace in traces:
-                trace.data.attrs["interventions"] = specs
-            return traces
+            return labelled(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
         return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.diffusion)
 
-    def check_record(
-        self,
-        settings: Settings,
-        record: Sequence[str] = DEFAULT,
-        layers: Collection[int] | None = None,
-        heads: Collection[int] | None = None,
-        record_steps: Collection[int] | None = None,
-        matrices: Sequence[str] = (),
-        matrix_layers: Collection[int] | None = None,
-        implementation: str = "stream",
-    ) -> None:
-        """Refuse to record what does not exist; no weight is needed for that."""
-        if implementation not in ("stream", "exact"):
-            raise FloatLensError(f"implementation {implementation!r} is not known; use stream or exact")
-        unknown = [name for name in matrices if name not in MATRICES]
-        if unknown:
-            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
-        for name in record:
-            statistic(name)
-        within(layers, self.shape["layers"], "layer")
-        within(matrix_layers, self.shape["layers"], "layer")
-        within(heads, self.shape["heads"], "head")
-        within(record_steps, settings.step_count, "step")
-
-    def _trace(self, recorder: Recorder, batch: Batch, row: int, settings: Settings, sample_id: str) -> Trace:
-        prompt = batch.prompts[row]
-        data = recorder.dataset(row, {})
-        P = len(prompt.ids)
-        ids = data["final_tokens"].values[P:].tolist()
-        end = next((i for i, token in enumerate(ids) if token in self.end_ids), len(ids))
-        seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
-        data.attrs = {
-            "model": self.name,
-            "revision": str(self.checkpoint.revision or getattr(self.config, "_commit_hash", None) or ""),
-            "family": self.family.name,
-            "diffusion": int(self.family.diffusion),
-            "n_layers": self.shape["layers"] or 0,
-            "sampler": self.family.sampler,
-            "settings": as_json(settings.asdict()),
-            "seed": settings.seed,
-            "sample_id": sample_id,
-            "prompt": prompt.text,
-            "question": prompt.question,
-            "output": self.decode(ids[:end]),
-            "answers": as_json(list(prompt.answers)),
-            "prompt_length": P,
-            "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),
-            "gold": as_json(batch.gold(row)),
-            "vocabulary": as_json(self._strings(seen)),
-            "special_ids": as_json([i for i in self.special_ids if i in seen]),
-            "implementation": recorder.session.implementation,
-            "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
-            "versions": as_json(versions()),
-            "floatlens": __version__,
-            "rules": as_json([]),
-        }
-        return Trace(data)
-
-    def _strings(self, ids: Sequence[int]) -> dict[str, str]:
-        if self.tokenizer is None:
-            return {str(i): f"<{i}>" for i in ids}
-        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
-        return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a trace depends on; read once, since reading takes milliseconds."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def within(chosen: Collection[int] | None, count: int | None, what: str) -> None:
-    """Refuse layers, heads or steps that do not exist.
-
-    >>> within([3], 3, "layer")
-    Traceback (most recent call last):
-    ...
-    floatlens.errors.FloatLensError: layer 3 does not exist; there are 3, from 0 to 2
-    """
-    if chosen is None or count is None:
-        return
-    if not chosen:
-        raise FloatLensError(f"no {what} was chosen; name at least one of 0 to {count - 1}")
-    for number in chosen:
-        if not 0 <= number < count:
-            raise FloatLensError(f"{what} {number} does not exist; there are {count}, from 0 to {count - 1}")
+    def check_record(self, settings: Settings, **options: Any) -> None:
+        """Refuse to record what does not exist; no weight is needed for that. Options are those of `Record`."""
+        Record(**options).check(self.shape, settings.step_count)

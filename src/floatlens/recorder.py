@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import xarray as xr
 from floatlens.batch import Batch
 from floatlens.decode.step import Step
 from floatlens.errors import NotANumber
+from floatlens.observe.registry import MATRICES
 from floatlens.observe.session import Session
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
@@ -126,7 +126,7 @@ class Recorder:
                     self.arrays["evidence_mass"][row, at, index] = mass_HN.mean(1).numpy()
                     self.arrays["evidence_hit"][row, at, index] = hit_HN.float().mean(1).numpy()
 
-    def dataset(self, row: int, attributes: dict[str, Any]) -> xr.Dataset:
+    def dataset(self, row: int) -> xr.Dataset:
         """The record of one row, without its padding and without steps after its end."""
         pad = self.batch.pads[row]
         written = np.flatnonzero(self.committed_at[row] >= 0)
@@ -143,7 +143,9 @@ class Recorder:
             "final_tokens": (("position",), self.final[row, span]),
             "confidence": (("step", "position"), self.confidence[row][keep][:, span]),
         }
-        layers = sorted({layer for chosen in self.layers.values() for layer in chosen})
+        # `layer` belongs to the statistics; matrices of other layers have a dimension of their own.
+        common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
+        layers = sorted({layer for chosen in common.values() for layer in chosen})
         names = layout.region_names[row]
         dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
         dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",)}
@@ -164,7 +166,7 @@ class Recorder:
                 data[layer_dim] = ((layer_dim,), self.layers[name])
         if "evidence_mass" in data:
             data["evidence_count"] = (("step",), self.count[row][keep])
-        made = xr.Dataset(data, attrs=attributes)
+        made = xr.Dataset(data)
         coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad)}
         if "layer" in made.dims:
             coords["layer"] = layers
@@ -175,7 +177,3 @@ class Recorder:
                 coords[dim] = names
         made = made.assign_coords(coords)
         return made.set_coords([name for name in made.data_vars if str(name).endswith("_layer")])
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -111,6 +111,10 @@ class Trace:
     def anchors(self, rule: str | Rule = "sigma(3)") -> xr.DataArray:
         """Anchors by a named rule: bool (step, layer, position), on the mean over heads of received attention."""
         rule = parse_rule(rule)
+        if "received" not in self.data:
+            raise FloatLensError(
+                "this trace holds no received attention, so no anchors; trace again and record 'received'"
+            )
         received = self.data["received"].mean("head")
         visible = None if self.diffusion else causal_visibility(np.isfinite(received.values))
         return xr.DataArray(

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import floatlens
-from floatlens.cli import main
 from floatlens.cli.main import COMMANDS
 from floatlens.runs.folder import RunFolder
+from tests.commands import run
 from tests.models import checkpoints
-from tests.tasks.conftest import byte_level
-
-
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-
-
-def run(*words: object, code: int = 0) -> Done:
-    """Run the program in this process; importing torch anew for every command line would take most of the time."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        found = main.run([str(word) for word in words])
-    assert found == code, out.getvalue() + err.getvalue()
-    return Done(out.getvalue(), err.getvalue())
+from tests.small_tokenizers import byte_level
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +111,16 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
         (("trace", "FOLDER", "--data", "none.jsonl", "--out", "OUT"), "none.jsonl"),
         (("figure", "drift", "OUT"), "is not a run folder"),
         (("import", "OUT", "--out", "OUT"), "does not exist"),
+        (("world", "--out", "FOLDER/config.json"), "a file stands where a folder should be"),
+        (("plan", "FOLDER", "--gpus", "2xA100", "--dtype", "float8", "--data", "world"), "--dtype float8 is not known"),
+        (
+            ("plan", "FOLDER", "--gpus", "2xA100", "--trace-dtype", "int8", "--data", "world"),
+            "--trace-dtype int8 is not",
+        ),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence_and_code_2(folder: Path, tmp_path: Path, words: tuple, said: str) -> None:
-    places = {"FOLDER": folder, "OUT": tmp_path / "out"}
+    places = {"FOLDER": folder, "OUT": tmp_path / "out", "FOLDER/config.json": folder / "config.json"}
     done = run(*(places.get(word, word) for word in words), code=2)
     assert said in done.stderr and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr and done.stdout == ""
     assert not (tmp_path / "out").exists()
@@ -144,6 +133,22 @@ def test_debug_adds_the_traceback(folder: Path) -> None:
 def test_a_wrong_option_is_code_2() -> None:
     run("trace", "--nonsense", code=2)
     run("dance", code=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "tiny-mdm", "--data", "world", "--batch-size", 0),
+        ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--batch-size", -1),
+        ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--max-passages", -1),
+        ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--passages", -1),
+        ("inspect", "tiny-mdm", "--positions", 0),
+        ("train", "arm", "--out", "OUT", "--rate", -1),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_by_the_option(words: tuple, tmp_path: Path) -> None:
+    said = run(*(tmp_path / "out" if word == "OUT" else word for word in words), code=2).stderr
+    assert f"Invalid value for '{words[-2]}'" in said and not (tmp_path / "out").exists()
 
 
 def test_the_program_starts_without_torch_and_exits_with_its_code() -> None:

@@ -1,11 +1,8 @@
-"""Puts this folder on the path, so that the tests can plant traces."""
+"""The part of the golden data that the findings are held against."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

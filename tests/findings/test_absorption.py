@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from planted import planted, wandering
 
 from floatlens.anchors import parse_rule
 from floatlens.findings.absorption import RULES, absorb, absorption, table
+from tests.findings.planted import planted, wandering
 
 
 def test_a_planted_sink_absorbs_what_was_planted():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from planted import planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.drift import centre, drift, dwell, slope, turnover, wasserstein
 from floatlens.findings.received import anchors_of, newest_rows, profile
+from tests.findings.planted import planted, wandering
 
 
 def test_anchors_that_move_three_positions_a_step_are_measured_so():

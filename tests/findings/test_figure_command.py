@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import typer
 from matplotlib.figure import Figure
-from planted import TRACED, planted, wandering
 from typer.testing import CliRunner
 
 from floatlens.cli.figure import command
@@ -15,6 +14,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings.registry import get
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.traces import RunTraces
+from tests.findings.planted import TRACED, planted, wandering
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,17 @@
 """Figures by their data, and that they are figures one can go on with."""
 
+import json
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from planted import TRACED, planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.registry import get
+from tests.findings.planted import TRACED, planted, wandering
 
 VIEWS = [(name, view) for name in TRACED for view in get(name).views]
 
@@ -68,6 +70,15 @@ def test_the_pointer_names_the_token(traces):
 def test_few_positions_have_their_tokens_on_the_axis(traces):
     axes = get("drift").figure(traces[0], layer=0, positions=slice(0, 10)).axes[0]
     assert [t.get_text() for t in axes.get_xticklabels()][3:6] == ["Answer", "the", "question"]
+
+
+def test_dollar_signs_in_a_name_or_a_token_are_no_mathematics(tmp_path):
+    trace = planted(model=r"models/$\nonsense$", layers=2)
+    words = json.loads(trace.data.attrs["vocabulary"])
+    trace.data.attrs["vocabulary"] = json.dumps({token: r"$\x$" for token in words})
+    figure = get("drift").figure(trace, layer=0, positions=slice(0, 4))
+    style.save(figure, pd.DataFrame(), tmp_path / "drift")
+    assert r"$\nonsense$ (MDM)" in (drawn := (tmp_path / "drift.svg").read_text()) and r"$\x$" in drawn
 
 
 def test_the_flow_figure_sweeps_gold_positions(traces):

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from planted import planted
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.flow import flow, pool, rollout
+from tests.findings.planted import planted
 
 
 def test_two_regions_through_two_layers_by_hand():

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from planted import planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.geometry import factors, geometry, split
+from tests import golden_data
+from tests.findings.planted import planted, wandering
 
 ANCHOR = np.array([True, True, False, False, False])
 
@@ -112,3 +113,26 @@ def test_maps_show_queries_and_keys_where_they_were_recorded():
     assert np.isnan(score[~seen]).all()
     with pytest.raises(FloatLensError, match="queries of layer 0 were not recorded"):
         geometry.figure(trace, view="heatmap", layer=0, head=3)
+
+
+def test_a_map_of_a_head_uses_its_own_keys_when_only_some_heads_were_recorded():
+    """Query head h uses key head h // (H / K), whichever heads the trace holds."""
+    lens = golden_data.lens("llada_gqa")
+    H, K = lens.shape["heads"], lens.shape["kv_heads"]
+    options = {"max_new_tokens": 4, "steps": 1, "layers": [0], "matrices": ["queries", "keys"]}
+    some, all_of_them = lens.trace([4, 5, 6, 7], heads=[H - 2, H - 1], **options), lens.trace([4, 5, 6, 7], **options)
+    for head in (H - 2, H - 1):
+        cells = geometry.figure(some, view="heatmap", layer=0, head=head, backend="none")
+        score = cells[cells["factor"] == "qk"].pivot(index="row", columns="position", values="value").to_numpy()
+        queries = all_of_them.data["queries"].sel(head=head).values[0, 0]
+        keys = some.data["keys"].values[0, 0, head // (H // K)]
+        np.testing.assert_allclose(score, queries @ keys.T, rtol=1e-4, atol=1e-5)
+    assert H > K > 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"), [({"head": 9}, "head 9 was not recorded"), ({"step": 99}, "step 99 was not")]
+)
+def test_a_head_or_step_that_was_not_recorded_is_named(choice, said):
+    with pytest.raises(FloatLensError, match=said):
+        geometry.figure(planted(), view="heatmap", **choice)

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from planted import planted
 
 from floatlens.findings.heads import heads, stability, step_mean, table, why_not
+from tests.findings.planted import planted
 
 
 def test_a_planted_copying_head_scores_one_and_the_others_nothing():

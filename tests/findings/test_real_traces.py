@@ -1,19 +1,19 @@
 """The findings on traces that the lens itself records, of the small random models of the golden data."""
 
-import golden_models
 import numpy as np
 import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.registry import get
 from floatlens.trace import Trace
+from tests import golden_data
 
 pytestmark = pytest.mark.golden
 
 
-@pytest.fixture(scope="module", params=golden_models.names())
+@pytest.fixture(scope="module", params=golden_data.names("models"))
 def trace(request, tmp_path_factory):
-    made = golden_models.trace(request.param)
+    made = golden_data.lens(request.param).trace(golden_data.special()["prompts"][-1], max_new_tokens=8, steps=4)
     return Trace.open(made.save(tmp_path_factory.mktemp("trace") / "one"))
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from planted import MASK, planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.tokens import kinds_by_step, shares, tokens
 from floatlens.kinds import KINDS
+from tests.findings.planted import MASK, planted, wandering
 
 
 def position_of(trace, text):

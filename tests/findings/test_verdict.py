@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from planted import TRACED, planted, wandering
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.registry import get
@@ -16,6 +15,7 @@ from floatlens.findings.verdict import (
     judge,
     write_claims,
 )
+from tests.findings.planted import TRACED, planted, wandering
 
 
 def test_the_interval_of_a_mean_is_near_that_of_a_normal_sample():

@@ -28,7 +28,7 @@ from floatlens.tasks.readers.registry import LAYOUTS, read, samples
 from floatlens.trace import Trace
 from tests.hostile import corpus
 from tests.models import checkpoints
-from tests.tasks.conftest import byte_level
+from tests.small_tokenizers import byte_level
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

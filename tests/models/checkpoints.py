@@ -10,6 +10,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from tests.small_tokenizers import byte_level
+
 SIZES = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -119,14 +121,6 @@ def llada_moe(folder: Path) -> Path:
     return folder
 
 
-LLADA = {
-    "wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head", "attn_norm": "input_layernorm",
-    "ff_norm": "post_attention_layernorm", "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj",
-    "v_proj": "self_attn.v_proj", "attn_out": "self_attn.o_proj", "ff_proj": "mlp.gate_proj",
-    "up_proj": "mlp.up_proj", "block_ff_out": "mlp.down_proj",
-}  # fmt: skip
-
-
 def llada(
     folder: Path,
     *,
@@ -181,4 +175,21 @@ def dream(folder: Path) -> Path:
     """Dream's published fields: Qwen2's keys, another model type, a tokenizer that is published as remote code."""
     native(folder, "qwen2")
     edit_config(folder, model_type="Dream", architectures=["DreamModel"], mask_token_id=MASK, rope_theta=10000.0)
+    return folder
+
+
+def readable(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
+    """A random model with a byte-level tokenizer, so that it can be asked; `kind` is its model type."""
+    tokenizer = byte_level()
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id, initializer_range=0.5,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    written = json.loads((folder / "config.json").read_text())
+    written |= {"model_type": kind, "mask_token_id": tokenizer.mask_token_id}
+    (folder / "config.json").write_text(json.dumps(written))
     return folder

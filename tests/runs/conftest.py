@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.members import every
+from tests.models.checkpoints import readable
 from tests.runs.nursery import Nursery
-from tests.tasks.conftest import byte_level
 
 QUESTIONS, TRACED = 14, 8
 Words = dict[str, tuple[object, ...]]
@@ -22,19 +21,7 @@ Words = dict[str, tuple[object, ...]]
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random autoregressive checkpoint with a byte-level tokenizer."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = byte_level()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id, initializer_range=0.5,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return readable(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")

@@ -227,14 +227,24 @@ def test_claims_are_judged_beyond_their_controls() -> None:
     assert pinned.verdict == "supported" and pinned.value == pytest.approx(0.4)
     heads = "The top retrieval heads matter more than as many random heads"
     assert found[heads, ("m",)].verdict == "supported" and found[heads, ("m",)].value == pytest.approx(0.5)
-    assert found[heads, ("a",)].verdict == "not supported"
+    assert found[heads, ("a",)].verdict == "inconclusive"  # not one answer differs, which has no interval
     missing = found["Shallow anchors matter for form", ("m",)]
     assert missing.verdict == "inconclusive" and missing.n == 0
 
 
 def test_a_loss_that_the_control_has_too_supports_nothing() -> None:
     mdm = {"none": 1.0, PIN: 0.5, CONTROLS[PIN]: 0.5}
+    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "inconclusive"
+    mdm[CONTROLS[PIN]] = 0.3  # the control hurts more
     assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "not supported"
+
+
+def test_a_question_whose_control_failed_is_left_out_and_not_compared_with_the_plain_run() -> None:
+    table = planted({"m": {"none": 1.0, PIN: 0.5, CONTROLS[PIN]: 0.5}})
+    failed = (table["condition"] == CONTROLS[PIN]) & table["id"].isin(table["id"].unique()[:8])
+    table[list(MEASURES)] = table[list(MEASURES)].mask(failed)
+    found = {v.claim: v for v in causes.claims(causes.measure(table))}["Pinning the anchors hurts the MDM"]
+    assert found.n == 32 and found.value == 0
 
 
 def test_form_and_content_are_told_apart_by_depth() -> None:
@@ -306,6 +316,14 @@ def test_the_command_writes_answers_results_claims_and_figures(
     assert json.loads(capsys.readouterr().out)["results"] == said["results"]
     assert command(["figure", "causes", str(out), "--out", str(tmp_path / "figures"), "--json"]) == 0
     assert (tmp_path / "figures" / "causes.png").exists()
+
+
+def test_an_intervention_that_fails_on_every_question_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ablate", "tiny-arm", "--data", "world:fresh", "--limit", "2", "--passages", "2", "--max-new-tokens", "2"]
+    assert command([*words, "--intervention", "mask-positions(region=doc9)", "--out", str(tmp_path / "run")]) == 2
+    assert "no intervention worked on any question; the first failed because: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pandas
 import pytest
 
 from floatlens.errors import FloatLensError
+from floatlens.tasks.readers import hub
 from floatlens.tasks.readers import lines as lines_module
 from floatlens.tasks.readers.columns import parse_names
 from floatlens.tasks.readers.registry import read
@@ -134,6 +135,20 @@ def test_a_hub_data_set_streams_without_remote_code(monkeypatch):
     (sample,) = read("owner/name:small", split="train")
     assert sample.question == "Who?"
     assert asked == {"path": "owner/name", "config": "small", "split": "train", "streaming": True}
+
+
+def test_the_hub_library_itself_reads_what_a_data_set_holds(tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="THE HUB READER IS NOT TESTED: datasets is not installed")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "owner" / "name"
+    folder.mkdir(parents=True)
+    rows = [GOOD | {"question": f"Who {i}?"} for i in range(5)]
+    pandas.DataFrame(rows).to_parquet(folder / "validation-00000.parquet")
+    found = [record for _, record in hub.records(str(folder), "validation")]
+    assert [record["question"] for record in found] == [row["question"] for row in rows]
+    assert {key: found[0][key] for key in rows[0]} == rows[0]
+    with pytest.raises(FloatLensError, match="cannot be opened.*check name, config and --split"):
+        list(hub.records(str(folder), "nowhere"))
 
 
 def test_a_hub_name_without_the_extra_says_what_to_install(monkeypatch):

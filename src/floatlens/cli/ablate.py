@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
-from floatlens.cli.start import check_settings, started
+from floatlens.cli.start import check_answered, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.causes import causes
@@ -100,8 +101,7 @@ def command(
                 engine=engine,
                 retry_errors=running.retry_errors,
             )
-        if answers["error"].notna().all():
-            raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
+        check_answered(answers)
         measured = causes.measure(answers)
         verdicts = [verdict for verdict in causes.claims(measured) if verdict.n]
         found: dict[str, Any] = {
@@ -141,8 +141,8 @@ def show(found: dict[str, Any]) -> None:
     shown = Table("model", "intervention", "accuracy", "change", "beyond control", "agrees", "KL", "gold ppl", "formed")
     for row in found["results"]:
         shown.add_row(
-            row["model"],
-            row["condition"],
+            escape(row["model"]),
+            escape(row["condition"]),
             _spell(row.get("accuracy")),
             _difference(row["change"].get("accuracy")),
             _difference(row["beyond"].get("accuracy")),
@@ -167,4 +167,4 @@ def _difference(found: dict[str, Any] | None) -> str:
     if not found or found["value"] is None:
         return "–"
     low, high = found["interval"]
-    return f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]".replace("[", r"\[")
+    return escape(f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]")

@@ -12,7 +12,7 @@ from rich.console import Console
 from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
 from floatlens.cli.progress import bar
-from floatlens.cli.start import check_retriever, check_settings, started
+from floatlens.cli.start import check_answered, check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.knowledge import knowledge
@@ -135,11 +135,10 @@ def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) 
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
-                notes.print(f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit")
+                what = f"{entry['errors']} errors, {entry['truncated']} with passages dropped to fit"
+                notes.print(f"{where}: {what}", markup=False)
     for claim in found["claims"]:
         notes.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
     for label, what in found["problems"].items():
         notes.print(f"{label}: {what}", markup=False)
-    if not any(entry["n"] for entry in found["results"]):
-        reason = outcome.answers["error"].dropna().iloc[0]
-        raise FloatLensError(f"no question could be answered; the first failed because: {reason}")
+    check_answered(outcome.answers)

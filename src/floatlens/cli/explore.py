@@ -81,10 +81,10 @@ def command(
 
 def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from what was named; no weight is read."""
-    from floatlens.cli.threads import settle
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
     from floatlens.report.server.folders import runs_in
+    from floatlens.runs.threads import settle
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []

@@ -124,6 +124,7 @@ def _write_numbers(measured: Any, target: Path) -> Path:
 
 def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from floatlens.findings.style import short
@@ -131,11 +132,12 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
     for column in ("claim", "models", "value [95 % interval]", "n", "rule", "verdict"):
-        table.add_column(column.replace("[", r"\["), overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for v in verdicts:
-        verdict = f"[{COLOURS[v.verdict]}]{v.verdict}[/]" + (f"\n[dim]{v.reason}[/]" if v.reason else "")
+        verdict = f"[{COLOURS[v.verdict]}]{v.verdict}[/]" + (f"\n[dim]{escape(v.reason)}[/]" if v.reason else "")
         value = f"{_spell(v.value)}\n\\[{_spell(v.interval[0])}, {_spell(v.interval[1])}]"
-        table.add_row(v.claim, "\n".join(map(short, v.models)), value, str(v.n), v.rule or "–", verdict)
+        models = escape("\n".join(map(short, v.models)))
+        table.add_row(escape(v.claim), models, value, str(v.n), escape(v.rule) or "–", verdict)
     console.print(table)
     if failed:
         console.print(f"{failed} samples failed when they were traced and are not here: see errors.jsonl of the runs.")

@@ -28,4 +28,4 @@ def command(
     run = RunFolder.create(out, {"command": "import", "asked": asked})
     for file, trace in zip(files, traces, strict=True):
         trace.save(run.trace_path(str(file)))
-    Console().print(f"{len(traces)} traces in {run.path}", highlight=False)
+    Console().print(f"{len(traces)} traces in {run.path}", highlight=False, markup=False)

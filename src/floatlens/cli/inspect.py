@@ -15,7 +15,7 @@ def command(
     revision: common.Revision = None,
     family: Annotated[str | None, typer.Option(help="Read it as this family, whatever its config says.")] = None,
     dtype: common.Dtype = "auto",
-    positions: Annotated[int, typer.Option(help="Length of the sequence for which bytes are counted.")] = 512,
+    positions: Annotated[int, typer.Option(min=1, help="Length of the sequence for which bytes are counted.")] = 512,
     as_json: common.AsJson = False,
 ) -> None:
     """Say what a checkpoint is, what memory it needs and what a trace records per step, before any weight is read.
@@ -27,6 +27,7 @@ def command(
         floatlens inspect GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from floatlens.models.checkpoint import find
@@ -52,7 +53,7 @@ def command(
         "recorded": f"{size(found['record_bytes_per_step'])} a step at {positions} positions, all layers and heads",
     }
     for label, text in rows.items():
-        table.add_row(f"[bold]{label}[/bold]", str(text))
+        table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
     Console().print(table)
 
 

@@ -44,8 +44,9 @@ DISK = {
     errno.EDQUOT: "the disk quota is used up for",
     errno.EROFS: "the disk is read-only for",
     errno.EACCES: "there is no permission for",
+    errno.ENOTDIR: "a file stands where a folder should be:",
 }
-WAY_OUT = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: DENIED, errno.EACCES: DENIED}
+WAY_OUT = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: DENIED, errno.EACCES: DENIED, errno.ENOTDIR: DENIED}
 
 # typer brings its own copy of click; the base of its errors is found through one that it exports.
 CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from floatlens.cli.loader import Loader
     from floatlens.runs.engines.engine import Engine
+    from floatlens.runs.loader import Loader
     from floatlens.tasks.evaluate import Asking
 
 Model = Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")]
@@ -23,7 +23,7 @@ Limit = Annotated[int | None, typer.Option(help="So many questions: the first, o
 LimitEach = Annotated[int | None, typer.Option(help="At most so many questions a data set, in every part.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every draw and of the sampler.")]
 Passages = Annotated[int | None, typer.Option(help="Gold among so many passages.")]
-MaxPassages = Annotated[int | None, typer.Option(help="At most the first so many of the data's passages.")]
+MaxPassages = Annotated[int | None, typer.Option(min=0, help="At most the first so many of the data's passages.")]
 Retriever = Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")]
 Corpus = Annotated[str | None, typer.Option(help="Passages to retrieve from: JSONL, CSV or parquet.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
@@ -37,7 +37,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 class Sampling:
     """How answers are written."""
 
-    batch_size: Annotated[int, typer.Option(help="Questions decoded together.")] = 32
+    batch_size: Annotated[int, typer.Option(min=1, help="Questions decoded together.")] = 32
     max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 32
     steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None
     block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None
@@ -92,7 +92,7 @@ class Running:
         )
 
     def loader(self, revision: str | None = None) -> Loader:
-        from floatlens.cli.loader import Loader
+        from floatlens.runs.loader import Loader
 
         return Loader(self.device, self.dtype, self.allow_pickle, revision)
 

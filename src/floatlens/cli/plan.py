@@ -51,6 +51,9 @@ def command(
     for name, value in (("--samples", samples), ("--prompt-tokens", prompt_tokens), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise FloatLensError(f"{name} {value} is not a positive number")
+    for name, given, known in (("--dtype", dtype, DTYPES), ("--trace-dtype", trace_dtype, ("float32", "float16"))):
+        if given not in known:
+            raise FloatLensError(f"{name} {given} is not known; use one of {', '.join(known)}")
     lens = Lens(find(model))
     chosen = lens.settings(max_new_tokens=max_new_tokens, steps=steps)
     if data is not None:
@@ -82,6 +85,7 @@ def command(
 
 
 LOOKED_AT = 64
+DTYPES = ("bfloat16", "float16", "float32")
 
 
 def measure(

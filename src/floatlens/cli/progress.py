@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-Watch = Callable[[str, int | None], Callable[[], None]]
+from floatlens.runs.progress import Watch
 
 
 class Rate(ProgressColumn):

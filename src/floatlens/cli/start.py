@@ -1,4 +1,4 @@
-"""What eval, stress, ablate and study do before the first question: refuse what cannot work, open the run folder."""
+"""What eval, stress and ablate do around their work: refuse what cannot work or did not, open the run folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from floatlens.runs.folder import RunFolder
     from floatlens.tasks.evaluate import Asking
     from floatlens.tasks.plan import Plan
@@ -28,6 +30,12 @@ def check_retriever(retriever: str | None, corpus: str | None) -> None:
         raise FloatLensError(f"retriever {retriever!r} is not known; use bm25")
     if (retriever is None) != (corpus is None):
         raise FloatLensError("a retriever needs a corpus and a corpus a retriever: --retriever bm25 --corpus FILE")
+
+
+def check_answered(answers: pd.DataFrame) -> None:
+    """Refuse to go on when not one question could be answered."""
+    if answers["error"].notna().all():
+        raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
 
 
 @contextmanager

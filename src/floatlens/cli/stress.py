@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
-from floatlens.cli.start import check_retriever, check_settings, started
+from floatlens.cli.start import check_answered, check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.stress import stress as finding
@@ -108,9 +109,7 @@ def command(
                 engine=engine,
                 retry_errors=running.retry_errors,
             )
-        if answers["error"].notna().all():
-            reason = answers["error"].iloc[0]
-            raise FloatLensError(f"no question could be answered; the first failed because: {reason}")
+        check_answered(answers)
         measured = finding.measure(answers, score=score)
         # What this stress and these models cannot decide is left out.
         verdicts = [v for v in finding.claims(measured) if v.n]
@@ -147,7 +146,8 @@ def _show(table: pd.DataFrame, found: dict[str, Any]) -> None:
     shown = Table("model", "data", "level", "score", "95 % interval", "n")
     for row in table.to_dict("records"):
         interval = f"{row['low']:.3f} to {row['high']:.3f}"
-        shown.add_row(row["model"], row["data"], str(row["level"]), f"{row['mean']:.3f}", interval, str(row["n"]))
+        names = (escape(str(row[name])) for name in ("model", "data", "level"))
+        shown.add_row(*names, f"{row['mean']:.3f}", interval, str(row["n"]))
     console.print(shown)
     for row in found["robustness"]:
         text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)

@@ -100,10 +100,10 @@ def names(text: str | None) -> list[str]:
 
 def fitting_jobs(models: list[str], device: str | None) -> int:
     """Models to work on at once: as many as there are cores when all are small and on the CPU, else one."""
-    from floatlens.cli.threads import SMALL
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
     from floatlens.runs.crew import cores
+    from floatlens.runs.threads import SMALL
 
     if device not in (None, "cpu"):
         return 1
@@ -147,7 +147,7 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
     for column in ("claim", "models", "value", "95 % interval", "n", "verdict"):
         table.add_column(column, overflow="fold", justify="right" if column in ("value", "n") else "left")
     last = None
-    for claim in claims:
+    for claim in (claim for claim in claims if claim["n"]):
         text = claim["claim"] if claim["claim"] != last else ""
         if text and last is not None:
             table.add_row()
@@ -158,3 +158,6 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
         interval = f"{low} to {high}" if low != "–" else "–"
         table.add_row(Text(text), Text(models), number(claim["value"]), interval, str(claim["n"]), verdict)
     console.print(table)
+    left_out = dict.fromkeys(claim["claim"] for claim in claims if not claim["n"])
+    if left_out:
+        console.print(Text(f"Not measured, as this study left out what they rest on: {'; '.join(left_out)}"))

@@ -22,7 +22,9 @@ def command(
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; may repeat.")] = None,
     data: common.OneData = None,
     split: common.Split = None,
-    passages: Annotated[int | None, typer.Option(help="Gold among so many passages (world); 0 is closed book.")] = None,
+    passages: Annotated[
+        int | None, typer.Option(min=0, help="Gold among so many passages (world); 0 is closed book.")
+    ] = None,
     max_passages: common.MaxPassages = None,
     limit: Annotated[int, typer.Option(help="So many questions of the data.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,

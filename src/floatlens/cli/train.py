@@ -17,7 +17,7 @@ def command(
     steps: Annotated[int, typer.Option(min=1, help="Length of the run; the schedule is stretched to it.")] = 8000,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="Length by the clock instead of by steps.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes initial weights, data and masks.")] = 0,
-    rate: Annotated[float, typer.Option(help="Peak learning rate; above 1e-3 retrieval is not learned.")] = 1e-3,
+    rate: Annotated[float, typer.Option(min=0, help="Peak learning rate; above 1e-3 retrieval is not learned.")] = 1e-3,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens a step.")] = TOKENS,
     arm: Annotated[Path | None, typer.Option(help="Run folder of the arm that dream is adapted from.")] = None,
     after: Annotated[

@@ -7,23 +7,21 @@ with an intervention, and with its matched control, in which as many random posi
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
+from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, mean_over, models_of
-from floatlens.findings.sides import NAN, compare, side
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge, too_few
+from floatlens.findings.sides import NAN, compare, names, side
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
 from floatlens.tasks import statistics
 from floatlens.tasks.ablate.condition import CHANGED, CONTROL, PLAIN
 from floatlens.tasks.ablate.outcome import MEASURES
@@ -31,8 +29,6 @@ from floatlens.tasks.answers import Answers, answers_of
 from floatlens.version import __version__
 
 VIEWS = ("dose", "effects")
-LOWER_IS_BETTER = ("kl", "gold_nll")
-LABELS = {"kl": "KL to the un-intervened (nats)", "gold_nll": "surprise of the gold answer (nats)"}
 
 
 def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
@@ -55,6 +51,9 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
     key = ["model", "data", "id"]
     order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
     changed = table[table["role"] == CHANGED]
+    if changed["error"].notna().all():
+        first = f"; the first failed because: {changed['error'].iloc[0]}" if len(changed) else ""
+        raise FloatLensError(f"no intervention worked on any question{first}")
     names = list(dict.fromkeys(changed["of"]))
     about = changed.drop_duplicates("of").set_index("of").reindex(names)
     data: dict[str, Any] = {}
@@ -116,9 +115,14 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
 
 
 def loss(measured: xr.Dataset, score: str, place: int) -> Array:
-    """What an intervention takes from the score of each question beyond its control, or beyond the plain run."""
+    """What an intervention takes from the score of each question beyond its control; NaN where the control failed.
+
+    For a model that was never asked under the control, what it takes beyond the plain run.
+    """
     under, control = (measured[key].values[:, place] for key in (score, f"{score}_control"))
-    beside = np.where(np.isfinite(control), control, measured[f"{score}_plain"].values)
+    models = measured["model"].values
+    controlled = np.isin(models, models[np.isfinite(control)])
+    beside = np.where(controlled, control, measured[f"{score}_plain"].values)
     return np.asarray(under - beside if score in LOWER_IS_BETTER else beside - under)
 
 
@@ -141,109 +145,7 @@ def figure(
         numbers = numbers[np.isfinite(numbers["dose"])]
     if backend == "none":
         return numbers
-    return _draw_dose(numbers, score) if view == "dose" else _draw_effects(numbers, score)
-
-
-def _draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
-    groups, models = list(dict.fromkeys(numbers["group"])), list(dict.fromkeys(numbers["model"]))
-    colours, markers = style.colour_of(models), style.marker_of(models)
-    columns = max(1, min(3, len(groups)))
-    rows = max(1, -(-len(groups) // columns))
-    factor = 1.0 if score in LOWER_IS_BETTER else 100.0
-    with style.sheet():
-        drawn = style.new_figure(0.9 + 1.9 * rows)
-        grid = drawn.subplots(rows, columns, squeeze=False, sharey=True)
-        for axes, group in zip(grid.flat, groups, strict=False):
-            for model in models:
-                part = numbers[(numbers["group"] == group) & (numbers["model"] == model)].sort_values("dose")
-                if len(part):
-                    look = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-                    _dose_line(axes, part, look, factor, starts="layers={n}" not in group)
-            axes.set_title(_titled(group))
-            axes.set_xlabel(_axis(group))
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        for axes in list(grid.flat)[len(groups) :]:
-            axes.set_axis_off()
-        if not groups:
-            grid[0, 0].text(0.5, 0.5, "no intervention was given in doses", ha="center", va="center")
-        else:
-            drawn.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
-            if factor == 100.0:
-                grid[0, 0].set_ylim(-3, 103)
-        for axes in grid[:, 0]:
-            axes.set_ylabel(LABELS.get(score, f"{score.replace('_', ' ')} (%)"))
-        n = int(numbers["n"].max()) if len(numbers) else 0
-        style.caption(
-            drawn,
-            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: as many random positions or heads, "
-            f"mean over seeds. Dose 0 or dotted: without.",
-        )
-    return drawn
-
-
-def _dose_line(axes: Axes, part: pd.DataFrame, look: dict[str, Any], factor: float, starts: bool) -> None:
-    """The intervention as a line, its control dashed; both start at the un-intervened score where a dose is a number."""
-    plain = factor * float(part["plain"].iloc[0])
-    x = part["dose"].to_numpy(float)
-    for key, line in (("under", {"ls": "-"}), ("control", {"ls": "--", "mfc": "white", "label": "_"})):
-        y, low, high = (factor * part[f"{key}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-        if not np.isfinite(y).any():
-            continue
-        at, values = (np.r_[0.0, x], np.r_[plain, y]) if starts else (x, y)
-        axes.plot(at, values, **{**look, **line}, clip_on=False)
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.13 if key == "under" else 0.05, lw=0)
-    if not starts:
-        axes.axhline(plain, color=look["color"], lw=0.7, ls=":")
-
-
-def _draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
-    models, names = list(dict.fromkeys(numbers["model"])), list(dict.fromkeys(numbers["intervention"]))
-    colours, markers = style.colour_of(models), style.marker_of(models)
-    factor, unit = (1.0, "nats") if score in LOWER_IS_BETTER else (100.0, "points")
-    with style.sheet():
-        drawn = style.new_figure(1.1 + 0.22 * len(names))
-        axes = drawn.subplots()
-        for place, model in enumerate(models):
-            part = numbers[numbers["model"] == model].set_index("intervention")
-            y = np.array([names.index(name) for name in part.index]) + 0.26 * (place - (len(models) - 1) / 2)
-            value, low, high = (factor * part[f"loss{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-            look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-            axes.errorbar(value, y, xerr=np.array([value - low, high - value]), ls="none", lw=0.9, ms=3.5, **look)
-        axes.axvline(0, color="#555555", lw=0.6)
-        for place in range(1, len(names), 2):
-            axes.axhspan(place - 0.5, place + 0.5, color="#f3f3f3", lw=0, zorder=0)
-        axes.set_yticks(range(len(names)), [_titled(name) for name in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        what = "added to" if score in LOWER_IS_BETTER else "taken from"
-        axes.set_xlabel(f"{what} {LABELS.get(score, score.replace('_', ' '))} beyond the control ({unit})")
-        drawn.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
-        n = int(numbers["n"].max())
-        style.caption(
-            drawn, f"Mean over up to {n} questions with 95 % bootstrap intervals, paired question by question."
-        )
-    return drawn
-
-
-def _axis(group: str) -> str:
-    """What the dose of a group counts."""
-    known = {"layers={n}": "layer", "heads=top({n}": "heads", "rule=top({n}": "anchors"}
-    return next((word for part, word in known.items() if part in group), "dose")
-
-
-def _titled(text: str) -> str:
-    """An intervention's text without what every reader fills in.
-
-    >>> _titled("mask-anchors(rule=top(n=4), layers=deep)"), _titled("ablate-heads(heads=top({n}))")
-    ('mask-anchors, top 4, deep', 'ablate-heads, top n')
-    >>> _titled("mask-anchors(rule=sigma(k=3), layers=2)"), _titled("mask-anchors(rule=sigma(3), layers={n})")
-    ('mask-anchors, sigma 3, layer 2', 'mask-anchors, sigma 3, by layer')
-    """
-    name, _, inside = text.partition("(")
-    inside = re.sub(r", by=retrieval|\b(rule|heads|k|n)=", "", inside[:-1]).replace("layers={n}", "by layer")
-    inside = re.sub(r"layers=(shallow|deep)", r"\1", inside.replace("{n}", "n"))
-    inside = re.sub(r"layers=(\d+)\b(?!:)", r"layer \1", inside)
-    words = re.sub(r"\b(top|sigma|share|excess|random)\(([^()]*)\)", r"\1 \2", inside)
-    return f"{name}, {words}" if words else name
+    return draw_dose(numbers, score) if view == "dose" else draw_effects(numbers, score)
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------------
@@ -258,6 +160,11 @@ def _places(measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed
         if str(name).startswith(kind) and where and controlled and (np.isfinite(dose) or not dosed):
             found.append(place)
     return found
+
+
+def _halves(measured: xr.Dataset, kind: str) -> dict[str, list[int]]:
+    """Interventions of a kind in the shallow half of the layers, and in the deep half."""
+    return {half: _places(measured, kind, layers=half) for half in ("shallow", "deep")}
 
 
 def _losses(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
@@ -287,7 +194,7 @@ def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm:
         said = f"beyond its control the ARM loses {beyond['ARM']:.1f} points, the MDM {beyond['MDM']:.1f}"
         details = {f"{name} loss beyond control, points": value for name, value in beyond.items()}
         details |= {f"{name} loss, points": value for name, value in alone.items()}
-        found = judge(interval)
+        found = judge_scores(interval)
         return found, said if found != INCONCLUSIVE else f"the interval holds zero ({said})", details
 
     return compare(
@@ -336,7 +243,7 @@ def heads_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> V
 def form_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
     """Shallow anchors matter for form: masking them leaves fewer well-formed answers than masking deep ones."""
     measured = measure(answers)
-    parts = {half: _places(measured, "mask-anchors", layers=half) for half in ("shallow", "deep")}
+    parts = _halves(measured, "mask-anchors")
     losses = {half: _losses(measured, "well_formed", places) for half, places in parts.items()}
     return _judged(
         measured,
@@ -352,7 +259,7 @@ def form_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Ve
 def content_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
     """Deep heads matter for content: taking out the deep ones costs more accuracy than the shallow ones."""
     measured = measure(answers)
-    parts = {half: _places(measured, "ablate-heads(heads=top", layers=half) for half in ("shallow", "deep")}
+    parts = _halves(measured, "ablate-heads(heads=top")
     losses = {half: _losses(measured, "accuracy", places) for half, places in parts.items()}
     return _judged(
         measured,
@@ -365,9 +272,8 @@ def content_claim(answers: Answers | xr.Dataset, *, model: str | None = None) ->
 
 
 def _rows(measured: xr.Dataset, model: str | None) -> Array:
-    return np.flatnonzero(
-        np.full(measured.sizes["sample"], True) if model is None else measured["model"].values == model
-    )
+    rows = np.arange(measured.sizes["sample"])
+    return rows if model is None else rows[measured["model"].values == model]
 
 
 def _mean(measured: xr.Dataset, name: str, places: Sequence[int]) -> Array:
@@ -381,9 +287,8 @@ def _judged(
 ) -> Verdict:
     """The mean of `values` over these rows lies above zero, or not."""
     usable = rows[np.isfinite(values[rows])]
-    models = tuple(dict.fromkeys(str(m) for m in measured["model"].values[rows]))
     value, interval = interval_of_mean(values[usable]) if len(usable) else (float("nan"), NAN)
-    verdict = judge(interval)
+    verdict = judge_scores(interval)
     reason = too_few(len(usable), "questions") if len(usable) else "the run holds no such intervention with its control"
     if reason:
         verdict = INCONCLUSIVE
@@ -391,7 +296,9 @@ def _judged(
         low, high = (100 * end for end in interval)
         reason = f"{100 * value:.1f} points, interval {low:.1f} to {high:.1f}"
     details = {name: float(mean_over(numbers[usable], 0)) for name, numbers in beside.items()} if len(usable) else {}
-    return Verdict("causes", claim, statistic, value, interval, verdict, "", len(usable), models, reason, details)
+    return Verdict(
+        "causes", claim, statistic, value, interval, verdict, "", len(usable), names(measured, rows), reason, details
+    )
 
 
 class Causes(Finding):

@@ -112,14 +112,14 @@ def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.
 
 
 def plain(token: str) -> str:
-    """A token as one reads it on an axis: spaces and line ends made visible, dollar signs kept from mathematics.
+    """A token as one reads it on an axis: spaces and line ends made visible.
 
-    >>> plain(" the"), plain("Ċ"), plain("▁the"), plain("$")
-    ('the', '⏎', 'the', '\\\\$')
+    >>> plain(" the"), plain("Ċ"), plain("▁the")
+    ('the', '⏎', 'the')
     """
     text = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
     text = text.strip(" ") or "␣"
-    return text.replace("\n", "⏎").replace("$", r"\$")[:14]
+    return text.replace("\n", "⏎")[:14]
 
 
 def mark_columns(axes: Axes, marked: Array) -> None:

@@ -132,24 +132,47 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     """(layer, factor, axis name, values, anchors): anchors per step, or of the one step drawn."""
     found = []
     full = "queries" in trace.data and "keys" in trace.data and head is not None
-    at = int(trace.data["step"].values[-1]) if step is None else step
+    steps = trace.data["step"].values
+    at = int(steps[-1]) if step is None else step
+    if at not in steps:
+        raise FloatLensError(f"step {at} was not recorded for {trace.model}; recorded are {spell(steps)}")
+    place = None if head is None else _place(trace, head)
     for number in layers:
         a_ST = profile(trace, number).values[:, 0]
         anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
         if full:
+            assert head is not None and place is not None
             q, k = (_until(trace, name, number, at) for name in ("queries", "keys"))
-            maps = dict(zip(FACTORS, (m[head] for m in factors(q, k)), strict=True))
+            key = head // (_count_heads(trace) // len(k))
+            maps = dict(zip(FACTORS, (m[0] for m in factors(q[[place]], k[[key]])), strict=True))
             if not trace.diffusion:
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
                 maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
-            row = anchors_ST[list(trace.data["step"].values).index(at)][None]
+            row = anchors_ST[list(steps).index(at)][None]
             found += [(number, name, "query", values, row) for name, values in maps.items()]
             continue
         for name in FACTORS:
             values_SHT = _layer(trace, name, number, "head")
-            values = values_SHT.mean(axis=1) if head is None else values_SHT[:, head]
+            values = values_SHT.mean(axis=1) if place is None else values_SHT[:, place]
             found.append((number, name, "step", values, anchors_ST))
     return found
+
+
+def _place(trace: Trace, head: int) -> int:
+    """Where a head stands among those that were recorded."""
+    there = [int(n) for n in trace.data["head"].values]
+    if head not in there:
+        raise FloatLensError(f"head {head} was not recorded for {trace.model}; recorded are {spell(there)}")
+    return there.index(head)
+
+
+def _count_heads(trace: Trace) -> int:
+    """How many heads the model has, of which some may have been recorded; it says whose keys a head uses."""
+    there = [int(n) for n in trace.data["head"].values]
+    count = int(trace.data.attrs.get("n_heads", 0)) or (len(there) if there == list(range(len(there))) else 0)
+    if not count:
+        raise FloatLensError(f"the trace of {trace.model} does not say how many heads there are; trace it again")
+    return count
 
 
 def _until(trace: Trace, name: str, layer: int, step: int) -> Array:

@@ -23,6 +23,7 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
@@ -59,6 +60,10 @@ def measure(traces: Traces, *, top: float = 0.05) -> xr.Dataset:
 
 def _measure_one(trace: Trace, top: float) -> xr.Dataset:
     reason = why_not(trace)
+    if not {"layer", "head"} <= set(trace.data.sizes):
+        raise FloatLensError(
+            f"the trace of {trace.model!r} holds nothing by head; trace again with record including evidence"
+        )
     layers, heads = (trace.data.sizes[d] for d in ("layer", "head"))
     found = {name: np.full((layers, heads), np.nan) for name in SCORES}
     overlap, n_tokens = float("nan"), 0

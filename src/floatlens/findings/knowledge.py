@@ -18,7 +18,7 @@ from floatlens.findings import style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, is_measured, mean_over, models_of
 from floatlens.findings.sides import compare
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores
 from floatlens.tasks import statistics
 from floatlens.tasks.answers import Answers, answers_of
 from floatlens.tasks.evaluate import CLOSED, OPEN, SCORES
@@ -142,7 +142,7 @@ def claim(
 
     def decide(interval: tuple[float, float], sides: dict[str, Array]) -> tuple[str, str, dict[str, Any]]:
         gains = {side.upper(): 100 * float(mean_over(sides[f"{side}_values"], 0)) for side in ("mdm", "arm")}
-        found = judge(interval)
+        found = judge_scores(interval)
         reason = f"passages add {gains['MDM']:.1f} points to the MDM and {gains['ARM']:.1f} to the ARM"
         details = {f"{side}, points": value for side, value in gains.items()}
         return found, reason if found != INCONCLUSIVE else f"the interval holds zero ({reason})", details

@@ -19,7 +19,7 @@ from floatlens.findings import style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, is_measured, mean_over
 from floatlens.findings.sides import NAN, compare, names, side
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge, too_few
+from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores, too_few
 from floatlens.tasks.answers import Answers, answers_of
 from floatlens.tasks.evaluate import SCORES
 from floatlens.tasks.stress import curves
@@ -108,7 +108,7 @@ def figure(
         for axes, (stress, data) in zip(grid.flat, panels, strict=False):
             part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
             for place, model in enumerate(models):
-                look = {"color": colours[model], "marker": markers[model], "label": model}
+                look = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                 _line(axes, part[part["model"] == model], look, aside=0.08 * (place - (len(models) - 1) / 2))
             axes.set_title(f"{stress}, {data}")
             axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
@@ -150,7 +150,7 @@ def _of(answers: Answers | xr.Dataset, stress: str, score: str) -> xr.Dataset:
 
 
 def _points(found: tuple[float, float], unit: dict[str, float]) -> tuple[str, str]:
-    verdict = judge(found)
+    verdict = judge_scores(found)
     reason = f"{unit['MDM']:.1f} points for the MDM, {unit['ARM']:.1f} for the ARM"
     return verdict, reason if verdict != INCONCLUSIVE else f"the interval holds zero ({reason})"
 

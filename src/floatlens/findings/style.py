@@ -44,6 +44,7 @@ SHEET: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.color": INK,
+    "text.parse_math": False,  # tokens and names of models may hold dollar signs
     "xtick.color": INK,
     "ytick.color": INK,
     "xtick.major.width": 0.6,

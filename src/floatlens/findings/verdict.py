@@ -66,6 +66,17 @@ def judge(interval: tuple[float, float], threshold: float = 0.0) -> str:
     return SUPPORTED if low > threshold else NOT_SUPPORTED if high <= threshold else INCONCLUSIVE
 
 
+def judge_scores(interval: tuple[float, float]) -> str:
+    """Supported above zero, not supported below it; an end at zero itself decides nothing.
+
+    Scores of answers are 0 and 1: over few questions an interval often ends at zero exactly, or has no width at all.
+
+    >>> judge_scores((0.1, 0.3)), judge_scores((-0.6, -0.2)), judge_scores((-0.6, 0.0)), judge_scores((0.0, 0.0))
+    ('supported', 'not supported', 'inconclusive', 'inconclusive')
+    """
+    return INCONCLUSIVE if interval[1] == 0 else judge(interval)
+
+
 def interval_of_mean(values: Array) -> tuple[float, tuple[float, float]]:
     """Mean and its bootstrap interval; values that do not exist are left out.
 

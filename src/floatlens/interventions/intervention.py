@@ -43,11 +43,6 @@ class Intervention:
         """One plain sentence."""
         raise NotImplementedError
 
-    @property
-    def finds(self) -> str | None:
-        """The rule by which it finds anchors, or None when it needs none."""
-        return getattr(self, "rule", None)
-
     def control(self, seed: int) -> Intervention | None:
         """The same done to as many random positions or heads; None where there is nothing to match."""
         return None

@@ -120,7 +120,7 @@ def pieces(lens: Any) -> Callable[[Sequence[int]], list[str]]:
     """Token ids as the tokenizer's pieces."""
 
     def strings(ids: Sequence[int]) -> list[str]:
-        found = lens._strings(list(dict.fromkeys(ids)))
+        found = lens.token_strings(list(dict.fromkeys(ids)))
         return [found[str(i)] for i in ids]
 
     return strings

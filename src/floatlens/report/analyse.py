@@ -19,8 +19,8 @@ from floatlens.report.section import Drawing, Section, Words
 from floatlens.report.spelling import count
 from floatlens.report.words.registry import words
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import Watch
 from floatlens.runs.traces import RunTraces
-from floatlens.tasks.answering import Watch
 from floatlens.tasks.answers import answers_of
 from floatlens.tasks.evaluate import CLOSED, OPEN
 from floatlens.trace import Trace

@@ -17,7 +17,7 @@ from floatlens.report.section import Section
 from floatlens.runs.crew import run_all
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.members import members
-from floatlens.tasks.answering import Watch
+from floatlens.runs.progress import Watch
 from floatlens.trace import Trace
 
 FILMS = 3_000_000  # bytes of each film, as text

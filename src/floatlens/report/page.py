@@ -26,7 +26,7 @@ from floatlens.report.section import Section
 from floatlens.report.spelling import count, listed, number
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
-VERDICTS = ("supported", "not supported", "inconclusive")
+VERDICTS = ("supported", "not supported", "inconclusive", "not measured")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
             for section in sections
         ],
         matrix=matrix(sections),
-        tally={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
+        tally={verdict: n for verdict in VERDICTS if (n := sum(told(claim) == verdict for claim in claims))},
         explorer=Markup(explorer.embed(films, "films")) if films else "",
         films=[
             {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
@@ -97,13 +97,18 @@ def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
 
 
+def told(claim: dict[str, Any]) -> str:
+    """The verdict, or that there was nothing to judge: the study left out what the claim rests on."""
+    return str(claim["verdict"]) if claim["n"] else "not measured"
+
+
 def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
     low, high = claim["interval"]
     value = number(claim["value"])
     interval = "" if low is None else f"{number(low)} to {number(high)}"
-    said = f"{claim['verdict']}: {value}" + (f", 95 % interval {interval}" if interval else "")
+    said = f"{told(claim)}: {value}" + (f", 95 % interval {interval}" if interval else "")
     return {
-        "verdict": claim["verdict"],
+        "verdict": told(claim),
         "value_text": value,
         "interval_text": interval,
         "against": ", ".join(short(m) for m in claim["models"][1:]),

@@ -11,10 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from floatlens.tasks.answering import Watch
+from floatlens.runs.progress import Watch
 
 _reports: Any = None  # in a worker: the queue by which it says how far it is
 

@@ -113,7 +113,7 @@ def set_up(
     model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: Watch | None
 ) -> Bench:
     """Open the data and find the model; it is loaded by who works with it."""
-    from floatlens.cli.loader import Loader
+    from floatlens.runs.loader import Loader
 
     worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))
     lens = worker.planning(model, engine.inside)

@@ -9,6 +9,7 @@ from typing import Any
 
 from floatlens.runs.engines.engine import Died, Engine
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import Watch
 from floatlens.tasks.evaluate import Asking, Origin, Row, copied, fill, windows
 from floatlens.tasks.journal import Journal, Key
 from floatlens.tasks.prompt import Prompt
@@ -16,8 +17,6 @@ from floatlens.tasks.sample import Sample
 from floatlens.tasks.sharing import Sharing
 from floatlens.tasks.tracing import Tracing
 from floatlens.tasks.worker import Worker
-
-Watch = Callable[[str, int | None], Callable[[], None]]
 
 
 @dataclass(frozen=True)

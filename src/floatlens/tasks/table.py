@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from floatlens.tasks.evaluate import CLOSED, OPEN
@@ -60,9 +61,11 @@ class Table1:
             table = Table(title="Scores in %, best in bold, gain from passages in brackets" if not first else None)
             table.add_column("model")
             for head in self.heads[shown]:
-                table.add_column(head.replace(" ", "\n"), justify="right")
+                table.add_column(escape(head.replace(" ", "\n")), justify="right")
             for name, cells in self.rows:
-                table.add_row(name, *(f"[bold]{c.plain()}[/bold]" if c.best else c.plain() for c in cells[shown]))
+                table.add_row(
+                    escape(name), *(f"[bold]{c.plain()}[/bold]" if c.best else c.plain() for c in cells[shown])
+                )
             tables.append(table)
         return tables
 
@@ -100,7 +103,7 @@ class Table1:
     def csv(self) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["model", *(h for head in self.heads for h in (head, f"{head} gain"))])
+        writer.writerow(["model", *(_harmless(h) for head in self.heads for h in (head, f"{head} gain"))])
         for name, cells in self.rows:
             numbers = [x for c in cells for x in (c.value, c.gain)]
             writer.writerow([_harmless(name), *("" if x is None else f"{x:.4f}" for x in numbers)])

@@ -301,15 +301,15 @@ FULL: dict[str, tuple[float, Maker]] = {
 }
 # for a model that denoises several places at once: chains, and names of which only the given name stands there
 CHAINS: dict[str, tuple[float, Maker]] = {
-    "few": (0.06, _passages(1, 5, 0.8, 4)),
-    "many": (0.12, _passages(4, 10, 0.8, 4)),
-    "hops": (0.25, _hops(3, 6)),
-    "names": (0.12, _by_given_name(2, 5, 5)),
-    "long": (0.11, _long(1, 5)),
-    "needle": (0.10, _needle(5, 20)),
-    "slots": (0.04, _passages(2, 8, 0.8, 4, slot=True)),
-    "by heart": (0.16, _by_heart),
-    "common": (0.04, _common(2, 6)),
+    "few": (0.08, _passages(1, 5, 0.8, 4)),
+    "many": (0.18, _passages(4, 10, 0.8, 4)),
+    "hops": (0.22, _hops(3, 6)),
+    "names": (0.05, _by_given_name(2, 5, 5)),
+    "long": (0.10, _long(1, 5)),
+    "needle": (0.12, _needle(5, 20)),
+    "slots": (0.05, _passages(2, 8, 0.8, 4, slot=True)),
+    "by heart": (0.15, _by_heart),
+    "common": (0.05, _common(2, 6)),
 }
 MIXES = {"all": FULL, "chains": CHAINS}
 

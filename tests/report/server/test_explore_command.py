@@ -19,7 +19,7 @@ import pytest
 import floatlens
 from floatlens.report.server import serve
 from floatlens.report.server.guard import LOOPBACK
-from tests.cli.test_cli import run
+from tests.commands import run
 
 ADDRESS = re.compile(r"http://(\S+?):(\d+)/\?token=([\w-]{40,})")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(floatlens.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

@@ -139,5 +139,5 @@ def filled(values_T: Array, N: int, filler: float) -> Array:
 
 def pieces(lens: Lens, ids: Sequence[int]) -> dict[str, str]:
     """Token ids and how they are spelled to a person."""
-    found = lens._strings(ids)
+    found = lens.token_strings(ids)
     return dict(zip(found, spelled(list(found.values())), strict=True))

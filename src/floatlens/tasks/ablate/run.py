@@ -14,11 +14,12 @@ from floatlens.lens import load as load_lens
 from floatlens.runs.engines.engine import Died, Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import Watch
 from floatlens.tasks.ablate.condition import SEEDS, Condition, conditions, standard
 from floatlens.tasks.ablate.job import Job, blank
 from floatlens.tasks.ablate.outcome import Outcome, table
 from floatlens.tasks.ablate.plain import Pair
-from floatlens.tasks.answering import Watch, ignore
+from floatlens.tasks.answering import ignore
 from floatlens.tasks.evaluate import Asking, Row, asked
 from floatlens.tasks.journal import Journal
 from floatlens.tasks.sample import Sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from floatlens.cli.threads import settle
+from floatlens.runs.threads import settle
 
 
 @dataclass(frozen=True)

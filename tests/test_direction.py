@@ -1,0 +1,140 @@
+"""Data flows one way: nothing later in the line is imported by anything earlier, not even inside a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "floatlens"
+
+# From the first to the last. A module belongs to the longest name that it starts with, and may import from its own layer
+# and from those above it in this list.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("version", "errors", "files"),
+    ("anchors", "kinds"),
+    # the synthetic world, and how its models were made
+    ("world",),
+    # prompts with their regions, and the data that they are built from
+    (
+        "tasks.sample",
+        "tasks.template",
+        "tasks.tokenise",
+        "tasks.align",
+        "tasks.prompt",
+        "tasks.readers",
+        "tasks.metrics",
+    ),
+    ("models",),
+    ("decode",),
+    ("observe",),
+    ("batch", "finite"),
+    ("interventions",),
+    ("trace", "recorder", "record", "labels", "watch", "npz"),
+    ("lens",),
+    # judging and publishing the world's models takes a lens
+    ("world.card", "world.release"),
+    ("runs",),
+    # asking models questions, in run folders, and scoring the answers
+    ("tasks",),
+    ("findings",),
+    ("report",),
+    ("study",),
+    ("cli", "__main__"),
+    ("__init__",),
+)
+
+EXCEPTIONS = {
+    (
+        "trace",
+        "report.explorer.widget",
+    ): "trace.explore() shows a trace in a notebook; who does not call it loads nothing",
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its name under floatlens; a package by the name of its folder."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path) -> Iterator[str]:
+    """Modules of floatlens that a module imports, anywhere in it."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.partition(".")[0] == "floatlens"]
+            yield from (name.partition(".")[2] or "__init__" for name in names)
+        elif isinstance(node, ast.ImportFrom):
+            start = node.module or ""
+            if node.level:
+                start = ".".join(["floatlens", *package[: len(package) - node.level + 1], *filter(None, [node.module])])
+            if start == "floatlens" or start.startswith("floatlens."):
+                yield from (_module_of(start.removeprefix("floatlens").lstrip("."), alias.name) for alias in node.names)
+
+
+def _module_of(start: str, name: str) -> str:
+    """What `from start import name` imports: the module `start.name` if there is one, else `start`."""
+    whole = f"{start}.{name}" if start else name
+    return whole if whole in modules() else start or "__init__"
+
+
+def layer(name: str) -> int | None:
+    """The place of a module in the line."""
+    fits = [(len(entry), i) for i, row in enumerate(LAYERS) for entry in row if f"{name}.".startswith(f"{entry}.")]
+    return max(fits)[1] if fits else None
+
+
+@cache
+def against() -> frozenset[tuple[str, str]]:
+    """Pairs of modules of which the earlier imports the later."""
+    found = set()
+    for name, path in modules().items():
+        for other in imports(name, path):
+            here, there = layer(name), layer(other)
+            if here is not None and there is not None and there > here:
+                found.add((name, other))
+    return frozenset(found)
+
+
+def test_every_module_has_its_place_in_the_line() -> None:
+    homeless = [name for name in modules() if layer(name) is None]
+    assert not homeless, f"say in LAYERS where these belong: {', '.join(homeless)}"
+
+
+def test_nothing_imports_what_comes_after_it() -> None:
+    wrong = sorted(against() - EXCEPTIONS.keys())
+    assert not wrong, "\n".join(
+        f"floatlens.{name} imports floatlens.{other}, which comes after it" for name, other in wrong
+    )
+
+
+def test_no_exception_is_left_that_is_not_needed() -> None:
+    assert EXCEPTIONS.keys() <= against()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("from floatlens.report.make import make", "report.make"),
+        ("from floatlens.report import make", "report.make"),
+        ("from floatlens import lens", "lens"),
+        ("from floatlens import load", "__init__"),
+        ("import floatlens.cli.main", "cli.main"),
+        ("import floatlens as fl", "__init__"),
+        ("def f():\n    from floatlens.cli import main", "cli.main"),
+        ("from ..report import make", "report.make"),
+        ("from .table import table1", "tasks.table"),
+    ],
+)
+def test_every_way_to_import_is_seen(line: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "new.py"
+    path.write_text(line)
+    assert list(imports("tasks.new", path)) == [expected]
