@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_EXECUTE ?= true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit types bench explorer front chromium clean
+.PHONY: help demo test lint unit types docs serve bench explorer front chromium dist clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Study the bundled models: every claim, every figure, and the report
 	$(BIN)/floatlens demo --out demo
 
-test: lint types front chromium unit  ## Everything that CI runs
+test: lint types front chromium docs unit  ## Everything that CI runs
 
 lint: $(STAMP)  ## Style
 	$(BIN)/ruff check .
@@ -40,11 +41,22 @@ chromium:  ## A browser for the tests, where one can be installed
 unit: $(STAMP)  ## Tests and doctests
 	$(BIN)/python -m pytest -n 2
 
+# Material for MkDocs warns of MkDocs 2.0 unless told that it has been read.
+docs: $(STAMP)  ## The documentation site, strictly: notebooks executed, no broken link; into site/
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 DOCS_EXECUTE=$(DOCS_EXECUTE) $(BIN)/mkdocs build --strict --quiet
+
+serve: $(STAMP)  ## The documentation in the browser, following changes; notebooks are not executed
+	NO_MKDOCS_2_WARNING=1 DOCS_EXECUTE=false $(BIN)/mkdocs serve
+
 bench: $(STAMP)  ## What looking costs, beside plain generation
 	$(BIN)/python -m benchmarks.trace
 
 explorer:  ## Build the explorer's script from explorer/src
 	cd explorer && npm ci --silent && npm run --silent build
 
+dist: $(STAMP)  ## The sdist, and the wheel made from it, into dist/
+	$(BIN)/python -m build --no-isolation
+	@ls -l dist
+
 clean:  ## Remove the environment and what was made
-	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo dist site .pytest_cache .mypy_cache .ruff_cache

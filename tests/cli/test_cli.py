@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import floatlens
+from floatlens.cli import main
 from floatlens.cli.main import COMMANDS
 from floatlens.runs.folder import RunFolder
 from tests.commands import run
@@ -40,8 +44,46 @@ def test_each_command_has_help_with_an_example(name: str) -> None:
 
 
 def test_version_says_what_a_bug_report_needs() -> None:
-    shown = run("--version").stdout
-    assert floatlens.__version__ in shown and "torch" in shown and "transformers" in shown
+    told = dict(line.split(" ", 1) for line in run("--version").stdout.splitlines())
+    assert told["floatlens"] == floatlens.__version__ and told["torch"] == torch.__version__
+    assert {"python", "transformers", "platform"} <= set(told)
+    assert told["device"].startswith(("cpu", "cuda", "mps")) and told["threads"].startswith(
+        f"{torch.get_num_threads()} of"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "not_offered"),
+    [
+        ("floatlens tr", {"trace", "train"}, {"figure"}),
+        ("floatlens trace --pass", {"--passage", "--passages"}, {"--prompt"}),
+        ("floatlens --ver", {"--version"}, {"--debug"}),
+    ],
+)
+def test_a_shell_completes_commands_and_their_options(
+    typed: str, offered: set[str], not_offered: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_FLOATLENS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    out = io.StringIO()
+    with redirect_stdout(out), pytest.raises(SystemExit) as done:  # click ends the process itself here
+        sys.exit(main.run([]))
+    found = set(out.getvalue().split())
+    assert done.value.code in (0, None) and offered <= found and not not_offered & found
+
+
+@pytest.mark.parametrize(("shell", "place"), [("bash", ".bashrc"), ("zsh", ".zshrc")])
+def test_completion_can_be_shown_and_installed(shell: str, place: str, tmp_path: Path) -> None:
+    told = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+
+    def floatlens(*words: str) -> str:
+        words = (sys.executable, "-m", "floatlens", *words)
+        return subprocess.run(words, env=told, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    assert "_FLOATLENS_COMPLETE" in floatlens("--show-completion", shell)
+    floatlens("--install-completion", shell)
+    assert (tmp_path / place).is_file() and any("floatlens" in path.name for path in tmp_path.rglob("*"))
 
 
 def test_models_and_inspect_print_json(folder: Path) -> None:

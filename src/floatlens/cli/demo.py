@@ -18,6 +18,7 @@ BROKEN = ("mask-anchors(rule=top(4))", "pin-anchors(rule=sigma(3))", "ablate-hea
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
+    only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads; default: all.")] = None,
     limit: common.LimitEach = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models at once; default: as many as there are cores.")
@@ -32,7 +33,7 @@ def command(
     from rich.console import Console
 
     from floatlens.cli.progress import bar
-    from floatlens.cli.study import show
+    from floatlens.cli.study import names, show
     from floatlens.runs.crew import cores
     from floatlens.study.run import study
     from floatlens.study.sizes import DEMO as SIZES
@@ -48,6 +49,7 @@ def command(
             out=out,
             sizes=SIZES,
             interventions=BROKEN,
+            only=names(only),
             limit=limit,
             resume=resume,
             jobs=jobs or cores(),

@@ -100,8 +100,10 @@ def run(argv: list[str]) -> int:
     """Run a command line; the exit code is 0, 2 for what the user can mend, 130 when interrupted, 1 for a bug of ours."""
     debug = "--debug" in argv
     words = [word for word in argv if word != "--debug"]
-    Commands.listing = not any(word in COMMANDS for word in words)
+    Commands.listing = not any(word in COMMANDS for word in (*words, *to_complete()))
     if words == ["--version"]:
+        from floatlens.cli.versions import versions
+
         print(versions())
         return 0
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -140,15 +142,11 @@ def _ran(words: list[str], debug: bool) -> int:
     return int(code or 0)
 
 
-def versions() -> str:
-    """One line for a bug report."""
-    import platform
-    from importlib.metadata import version
-
-    from floatlens.version import __version__
-
-    parts = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "xarray", "zarr"))
-    return f"floatlens {__version__} (python {platform.python_version()}, {parts}, {platform.platform()})"
+def to_complete() -> list[str]:
+    """The words that a shell asks to complete: bash hands them over in one variable, the other shells in another."""
+    if "_FLOATLENS_COMPLETE" not in os.environ:
+        return []
+    return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
 
 
 def _failed(sentence: str, code: int, debug: bool) -> int:

@@ -18,9 +18,14 @@ from floatlens.trace import Trace
 HEIGHT = 900  # pixels of the frame
 
 
-def explore(traces: Sequence[Trace], *, rules: Sequence[str] = RULES, budget: int = BUDGET) -> Any:
-    """A view of traces, to be the last line of a cell: a widget, or a `Still` without anywidget."""
+def explore(traces: Sequence[Trace], *, rules: Sequence[str] = RULES, budget: int = BUDGET, frame: bool = False) -> Any:
+    """A view of traces, to be the last line of a cell: a widget, or a `Still` without anywidget or with `frame`.
+
+    A frame needs no kernel, so it also moves in a notebook that is only read: on a web page, in an export.
+    """
     films = [film(trace, rules=rules, budget=budget) for trace in traces]
+    if frame:
+        return Still(films)
     try:
         import anywidget
         import traitlets

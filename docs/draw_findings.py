@@ -1,0 +1,123 @@
+"""Draw the figures of the findings' pages on the bundled models, and write the verdicts beside them.
+
+    python docs/draw_findings.py [--runs FOLDER] [--only drift,flow]
+
+Every figure comes from a run of the program itself; the commands are printed, and stand on the pages. The verdicts replace
+what stands between the two comments `<!-- verdicts -->` of docs/findings/NAME.md, so that no number is copied by hand.
+With `--runs` the runs are kept, and used again the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from floatlens.cli.main import run
+from floatlens.findings import style
+from floatlens.findings.registry import get
+from floatlens.findings.style import short
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.traces import RunTraces
+
+DOCS = Path(__file__).parent
+MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
+TRACED = {
+    f"{data}-{model}": f"trace {model} --data world:{data} --passages 5 --limit {limit} --out {data}-{model}"
+    for data, limit in (("long", 8), ("fresh", 20))
+    for model in MODELS
+}
+ANSWERED = {
+    "knowledge": f"eval {' '.join(MODELS)} --data world:fresh --data world:common --data world:hops --both --passages 5 "
+    "--limit 60 --max-new-tokens 16 --out knowledge",
+    "noise": f"stress noise {' '.join(MODELS)} --data world:fresh --limit 40 --max-new-tokens 16 --out noise",
+    "position": f"stress position {' '.join(MODELS)} --data world:fresh --passages 10 --limit 40 --max-new-tokens 16 "
+    "--out position",
+    "causes": "ablate tiny-mdm tiny-arm --data world:fresh --limit 24 --max-new-tokens 8 --out causes",
+}  # fmt: skip
+# finding: the runs it reads, and its figures as file name: settings
+LONG, FRESH = (tuple(f"{data}-{model}" for model in MODELS) for data in ("long", "fresh"))
+PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
+    "drift": (LONG, {"drift": {"layer": [0, 5]}, "drift-numbers": {"view": "numbers"}}),
+    "absorption": (LONG, {"absorption": {}}),
+    "geometry": (LONG, {"geometry": {}, "geometry-maps": {"view": "heatmap", "layer": [0, 5]}}),
+    "tokens": (LONG, {"tokens": {}}),
+    "heads": (FRESH, {"heads": {}, "heads-depth": {"view": "depth"}}),
+    "flow": (LONG, {"flow": {}, "flow-layers": {"view": "layers"}}),
+    "knowledge": (("knowledge",), {"knowledge": {}}),
+    "stress": (("noise", "position"), {"stress": {}}),
+    "causes": (("causes",), {"causes": {}, "causes-effects": {"view": "effects"}}),
+}
+WIDTH, COLOURS = 1400, 200  # pixels and colours of a picture: enough for a page, small enough for a repository
+BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=Path, help="where the runs are kept; default: nowhere")
+    parser.add_argument("--only", default=",".join(PICTURES), help="findings, separated by commas")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.runs or Path(temporary)
+        for name in given.only.split(","):
+            needs, pictures = PICTURES[name]
+            runs = [made(folder, need) for need in needs]
+            draw(name, runs, pictures)
+
+
+def made(folder: Path, name: str) -> Path:
+    """The run of this name, by its command."""
+    command = (TRACED | ANSWERED)[name]
+    target = folder / name
+    print(f"floatlens {command}")
+    if not target.exists():
+        words = [*shlex.split(command)[:-1], str(target)]
+        if code := run(words):
+            raise SystemExit(code)
+    return target
+
+
+def draw(name: str, runs: list[Path], pictures: dict[str, dict[str, Any]]) -> None:
+    finding = get(name)
+    source: Any = RunTraces([RunFolder.open(path) for path in runs]) if finding.reads == "traces" else runs
+    measured = finding.measure(source)
+    for stem, settings in pictures.items():
+        maps = settings.get("view", finding.views[0]) in finding.maps
+        save(finding.figure(source if maps else measured, **settings), DOCS / "images" / "findings" / f"{stem}.png")
+    page = DOCS / "findings" / f"{name}.md"
+    text, found = BLOCK.subn(
+        lambda match: match[1] + table(finding.claims(measured)) + "\n" + match[2], page.read_text()
+    )
+    if not found:
+        raise SystemExit(f"{page} has no place for the verdicts: two lines <!-- verdicts -->")
+    page.write_text(text)
+
+
+def save(figure: Any, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with style.sheet():
+        figure.savefig(target, dpi=WIDTH / figure.get_size_inches()[0])
+    with Image.open(target) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(target, optimize=True)
+    print(f"{target.relative_to(DOCS)}: {target.stat().st_size // 1000} kB")
+
+
+def table(verdicts: list[Any]) -> str:
+    """The verdicts as a Markdown table."""
+    rows = ["| claim | models | value [95 % interval] | n | verdict |", "|---|---|---|---|---|"]
+    for v in verdicts:
+        low, high = v.interval
+        reason = f": {v.reason}" if v.reason else ""
+        cells = [v.claim, ", ".join(map(short, v.models)), f"{v.value:.3g} [{low:.3g}, {high:.3g}]", str(v.n)]
+        rows.append(f"| {' | '.join(cells)} | {v.verdict}{reason} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()
