@@ -1,9 +1,10 @@
 """Load: thousands of questions through the local engine and through Ray, with the memory of all processes over time.
 
-    python -m benchmarks.load --samples 2000 --out load
+    python -m benchmarks.load --samples 2000 --out load --figure docs/images/load.png
 
-The bundled pair is asked the questions of the world. Each engine has two workers. Prints both rates and their ratio,
-writes load.json, and draws memory over time. Meant for a machine that has nothing else to do.
+The bundled pair is asked the questions of the world, by two local processes and by two Ray workers. Prints a table with
+both rates, their ratio, and memory on the way; writes load.json; draws memory
+and finished samples over time. Rates want a machine that has nothing else to do; the CPU time does not.
 """
 
 from __future__ import annotations
@@ -15,33 +16,81 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-ENGINES = {"local": ("--workers", "2"), "ray": ("--engine", "ray", "--workers", "2")}
+ENGINES = {"two local processes": ("--workers", "2"), "two Ray workers": ("--engine", "ray", "--workers", "2")}
 MODELS = ("tiny-mdm", "tiny-arm")
-SETS = ("world:common", "world:fresh", "world:slots")
+SETS = ("world:common", "world:fresh", "world:slots", "world:hops")
 
 
-def memory(process: psutil.Process) -> int:
-    """Bytes of a process and all it started, each page shared by several counted for each by its share."""
-    total = 0
+@dataclass
+class Look:
+    """What one look at a running command saw: seconds since its start, bytes, CPU seconds so far, finished samples."""
+
+    seconds: float
+    memory: int
+    cpu: float
+    done: int
+
+
+@dataclass
+class Load:
+    """A command from its start to its end, by the looks at it."""
+
+    engine: str
+    looks: list[Look]
+    total: float
+
+    def __post_init__(self) -> None:
+        self.samples = max(look.done for look in self.looks)
+        # While results come in: what it takes to start, to write tables and to end is not load.
+        self.busy = [look for look in self.looks if 0 < look.done < self.samples]
+
+    @property
+    def rate(self) -> float:
+        first, last = self.busy[0], self.busy[-1]
+        return (last.done - first.done) / (last.seconds - first.seconds)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all processes for a sample."""
+        first, last = self.busy[0], self.busy[-1]
+        return (last.cpu - first.cpu) / (last.done - first.done)
+
+    def memory(self, share: float) -> float:
+        """Gigabytes when a share of the samples was done."""
+        return min(self.busy, key=lambda look: abs(look.done / self.samples - share)).memory / 1e9
+
+
+def look(process: psutil.Process, began: float, out: Path) -> Look:
+    memory, cpu = 0, 0.0
     for each in [process, *process.children(recursive=True)]:
         try:
-            total += each.memory_full_info().pss
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            memory += shared_out(each.pid)
+            times = each.cpu_times()
+            cpu += times.user + times.system
+        except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-    return total
+    return Look(time.monotonic() - began, memory, cpu, finished(out))
+
+
+def shared_out(pid: int) -> int:
+    """Bytes of a process, a page that several share counted by its share."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def finished(out: Path) -> int:
-    return sum(1 for _ in out.glob("results/*/*.json"))
+    return sum(len(files) for _, _, files in os.walk(out / "results"))
 
 
-def measure(name: str, samples: int, out: Path, every: float) -> dict[str, Any]:
-    """Run an engine; memory and finished samples over time. The rate is that between the first and the last result."""
+def measure(name: str, samples: int, out: Path, every: float) -> Load:
+    """Run an engine and look at it until it ends."""
     shutil.rmtree(out, ignore_errors=True)
     each = -(-samples // (len(MODELS) * len(SETS)))
     data = [word for one in SETS for word in ("--data", one)]
@@ -51,33 +100,32 @@ def measure(name: str, samples: int, out: Path, every: float) -> dict[str, Any]:
     began = time.monotonic()
     running = subprocess.Popen(line, stdout=subprocess.DEVNULL, env=environment)
     watched = psutil.Process(running.pid)
-    curve: list[tuple[float, int, int]] = []
+    looks: list[Look] = []
     while running.poll() is None:
-        curve.append((time.monotonic() - began, memory(watched), finished(out)))
+        looks.append(look(watched, began, out))
         time.sleep(every)
     if running.returncode:
-        raise SystemExit(f"the {name} engine ended with code {running.returncode}")
-    done = finished(out)
-    busy = [(t, n) for t, _, n in curve if 0 < n < done]
-    if len(busy) < 2:
-        raise SystemExit(f"{done} samples are done too soon to tell a rate; use more --samples or a smaller --every")
-    rate = (busy[-1][1] - busy[0][1]) / (busy[-1][0] - busy[0][0])
-    return {"engine": name, "samples": done, "rate": rate, "seconds": time.monotonic() - began, "curve": curve}
+        raise SystemExit(f"{name}: the command ended with code {running.returncode}")
+    found = Load(name, looks, time.monotonic() - began)
+    if len(found.busy) < 3:
+        raise SystemExit(f"{name}: done too soon to tell a rate; use more --samples or a smaller --every")
+    return found
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
+def draw(found: list[Load], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), constrained_layout=True)
     for one in found:
-        times, sizes, counts = zip(*one["curve"], strict=True)
-        left.plot(times, [size / 1e9 for size in sizes], label=one["engine"])
-        right.plot(times, counts, label=f"{one['engine']}: {one['rate']:.1f} a second")
+        times = [look.seconds for look in one.looks]
+        left.plot(times, [look.memory / 1e9 for look in one.looks], label=one.engine)
+        right.plot(times, [look.done for look in one.looks], label=f"{one.engine}: {one.rate:.1f} a second")
     left.set(xlabel="seconds", ylabel="memory of all processes, GB", ylim=(0, None))
     right.set(xlabel="seconds", ylabel="finished samples")
     for axes in (left, right):
         axes.legend(frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
 
@@ -85,20 +133,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--out", type=Path, default=Path("load"))
+    parser.add_argument("--figure", type=Path, help="where the drawing goes; default: load.png in --out")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two looks")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    found = [measure(name, given.samples, given.out / name, given.every) for name in ENGINES]
-    (given.out / "load.json").write_text(json.dumps(found))
-    draw(found, given.out / "load.png")
+    busy = os.getloadavg()[0]
+    found = [measure(name, given.samples, given.out / name.replace(" ", "-"), given.every) for name in ENGINES]
+    (given.out / "load.json").write_text(json.dumps([asdict(one) for one in found]))
+    draw(found, given.figure or given.out / "load.png")
+    print("| | samples | a second | CPU ms a sample | seconds in all | GB at 25 % | GB at 50 % | GB at 95 % |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for one in found:
-        sizes = [size for _, size, n in one["curve"] if 0.25 * one["samples"] < n]
-        print(
-            f"{one['engine']}: {one['samples']} samples, {one['rate']:.1f} a second, "
-            f"{sizes[0] / 1e9:.2f} GB after a quarter, {sizes[-1] / 1e9:.2f} GB at the end"
-        )
-    local, ray = (one["rate"] for one in found)
-    print(f"ray / local: {ray / local:.2f} (load of the machine {os.getloadavg()[0]:.1f})")
+        sizes = " | ".join(f"{one.memory(share):.2f}" for share in (0.25, 0.5, 0.95))
+        print(f"| {one.engine} | {one.samples} | {one.rate:.1f} | {1000 * one.cpu:.1f} | {one.total:.0f} | {sizes} |")
+    local, ray = found
+    print(f"Ray / local: {ray.rate / local.rate:.2f} by rate, {local.cpu / ray.cpu:.2f} by CPU time", end="")
+    print(f" (load of the machine before: {busy:.1f})")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import hypothesis
 import pytest
 import torch
 
@@ -16,6 +17,9 @@ from tests.browser import browser, open_page  # noqa: F401  (fixtures of the bro
 from tests.golden_data import FOLDER
 
 torch.set_num_threads(1)
+# A machine that is busy is not a failure.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -61,12 +61,16 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
     attn_implementation: str | None = None,
+    tp_plan: str | dict[str, str] | None = None,
     allow_pickle: bool = False,
 ) -> Lens:
     """Load a model: a folder, a hub id, a GGUF file, or a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream").
 
     `dtype` "auto" is the checkpoint's own on an accelerator and float32 on a CPU. Nothing is downloaded unless `name` is
     a hub id; remote code is never run. Weights that are pickled are refused unless `allow_pickle`.
+
+    A model larger than one GPU: `device_map="auto"` puts its layers on several, one after another; `tp_plan="auto"` splits
+    each layer over the processes of torchrun, which all run the same script.
     """
     checkpoint = find(name, revision=revision, family=family)
     options = {
@@ -74,6 +78,7 @@ def load(
         "device_map": device_map,
         "quantization_config": quantization_config,
         "attn_implementation": attn_implementation,
+        "tp_plan": tp_plan,
         "allow_pickle": allow_pickle,
     }
     lens = Lens(checkpoint, **options)
@@ -223,6 +228,8 @@ class Lens:
         contradicts each other, is refused on entering, before any weight is read. `reference` are the prompts by which
         ablate-heads ranks heads and takes their means.
         """
+        if self.options.get("tp_plan") is not None:
+            raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
     def _batch(self, prompts: Sequence[Prompt]) -> Batch:

@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.members import every
 from tests.models.checkpoints import readable
 from tests.runs.nursery import Nursery
 
 QUESTIONS, TRACED = 14, 8
+Words = dict[str, tuple[object, ...]]
 
 
 @pytest.fixture(scope="session")
@@ -45,19 +49,52 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="session")
-def words(model: Path, data: Path) -> dict[str, tuple[object, ...]]:
+def words(model: Path, data: Path) -> Words:
     """The command lines of the runs, without --out."""
     common = (model, "--data", data, "--max-new-tokens", 4, "--batch-size", 2)
-    return {"eval": ("eval", *common, "--both"), "trace": ("trace", *common, "--limit", TRACED)}
+    masked = ("--intervention", "mask-anchors(rule=top({n})) @ 1,2", "--controls", 0)
+    return {
+        "eval": ("eval", *common, "--both"),
+        "trace": ("trace", *common, "--limit", TRACED),
+        "ablate": ("ablate", *common, "--limit", 5, *masked),
+        "study": ("study", *common, "--limit", 4, "--only", "drift,knowledge,causes", "--jobs", 1),
+    }
+
+
+class Undisturbed:
+    """Run folders of commands that nothing disturbed, made when they are first asked for."""
+
+    def __init__(self, nursery: Nursery, words: Words, folder: Path) -> None:
+        self.nursery, self.words, self.folder = nursery, words, folder
+
+    def __getitem__(self, command: str) -> Path:
+        out = self.folder / command
+        if not out.exists():
+            code = self.nursery.run(*self.words[command], "--out", out, errors=self.errors(command))
+            assert code == 0, self.errors(command).read_text()
+        return out
+
+    def errors(self, command: str) -> Path:
+        """What the command said on standard error."""
+        return self.folder / f"{command}.err"
 
 
 @pytest.fixture(scope="session")
-def undisturbed(
-    nursery: Nursery, words: dict[str, tuple[object, ...]], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    """Run folders of commands that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    for name, line in words.items():
-        code = nursery.run(*line, "--out", folder / name, errors=folder / f"{name}.err")
-        assert code == 0, (folder / f"{name}.err").read_text()
-    return {name: folder / name for name in words}
+def undisturbed(nursery: Nursery, words: Words, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(nursery, words, tmp_path_factory.mktemp("undisturbed"))
+
+
+def assert_same(made: Path, whole: Path) -> None:
+    """Every result is there once, and is bit for bit the one of the undisturbed run, in all runs that a study holds."""
+    ours, theirs = (every(RunFolder.open(path)) for path in (made, whole))
+    assert [run.path.relative_to(made) for run in ours] == [run.path.relative_to(whole) for run in theirs]
+    for run, other in zip(ours, theirs, strict=True):
+        assert (run.path / "index.jsonl").read_bytes() == (other.path / "index.jsonl").read_bytes()
+        assert len(run.results()) == len(other.results())
+        assert run.storage.names("samples") == other.storage.names("samples")
+        if (other.path / "answers.parquet").exists():
+            tables = [pd.read_parquet(folder.path / "answers.parquet") for folder in (run, other)]
+            pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert not list(made.rglob("lock")) and not list(made.rglob(".*"))
+    if (whole / "claims.json").exists():
+        assert (made / "claims.json").read_bytes() == (whole / "claims.json").read_bytes()

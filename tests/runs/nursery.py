@@ -1,6 +1,8 @@
 """A process that has imported everything and forks a child for each command line: a start costs milliseconds.
 
-Reads one JSON list a line: ["run", words, standard error file], answered by a pid; ["wait", pid], by the exit code.
+Reads one JSON list a line: ["run", words, standard error file, strike], answered by a pid; ["wait", pid], by the exit code.
+A strike is a signal that the child gets at its n-th touch of a file in its run folder (to write or rename it): a moment
+like any other, but one that does not depend on how fast or busy the machine is.
 """
 
 from __future__ import annotations
@@ -13,6 +15,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+Strike = tuple[int, int]  # signal, at which touch
+
+
+def touches(errors: Path) -> int:
+    """How often the command with this file of errors touched a file of its run, if it lived to say so."""
+    return int(errors.with_suffix(".touches").read_text())
 
 
 class Nursery:
@@ -29,14 +39,14 @@ class Nursery:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process: Any = subprocess.Popen(command, env=environment, cwd=ROOT, **pipes)
 
-    def start(self, words: tuple[object, ...], errors: Path) -> int:
-        return self._ask(["run", [str(word) for word in words], str(errors)])
+    def start(self, words: tuple[object, ...], errors: Path, strike: Strike | None = None) -> int:
+        return self._ask(["run", [str(word) for word in words], str(errors), strike])
 
     def wait(self, pid: int) -> int:
         return self._ask(["wait", pid])
 
-    def run(self, *words: object, errors: Path) -> int:
-        return self.wait(self.start(words, errors))
+    def run(self, *words: object, errors: Path, strike: Strike | None = None) -> int:
+        return self.wait(self.start(words, errors, strike))
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -48,10 +58,29 @@ class Nursery:
         return int(self.process.stdout.readline())
 
 
+def watched(place: str, strike: Strike | None) -> list[int]:
+    """Counts the touches of files under a place from now on, and strikes at the right one."""
+    count = [0]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "os.rename" or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if writes and str(arguments[0]).startswith(place):
+            count[0] += 1
+            if strike is not None and count[0] == strike[1]:
+                os.kill(os.getpid(), strike[0])
+
+    sys.addaudithook(hook)
+    return count
+
+
 def main() -> None:
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401
 
+    import floatlens.cli.ablate
+    import floatlens.cli.eval
+    import floatlens.study.run
+    import floatlens.tasks.tracing  # noqa: F401
     from floatlens.cli.main import run
 
     torch.set_num_threads(1)
@@ -62,12 +91,14 @@ def main() -> None:
         else:
             answer = os.fork()
             if answer == 0:
-                words, errors = rest
+                words, errors, strike = rest
+                count = watched(words[words.index("--out") + 1], strike)
                 os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 code = run(words)
                 sys.stderr.flush()
+                Path(errors).with_suffix(".touches").write_text(str(count[0]))
                 os._exit(code)
         print(answer, flush=True)
 

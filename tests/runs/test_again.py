@@ -21,10 +21,9 @@ from floatlens.errors import FloatLensError, NotANumber
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.members import every
 from floatlens.runs.plan import Work, cost, estimate, model_of, parse_devices
-from tests.runs.conftest import TRACED
-
-Words = dict[str, tuple[object, ...]]
+from tests.runs.conftest import TRACED, Undisturbed, Words
 
 
 def run(*words: object, code: int = 0) -> str:
@@ -47,8 +46,23 @@ def test_a_run_is_repeated_from_its_folder_alone_with_the_same_results(words: Wo
     assert json.loads(run("diff", tmp_path / "first", tmp_path / "again", "--json"))["settings"] == []
 
 
+@pytest.mark.parametrize("command", ["ablate", "study"])
+def test_interventions_and_studies_are_repeated_and_compared_too(
+    words: Words, undisturbed: Undisturbed, tmp_path: Path, command: str
+) -> None:
+    whole = undisturbed[command]
+    total = sum(len(inside.results()) for inside in every(RunFolder.open(whole)))
+    assert f"all {total} the same" in run("rerun", whole, "--out", tmp_path / "again")
+    changed = every(RunFolder.open(tmp_path / "again"))[-1]
+    one, *_ = changed.results()
+    changed.put(one.key, {**one.value, "answer": "a bit that flipped"})
+    found = json.loads(run("diff", whole, tmp_path / "again", "--json", code=1))
+    assert [each["key"] for each in found["changed"]] == [list(one.key)] and found["same"] == total - 1
+    assert found["settings"] == []
+
+
 def test_a_difference_is_shown_in_settings_and_in_results(
-    words: Words, undisturbed: dict[str, Path], tmp_path: Path
+    words: Words, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed["trace"], tmp_path / "other")
     manifest = json.loads((tmp_path / "other" / "manifest.json").read_text())
@@ -102,7 +116,7 @@ def test_logits_that_are_no_numbers_are_reported_with_step_and_layer(name: str) 
 
 
 def test_a_sample_whose_numbers_run_away_is_an_error_of_its_own(
-    words: Words, undisturbed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: Words, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Lens.traces
 
@@ -124,7 +138,7 @@ def test_a_sample_whose_numbers_run_away_is_an_error_of_its_own(
 
 
 def test_memory_that_runs_out_while_tracing_halves_the_batch(
-    words: Words, undisturbed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: Words, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, sizes = Lens.traces, []
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from floatlens.cli import main
@@ -17,7 +16,8 @@ from floatlens.runs.engines import registry
 from floatlens.runs.engines.engine import Died, Queue
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
-from tests.runs.nursery import ROOT
+from tests.runs.conftest import Undisturbed, assert_same
+from tests.runs.nursery import ROOT, Nursery
 from tests.runs.workers import Numbers, Squares, jobs, squares
 
 EXPECTED = {n: n**2 for n in range(12)}
@@ -71,6 +71,34 @@ def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(run: Ru
     assert len(pids) >= 2 and os.getpid() not in pids
 
 
+def test_two_processes_give_what_one_gives(
+    nursery: Nursery, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """A study, since it has all there is: traces, answers and interventions."""
+    line = (*words["study"], "--workers", 2, "--out", tmp_path / "run")
+    assert nursery.run(*line, errors=tmp_path / "err") == 0, (tmp_path / "err").read_text()
+    assert_same(tmp_path / "run", undisturbed["study"])
+
+
+def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(run: RunFolder) -> None:
+    engine, worker = Local(workers=2), Squares(run.place)
+
+    def done_by(worker: Squares) -> set[int]:
+        return {pid for _, made in engine.run(worker, jobs(12)) for pid in made}
+
+    with engine.staying():
+        first = done_by(worker)
+        kept = {hand.process.pid for hand in engine._hands}
+        assert first <= kept and done_by(worker) <= kept
+        assert not done_by(Squares(run.place)) & kept
+    assert not engine._hands
+
+
+def test_no_process_is_started_when_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatlens.runs.engines.local.Hand", lambda *_: pytest.fail("a process was started"))
+    assert list(Local(workers=2).run(Squares("nowhere"), [])) == []
+
+
 def test_an_error_about_the_settings_comes_back_as_it_was_raised(run: RunFolder) -> None:
     with pytest.raises(FloatLensError, match="number 5 cannot be squared"):
         list(Local(workers=2).run(Squares(run.place, wrong=(5,)), jobs(12)))
@@ -92,21 +120,20 @@ def cluster() -> Iterator[Any]:
     node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
     made = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
     made.second = made.add_node(**node)
-    made.wait_for_nodes()
+    made.wait_for_nodes(timeout=180)
     ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
     ray.shutdown()
     made.shutdown()
 
 
+@pytest.mark.parametrize("command", ["eval", "ablate"])
 def test_ray_gives_the_rows_that_one_process_gives(
-    cluster: Any, words: dict[str, Any], undisturbed: dict[str, Path], tmp_path: Path
+    cluster: Any, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path, command: str
 ) -> None:
-    line = [*words["eval"], "--engine", "ray", "--workers", 2, "--out", tmp_path / "run"]
+    line = [*words[command], "--engine", "ray", "--workers", 2, "--out", tmp_path / "run"]
     assert main.run([str(word) for word in line]) == 0
-    assert (tmp_path / "run" / "index.jsonl").read_bytes() == (undisturbed["eval"] / "index.jsonl").read_bytes()
-    tables = [pd.read_parquet(folder / "answers.parquet") for folder in (tmp_path / "run", undisturbed["eval"])]
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert_same(tmp_path / "run", undisturbed[command])
 
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, run: RunFolder) -> None:

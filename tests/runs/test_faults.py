@@ -13,93 +13,72 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from floatlens.cli import main
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.storage import Disk
-from tests.runs.conftest import QUESTIONS, TRACED
-from tests.runs.nursery import Nursery
+from tests.runs.conftest import QUESTIONS, TRACED, Undisturbed, Words, assert_same
+from tests.runs.nursery import Nursery, touches
 
-Words = dict[str, tuple[object, ...]]
-KILLS = {"eval": 12, "trace": 8}
-
-
-def assert_same(made: Path, whole: Path) -> None:
-    """Every result is there once, and is bit for bit the one of the undisturbed run."""
-    assert (made / "index.jsonl").read_bytes() == (whole / "index.jsonl").read_bytes()
-    run = RunFolder.open(made)
-    assert len(run.results()) == len(RunFolder.open(whole).results())
-    assert run.storage.names("samples") == RunFolder.open(whole).storage.names("samples")
-    assert not (made / "lock").exists() and not list(made.rglob(".*"))
-    if (whole / "answers.parquet").exists():
-        tables = [pd.read_parquet(folder / "answers.parquet") for folder in (made, whole)]
-        pd.testing.assert_frame_equal(*tables, check_exact=True)
+KILLS = {"eval": 10, "trace": 6, "ablate": 4, "study": 3}
 
 
 def finished(folder: Path) -> int:
-    return len(list((folder / "results").glob("*/[!.]*.json")))
+    return len(list(folder.rglob("results/*/[!.]*.json")))
 
 
-def running(pid: int) -> bool:
-    """Whether a child of the nursery is neither gone nor waiting to be asked for its code."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("command", ["eval", "trace"])
+@pytest.mark.parametrize("command", list(KILLS))
 def test_killed_at_random_moments_a_run_resumes_to_the_same_results(
-    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path, command: str
+    nursery: Nursery, words: Words, undisturbed: Undisturbed, tmp_path: Path, command: str
 ) -> None:
     chance = random.Random(f"kill {command}")
-    total = len(RunFolder.open(undisturbed[command]).results())
-    began = time.monotonic()
-    assert nursery.run(*words[command], "--out", tmp_path / "timed", errors=tmp_path / "err") == 0
-    length = time.monotonic() - began
+    whole, errors = undisturbed[command], tmp_path / "err"
+    total = finished(whole)
+    stride = 2 * touches(undisturbed.errors(command)) // KILLS[command]  # so that all kills fall into a run or two
     kills, folders, cut = 0, [tmp_path / "0"], 0
     while kills < KILLS[command]:
-        before = finished(folders[-1])
-        pid = nursery.start((*words[command], "--out", folders[-1], "--resume"), tmp_path / "err")
-        if kills % 3 == 0:  # any moment, by the clock: starting, working, or writing tables
-            time.sleep(chance.uniform(0.0, 0.9) * length)
-        else:  # while results come in, however fast the machine is
-            wanted = before + chance.randint(1, 5)
-            while finished(folders[-1]) < min(wanted, total) and running(pid):
-                time.sleep(0.002)
-            time.sleep(chance.uniform(0.0, 0.02))
-        os.kill(pid, signal.SIGKILL)
-        code = nursery.wait(pid)
-        assert code in (0, -signal.SIGKILL), (tmp_path / "err").read_text()
-        if code == 0:
+        strike = (signal.SIGKILL, chance.randint(1, stride))
+        code = nursery.run(*words[command], "--out", folders[-1], "--resume", errors=errors, strike=strike)
+        assert code in (0, -signal.SIGKILL), errors.read_text()
+        if code == 0:  # so much was there that it ended before its time
             folders.append(tmp_path / str(len(folders)))
         else:
             kills += 1
             cut += 0 < finished(folders[-1]) < total
     assert cut > 0, "no kill fell into the middle of a run"
     for folder in folders:
-        code = nursery.run(*words[command], "--out", folder, "--resume", errors=tmp_path / "err")
-        assert code == 0, (tmp_path / "err").read_text()
-        assert_same(folder, undisturbed[command])
+        code = nursery.run(*words[command], "--out", folder, "--resume", errors=errors)
+        assert code == 0, errors.read_text()
+        assert_same(folder, whole)
+
+
+def test_killed_by_the_clock_a_run_resumes_to_the_same_results(
+    nursery: Nursery, words: Words, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """Also while nothing is written: starting, tokenising, in the middle of a batch. How far it gets is left to chance."""
+    chance, out, errors = random.Random("clock"), tmp_path / "run", tmp_path / "err"
+    for _ in range(3):
+        pid = nursery.start((*words["eval"], "--out", out, "--resume"), errors)
+        time.sleep(chance.uniform(0.0, 1.0))
+        os.kill(pid, signal.SIGKILL)
+        assert nursery.wait(pid) in (0, -signal.SIGKILL), errors.read_text()
+    assert nursery.run(*words["eval"], "--out", out, "--resume", errors=errors) == 0
+    assert_same(out, undisturbed["eval"])
 
 
 def test_an_interrupt_leaves_a_consistent_folder_and_one_line(
-    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path
+    nursery: Nursery, words: Words, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    out, errors = tmp_path / "run", tmp_path / "err"
-    pid = nursery.start((*words["eval"], "--out", out), errors)
-    while not list(out.glob("results/*/*.json")):
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGINT)
-    assert nursery.wait(pid) == 130
+    out, errors, whole = tmp_path / "run", tmp_path / "err", undisturbed["eval"]
+    half = touches(undisturbed.errors("eval")) // 2
+    assert nursery.run(*words["eval"], "--out", out, errors=errors, strike=(signal.SIGINT, half)) == 130
     assert errors.read_text() == "floatlens: interrupted; what is finished is kept: go on with --resume\n"
     assert not (out / "lock").exists() and not (out / "answers.parquet").exists()
     done = RunFolder.open(out)
     assert 0 < len(done.results()) == len(done.storage.names("results")) < 2 * QUESTIONS
     assert nursery.run(*words["eval"], "--out", out, "--resume", errors=errors) == 0
-    assert_same(out, undisturbed["eval"])
+    assert_same(out, whole)
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------------
@@ -121,7 +100,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_the_run_with_a_sentence_and_it_resumes_when_there_is_room(
-    nursery: Nursery, words: Words, undisturbed: dict[str, Path], small_disk: Path, tmp_path: Path
+    nursery: Nursery, words: Words, undisturbed: Undisturbed, small_disk: Path, tmp_path: Path
 ) -> None:
     out, errors = small_disk / "run", tmp_path / "err"
     assert nursery.run(*words["trace"], "--out", out, errors=errors) == 2
@@ -135,7 +114,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_it_resumes_when_there_is_
 
 
 def test_a_disk_that_refuses_to_write_stops_the_run_with_a_sentence(
-    words: Words, undisturbed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: Words, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """The same without a disk of our own: the tenth write finds no room."""
@@ -163,7 +142,7 @@ def test_a_disk_that_refuses_to_write_stops_the_run_with_a_sentence(
 @pytest.mark.parametrize("harm", ["truncated", "bit flipped"])
 @pytest.mark.parametrize("what", ["results", "samples"])
 def test_a_damaged_file_is_set_aside_and_done_again(
-    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path, what: str, harm: str
+    nursery: Nursery, words: Words, undisturbed: Undisturbed, tmp_path: Path, what: str, harm: str
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(undisturbed["trace"], out)
@@ -178,7 +157,7 @@ def test_a_damaged_file_is_set_aside_and_done_again(
 
 
 def test_a_resumed_run_must_be_the_same(
-    nursery: Nursery, words: Words, undisturbed: dict[str, Path], tmp_path: Path
+    nursery: Nursery, words: Words, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     before = (undisturbed["trace"] / "index.jsonl").read_bytes()
     line = (*words["trace"], "--out", undisturbed["trace"], "--resume", "--max-new-tokens", 5)

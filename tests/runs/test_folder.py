@@ -18,9 +18,13 @@ import xarray as xr
 from hypothesis import given
 
 from floatlens import FloatLensError
+from floatlens.cli import main
 from floatlens.files import written_atomically
+from floatlens.runs.diff import compare
 from floatlens.runs.folder import RunFolder, safe_name
 from floatlens.trace import Trace
+from tests.runs import bucket  # noqa: F401  (the protocol bucket://)
+from tests.runs.conftest import TRACED, Undisturbed, Words
 
 
 @given(st.text(max_size=300))
@@ -71,12 +75,12 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
-PLACES = ["disk", "memory"]
+PLACES = ["disk", "memory", "bucket"]
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "run") if request.param == "disk" else f"memory://{tmp_path.name}"
+    return str(tmp_path / "run") if request.param == "disk" else f"{request.param}://{tmp_path.name}/run"
 
 
 def some_trace() -> Trace:
@@ -172,6 +176,24 @@ def test_a_run_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -
     RunFolder.create(tmp_path / "run", {"asked": {}}).close()
 
 
+def test_a_run_at_a_url_is_the_one_on_disk_also_when_it_was_cut_off_and_damaged(
+    words: Words, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    place = f"bucket://{tmp_path.name}/deep/run"
+    line = [str(word) for word in (*words["trace"], "--out", place)]
+    assert main.run(line) == 0
+    run = RunFolder.open(place)
+    for name in run.storage.names("results")[:3]:
+        run.storage.remove(name)
+    [tree] = run.results()[-1].trees
+    chunk = next(name for name in run.storage.names(tree) if "/received/c/" in name)
+    run.storage.write(chunk, b"harm")
+    assert main.run([*line, "--resume"]) == 0
+    found = compare(RunFolder.open(undisturbed["trace"]), run)
+    assert not found.settings and not found.results_differ and found.same == TRACED
+    assert run.storage.names("broken") and not run.storage.exists("lock")
+
+
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
 
@@ -211,8 +233,9 @@ def test_a_lock_of_another_machine_is_stale_when_nobody_touches_it(
             RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
 
 
-def test_a_url_is_locked_by_what_is_written_there(tmp_path: Path) -> None:
-    place = f"memory://{tmp_path.name}"
+@pytest.mark.parametrize("protocol", ["memory", "bucket"])
+def test_a_url_is_locked_by_what_is_written_there(tmp_path: Path, protocol: str) -> None:
+    place = f"{protocol}://{tmp_path.name}"
     RunFolder.create(place, {"asked": {}}).close()
     other = RunFolder.open(place)
     for holder, taken in (({"pid": os.getppid(), "host": socket.gethostname()}, False), ({"pid": 2**22 + 1}, True)):

@@ -1,59 +1,92 @@
-"""An answer is generated once for a prompt, its settings and the interventions that are on."""
+"""A prompt is asked once with the same settings, by whom is settled by the plan, and every question has its row."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+import pytest
 
-from floatlens.interventions.run import intervene
-from floatlens.lens import Generation
-from floatlens.study.sharing import Shared
-from floatlens.tasks.prompt import Prompt
+import floatlens as fl
+from floatlens.lens import Lens
+from floatlens.runs.engines.local import Local
+from floatlens.tasks.answering import Task, answered
+from floatlens.tasks.evaluate import OPEN, Asking, Row
+from floatlens.tasks.journal import Journal
+from floatlens.tasks.readers.registry import read
+from floatlens.tasks.sample import Sample
+from floatlens.tasks.sharing import Sharing
+from floatlens.tasks.worker import Worker
 
-
-class Counting:
-    """A lens that writes its settings, and counts what it is asked."""
-
-    name, config = "counting", SimpleNamespace()
-    shape = {"layers": 2, "heads": 2, "kv_heads": 2}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, ...]] = []
-
-    def generate(self, prompts: list[Prompt], **settings: Any) -> list[Generation]:
-        self.asked += [tuple(prompt.ids) for prompt in prompts]
-        return [
-            Generation(f"{prompt.ids} {settings} {len(self.asked)}", prompt.ids, 1, 1.0, True) for prompt in prompts
-        ]
+ASKING = Asking(max_new_tokens=4, batch_size=3)
 
 
-def prompts(*ids: int) -> list[Prompt]:
-    return [Prompt.from_ids([one]) for one in ids]
+@pytest.fixture(scope="module")
+def lens() -> Lens:
+    return fl.load("tiny-arm")
 
 
-def test_only_new_prompts_reach_the_lens() -> None:
-    lens = Counting()
-    shared = Shared(lens, {})
-    first = shared.generate(prompts(1, 2), steps=4)
-    again = shared.generate(prompts(2, 3, 1, 3), steps=4)
-    assert lens.asked == [(1,), (2,), (3,)]
-    assert [answer.text for answer in again] == [first[1].text, again[1].text, first[0].text, again[1].text]
-    assert shared.name == "counting"
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    return list(read("world:fresh", limit=6, passages=2))
 
 
-def test_other_settings_are_another_answer() -> None:
-    lens = Counting()
-    shared = Shared(lens, {})
-    one, other = (shared.generate(prompts(1), steps=n)[0].text for n in (4, 8))
-    assert one != other and len(lens.asked) == 2
+class Asked:
+    """Asks with one lens, and counts the prompts that reach it."""
+
+    def __init__(self, lens: Lens, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worker, self.journal = Worker(lambda name: lens), Journal(None)
+        self.sharing, self.prompts = Sharing(self.journal), 0
+        whole = Lens.generate
+
+        def generate(lens: Lens, prompts: list[object], **settings: object) -> object:
+            self.prompts += len(prompts)
+            return whole(lens, prompts, **settings)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(Lens, "generate", generate)
+
+    def __call__(self, *tasks: Task) -> list[Row]:
+        rows, _ = answered(tasks, self.worker, self.journal, Local(), sharing=self.sharing)
+        return rows
 
 
-def test_an_intervention_is_never_answered_from_memory_of_the_plain_model() -> None:
-    lens = Counting()
-    shared = Shared(lens, {})
-    plain = shared.generate(prompts(1))[0].text
-    with intervene(lens, ["mask-anchors(rule=sigma(3))"], None):
-        changed = shared.generate(prompts(1))[0].text
-    assert changed != plain
-    assert shared.generate(prompts(1))[0].text == plain
-    assert len(lens.asked) == 2
+def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) -> Task:
+    return Task(("tiny-arm", "fresh", condition), samples, asking)
+
+
+def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Asked(lens, monkeypatch)
+    first = {row.id: row for row in ask(task(samples[:4]))}
+    again = ask(task(samples, "stress=0"), task(samples, "stress=1"), task(samples[:4]))
+    assert ask.prompts == 6 and len(again) == 16
+    for row in again:
+        one = first.get(row.id)
+        assert row.condition in ("stress=0", "stress=1", OPEN) and row.error is None
+        if one is not None:
+            assert (row.answer, row.confidence, row.f1, row.steps) == (one.answer, one.confidence, one.f1, one.steps)
+
+
+def test_other_settings_are_another_answer(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Asked(lens, monkeypatch)
+    ask(task(samples[:2]), task(samples[:2], "masks=5", Asking(max_new_tokens=5, batch_size=3)))
+    assert ask.prompts == 4
+
+
+def test_the_reason_of_a_failure_is_shared_and_lost_work_is_not(
+    lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Asked(lens, monkeypatch)
+    whole, broken = Lens.generate, True
+
+    def generate(lens: Lens, prompts: list[object], **settings: object) -> object:
+        if broken:
+            raise error
+        return whole(lens, prompts, **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Lens, "generate", generate)
+    error: Exception = KeyError("a bug that stops the part")
+    with pytest.raises(KeyError):
+        ask(task(samples[:2]))
+    error = RuntimeError("the device is gone")
+    rows = ask(task(samples[:2]), task(samples[:2], "stress=0"))
+    assert [row.error for row in rows] == ["the device is gone"] * 4
+    broken = False
+    [row] = ask(task(samples[2:3], "stress=0"))
+    assert row.error is None

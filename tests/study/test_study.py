@@ -113,6 +113,24 @@ def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
     assert last.claims == again.claims
 
 
+def test_questions_that_failed_are_asked_again_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {**QUICK, "out": tmp_path / "s", "only": ["knowledge"], "limit": 3}
+    whole = Lens.generate
+
+    def generate(lens: Lens, prompts: Any, **settings: Any) -> Any:
+        if len(prompts) > 1 or not prompts[0].passages:
+            raise RuntimeError("the device is gone")
+        return whole(lens, prompts, **settings)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Lens, "generate", generate)
+        fl.study("tiny-arm", **given)  # type: ignore[operator]
+    [home] = members(tmp_path / "s")
+    assert len(home.errors()) == 3
+    fl.study("tiny-arm", **given, resume=True, retry_errors=True)  # type: ignore[operator]
+    assert not home.errors() and pd.read_parquet(tmp_path / "s" / "answers.parquet")["error"].isna().all()
+
+
 def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["study", "tiny-arm", "--data", "world:fresh", "--only", "knowledge", "--max-new-tokens", "8"]
     code = command_line([*words, "--budget", "1s", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
@@ -144,6 +162,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
         ({"budget": "soon"}, "is not a time"),
         ({"only": ["everything"]}, "no finding 'everything'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"out": "memory://study"}, "is written to a folder"),
     ):
         with pytest.raises(FloatLensError, match=message):
             fl.study(**{"models": "tiny-arm", "data": "world:fresh", "out": tmp_path / "s", **given})  # type: ignore[operator]

@@ -17,12 +17,15 @@ from floatlens.cli.main import run as command
 from floatlens.findings.causes import causes
 from floatlens.interventions import parse
 from floatlens.lens import Generation
+from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks.ablate import ablate
 from floatlens.tasks.ablate.condition import conditions, standard
 from floatlens.tasks.ablate.effects import results
+from floatlens.tasks.ablate.job import Job
+from floatlens.tasks.ablate.outcome import MEASURES, Outcome, well_formed
 from floatlens.tasks.ablate.replay import gold_surprise, replayed
-from floatlens.tasks.ablate.run import MEASURES, Outcome, well_formed
+from floatlens.tasks.ablate.run import shares
 from floatlens.tasks.evaluate import Asking
 from floatlens.tasks.readers.registry import read
 from floatlens.tasks.sample import Sample
@@ -156,9 +159,52 @@ def test_a_killed_study_resumes_with_the_same_numbers(
 
     with pytest.raises(Killed):
         ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=folder, watch=watch)
-    assert len(list(folder.results())) == 7
+    assert 7 <= len(folder.results()) < len(whole)
     resumed = ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=RunFolder.open(folder.path))
     pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_what_failed_is_tried_again_when_asked(
+    tmp_path: Path, lenses: dict[str, fl.Lens], samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lens, whole = lenses["tiny-arm"], fl.Lens.steps
+    hit = samples[2].question
+
+    def steps(lens: fl.Lens, batch: Any, *given: Any) -> Any:
+        if any(prompt.question == hit for prompt in batch.prompts):
+            raise RuntimeError("the device is gone")
+        return whole(lens, batch, *given)
+
+    with RunFolder.create(tmp_path / "run", {"command": "ablate"}) as folder:
+
+        def answers(**options: Any) -> pd.DataFrame:
+            return ablate([lens], samples, ["soft-cap(3)"], asking=ASKING, folder=folder, **options)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(fl.Lens, "steps", steps)
+            failed = answers()
+        assert set(failed.loc[failed["error"].notna(), "id"]) == {samples[2].id} and len(folder.errors()) == 2
+        assert answers()["error"].notna().sum() == 2
+        assert answers(retry_errors=True)["error"].isna().all() and not folder.errors()
+
+
+def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[Sample]) -> None:
+    with pytest.raises(fl.FloatLensError, match="name the model tiny-arm for several workers"):
+        ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=Local(workers=2))
+
+
+def test_a_job_is_taken_apart_by_questions_and_then_by_conditions(
+    lenses: dict[str, fl.Lens], samples: list[Sample]
+) -> None:
+    pairs = list(zip(samples[:2], prompts(lenses["tiny-arm"], samples), strict=False))
+    chosen = conditions(["mask-anchors(top({n}))"], [1, 2], seeds=[0])
+    some = frozenset((c.name, s.id) for c in chosen[1:] for s, _ in pairs)
+    job = Job("tiny-arm", "data", pairs, chosen, some, ASKING)
+    assert [len(part.conditions) for part in shares(job, 3)] == [2, 2] and len(shares(job, 99)) == 4
+    parts = [part for one in job.split() for part in one.split()]
+    assert len(parts) == 2 * len(chosen) and all(len(part.split()) == 1 for part in parts)
+    lost = [row for part in parts for row in part.lost("its worker died", False)]
+    assert {(row.condition, row.id) for row in lost} == some and {row.error for row in lost} == {"its worker died"}
 
 
 def test_the_standard_study_holds_what_the_claims_need() -> None:

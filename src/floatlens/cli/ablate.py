@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +24,6 @@ from floatlens.findings.verdict import write_claims
 from floatlens.interventions.check import check
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
-from floatlens.runs.loader import Loader
 from floatlens.tasks.ablate import ablate
 from floatlens.tasks.ablate.condition import conditions, standard
 from floatlens.tasks.ablate.effects import results
@@ -51,10 +50,8 @@ def command(
     seed: common.Seed = None,
     sampling: common.Sampling = common.Sampling(max_new_tokens=16),
     records: common.Records = common.Records(),
-    device: common.Device = None,
-    dtype: common.Dtype = "auto",
+    running: common.Running = common.Running(),
     out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
-    resume: common.Resume = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Answer the same questions with and without interventions, each beside its matched random control.
@@ -67,7 +64,7 @@ def command(
 
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
-    if resume and out is None:
+    if running.resume and out is None:
         raise FloatLensError("--resume needs --out: the folder of the run to go on with")
     asking = common.asking(sampling, records, seed)
     plan = Plan(
@@ -85,13 +82,14 @@ def command(
     chosen = [float(n) for n in numbers(doses, "--doses") or ()] or None
     seeds = numbers(controls, "--controls") or []
     check_interventions(plan.models, intervention, chosen, seeds)
+    engine = running.chosen_engine()
     sources = open_sources(plan)
-    also = {"interventions": intervention, "doses": chosen, "controls": seeds, "dtype": dtype}
+    also = {"interventions": intervention, "doses": chosen, "controls": seeds, "dtype": running.dtype}
     samples = {source.label: list(source.samples()) for source in sources}
-    with started(out, "ablate", plan, also, resume) as folder:
+    with started(out, "ablate", plan, also, running.resume) as folder:
         with bar("answers") as watch:
             answers = ablate(
-                _loaded(plan.models, Loader(device, dtype)),
+                plan.models,
                 samples,
                 intervention,
                 doses=chosen,
@@ -99,6 +97,9 @@ def command(
                 asking=asking,
                 folder=folder,
                 watch=watch,
+                load=running.loader(),
+                engine=engine,
+                retry_errors=running.retry_errors,
             )
         check_answered(answers)
         measured = causes.measure(answers)
@@ -132,11 +133,6 @@ def check_interventions(
         lens = Lens(find(model))
         for condition in conditions(specs or standard(lens.shape["layers"] or 1), doses, seeds):
             check(condition.interventions, lens.shape, lens.config)
-
-
-def _loaded(models: Sequence[str], load: Any) -> Iterator[Any]:
-    for model in models:
-        yield load(model)
 
 
 def show(found: dict[str, Any]) -> None:

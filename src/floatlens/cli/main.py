@@ -111,6 +111,13 @@ def run(argv: list[str]) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     remember(words)
     try:
+        return _ran(words, debug)
+    finally:
+        remember([])  # what is done after the command, in Python, was not asked by its words
+
+
+def _ran(words: list[str], debug: bool) -> int:
+    try:
         code: Any = typer.main.get_command(app).main(words, prog_name="floatlens", standalone_mode=False)
     except FloatLensError as error:
         return _failed(str(error), 2, debug)

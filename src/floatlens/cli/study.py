@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +24,7 @@ COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow
 def command(
     models: common.Models,
     data: common.Data,
-    out: Annotated[Path, typer.Option(help="Run folder for figures, tables, claims and the report.")],
+    out: Annotated[str, typer.Option(help="Run folder for figures, tables, claims and the report.")],
     only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads,stress.")] = None,
     skip: Annotated[str | None, typer.Option(help="Findings to leave out.")] = None,
     limit: common.LimitEach = None,
@@ -40,12 +39,10 @@ def command(
     corpus: common.Corpus = None,
     sampling: common.Sampling = common.Sampling(batch_size=16),
     seed: common.Seed = None,
-    device: common.Device = None,
-    dtype: common.Dtype = "auto",
+    running: common.Running = common.Running(),
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models at once, a process each; default: cores for small models, else 1.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Trace, answer, stress and judge: every finding of the paper on some models, with figures, claims and a report.
@@ -80,10 +77,13 @@ def command(
             corpus=corpus,
             seed=seed,
             **vars(sampling),
-            device=device,
-            dtype=dtype,
-            resume=resume,
-            jobs=jobs or fitting_jobs(models, device),
+            device=running.device,
+            dtype=running.dtype,
+            allow_pickle=running.allow_pickle,
+            resume=running.resume,
+            retry_errors=running.retry_errors,
+            jobs=jobs or fitting_jobs(models, running.device),
+            engine=running.chosen_engine(),
             watch=watch,
         )
     show(found, as_json)

@@ -24,7 +24,7 @@ from floatlens.findings.sides import NAN, compare, names, side
 from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
 from floatlens.tasks import statistics
 from floatlens.tasks.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.tasks.ablate.run import MEASURES
+from floatlens.tasks.ablate.outcome import MEASURES
 from floatlens.tasks.answers import Answers, answers_of
 from floatlens.version import __version__
 

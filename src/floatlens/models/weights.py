@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -23,11 +24,13 @@ def load_model(
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
     attn_implementation: str | None = None,
+    tp_plan: str | dict[str, str] | None = None,
     allow_pickle: bool = False,
 ) -> Any:
     """Load the weights into the native class, shard by shard, and refuse a checkpoint that lacks any of them.
 
-    `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU. With `allow_pickle`, a checkpoint
+    `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU. `tp_plan` splits every layer over the
+    processes that torchrun started: see `parallel`. With `allow_pickle`, a checkpoint
     without safetensors may hold its weights as PyTorch's .bin files; torch reads tensors from them and nothing else.
     """
     from safetensors import SafetensorError
@@ -49,6 +52,7 @@ def load_model(
         "key_mapping": dict(checkpoint.family.renames) or None,
         "quantization_config": quantization_config,
         "attn_implementation": attn_implementation,
+        **(parallel(tp_plan, device_map) if tp_plan is not None else {}),
     }
     if checkpoint.gguf_file:
         from transformers import GgufConfig
@@ -76,6 +80,19 @@ def load_model(
             f"model, first {missing[0]!r}; expected its published layout"
         )
     return model.eval()
+
+
+def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str, Any]:
+    """What transformers is told to split layers by a tensor parallel plan: "auto" is the model's own."""
+    from transformers.distributed import DistributedConfig
+
+    if device_map is not None:
+        raise FloatLensError("a tensor parallel plan places the model itself; leave out the device")
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        raise FloatLensError("a tensor parallel plan needs several processes: torchrun --nproc-per-node 2 SCRIPT")
+    if "tp_plan" in DistributedConfig.__dataclass_fields__:
+        return {"distributed_config": DistributedConfig(tp_plan=tp_plan)}
+    return {"tp_plan": tp_plan}  # transformers before the plan was part of the config
 
 
 def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:

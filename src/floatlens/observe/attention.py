@@ -107,7 +107,8 @@ def attention(
         output, used = active.change(layer, inputs, unchanged)
         used = replace(used, kind=layer)  # a change may give each layer a mask of its own at any step
     if session is not None:
-        session.see(layer, **used.shown(), lse=heard.of(query) if active.change is None else None)
+        seen = whole(used, module)
+        session.see(layer, **seen.shown(), lse=heard.of(query) if active.change is None and seen is used else None)
     return output
 
 
@@ -138,6 +139,25 @@ def inputs_of(
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
     return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
+
+
+def whole(inputs: Inputs, module: torch.nn.Module) -> Inputs:
+    """All heads, where a tensor parallel plan gave this process only some of them: those of the others, in their order."""
+    heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
+    if heads in (None, inputs.query.shape[1]) or not torch.distributed.is_initialized():
+        return inputs
+    count = torch.distributed.get_world_size()
+    if inputs.query.shape[1] * count != heads or inputs.bias is not None:
+        raise FloatLensError(f"{type(module).__name__} cannot be observed while it is split over {count} processes")
+
+    def gathered(part: torch.Tensor, dim: int) -> torch.Tensor:
+        parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(count)]
+        torch.distributed.all_gather(parts, part.contiguous())
+        return torch.cat(parts, dim)
+
+    query, key, value = (gathered(part, 1) for part in (inputs.query, inputs.key, inputs.value))
+    sinks = gathered(inputs.sinks, 0) if inputs.sinks is not None else None
+    return replace(inputs, query=query, key=key, value=value, sinks=sinks)
 
 
 class Logsumexp(TorchDispatchMode):

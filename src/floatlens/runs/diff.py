@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floatlens.runs.folder import Key, Result, RunFolder, differences
+from floatlens.runs.members import every
 
 SETTINGS = ("command", "asked", "models", "data", "template", "seeds", "versions")
 SHOWN = 20
@@ -60,13 +61,15 @@ class Difference:
 
 
 def compare(first: RunFolder, second: RunFolder) -> Difference:
-    """Compare two runs, result by result. Traces are compared by their checksums."""
+    """Compare two runs or studies, result by result. Traces are compared by their checksums."""
     before, after = first.manifest, second.manifest
     found = Difference()
     for part in SETTINGS:
         found.settings += differences(before.get(part), after.get(part), part)
     found.machine = differences(before.get("machine"), after.get("machine"), "machine")
-    ours, theirs = ({result.key: result for result in run.results()} for run in (first, second))
+    ours, theirs = (
+        {result.key: result for inside in every(run) for result in inside.results()} for run in (first, second)
+    )
     found.only_first = sorted(ours.keys() - theirs.keys())
     found.only_second = sorted(theirs.keys() - ours.keys())
     for key in sorted(ours.keys() & theirs.keys()):

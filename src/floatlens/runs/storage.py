@@ -111,7 +111,7 @@ class Disk:
 
     def sweep(self) -> None:
         """Remove what a killed process was writing."""
-        for part in ("results", "samples", ""):
+        for part in ("results", "samples", "figures", "findings", ""):
             top = self.root / part
             for path in [*top.glob("*"), *(top.glob("*/*") if part == "results" else ())]:
                 if _partial(path.name):
@@ -152,12 +152,16 @@ class Remote:
         return sorted(path.lstrip("/").removeprefix(root) for path in found)
 
     def move(self, name: str, to: str) -> None:
-        self._folder_of(to)
-        self.files.mv(f"{self.root}/{name}", f"{self.root}/{to}", recursive=True)
+        """Object by object: a store has no renaming, and not every filesystem's `mv` moves what lies beneath a name."""
+        inside = self.names(name)
+        for each in inside:
+            self.write(to + each.removeprefix(name), self.read(each))
+        for each in inside:
+            self.files.rm_file(f"{self.root}/{each}")
 
     def remove(self, name: str) -> None:
-        if self.exists(name):
-            self.files.rm(f"{self.root}/{name}", recursive=True)
+        for each in self.names(name):
+            self.files.rm_file(f"{self.root}/{each}")
 
     def put(self, local: Path, name: str) -> None:
         self.remove(name)

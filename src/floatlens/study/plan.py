@@ -35,6 +35,7 @@ class StudyPlan:
     wide: bool = False
     device: str | None = None
     dtype: str = "auto"
+    allow_pickle: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ class StudyPlan:
 
     def recorded(self) -> dict[str, Any]:
         """For the manifest: everything asked; sizes may yet be cut to fit a time, and are recorded when they are known."""
-        ours = {name: value for name, value in asdict(self).items() if name != "sizes"}
+        ours = {name: value for name, value in asdict(self).items() if name not in ("sizes", "allow_pickle")}
         return {**ours, "asking": self.asking.recorded()}
 
     def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:

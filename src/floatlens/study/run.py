@@ -17,8 +17,11 @@ from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
 from floatlens.runs.crew import run_all
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder, safe_name
 from floatlens.runs.members import MODELS
+from floatlens.runs.storage import is_url
 from floatlens.study.parts.registry import PARTS
 from floatlens.study.plan import StudyPlan, chosen
 from floatlens.study.sizes import FULL, Sizes, fitted, longest, parse_time
@@ -86,8 +89,11 @@ def study(
     batch_size: int = 16,
     device: str | None = None,
     dtype: str = "auto",
+    allow_pickle: bool = False,
     resume: bool = False,
+    retry_errors: bool = False,
     jobs: int = 1,
+    engine: Engine | None = None,
     watch: Watch | None = None,
 ) -> Study:
     """Run all findings on models and data, and write figures, tables, claims and the report to a run folder.
@@ -99,7 +105,9 @@ def study(
     limit: at most so many questions a data set in every part; `full` asks every question, as the paper does.
     budget: a time such as "10m"; sizes are cut to fit it by rates that are measured first, and `cut` says what was cut.
     interventions: texts as for `floatlens ablate`; the default is what the claims rest on, at few doses.
-    jobs: models that are worked on at once, each in a process of its own.
+    resume, retry_errors: go on with the study in `out`; also try again the questions that failed.
+    jobs: models that are worked on at once, each in a process of its own; findings that are drawn at once.
+    engine: who does the work, if not this process; its workers share one model's questions, model after model.
 
     >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP
     >>> study.to_dataframe()[["claim", "models", "value", "verdict"]]                    # doctest: +SKIP
@@ -128,14 +136,19 @@ def study(
         wide=full,
         device=device,
         dtype=dtype,
+        allow_pickle=allow_pickle,
     ).reading()
     check(plan)
+    if is_url(out):
+        raise FloatLensError(f"a study is written to a folder, not to {out}; copy it there when it is done")
+    does = engine or Local()
     sources = open_sources(plan.comparison())
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
         homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
-        plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, watch, began)
-        found = run_all(work, [(m, plan, home) for m, home in zip(plan.models, homes, strict=True)], jobs, watch)
+        plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, does, watch, began)
+        tasks = [(m, plan, home, does, retry_errors) for m, home in zip(plan.models, homes, strict=True)]
+        found = run_all(work, tasks, jobs if does.inside else 1, watch)
         done = [
             each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
         ]
@@ -178,6 +191,7 @@ def _sized(
     homes: Sequence[Path],
     seconds: float | None,
     jobs: int,
+    engine: Engine,
     watch: Watch | None,
     began: float,
 ) -> tuple[StudyPlan, list[str]]:
@@ -189,11 +203,15 @@ def _sized(
     cut: list[str] = []
     if seconds is not None:
         plan = replace(plan, sizes=plan.sizes.bounded([len(list(source.samples())) for source in sources]))
-        found = run_all(probe, [(m, plan, home) for m, home in zip(plan.models, homes, strict=True)], jobs, watch)
+        tasks = [(m, plan, home, engine) for m, home in zip(plan.models, homes, strict=True)]
+        found = run_all(probe, tasks, jobs if engine.inside else 1, watch)
         rates = {m: each for m, each in zip(plan.models, found, strict=True) if isinstance(each, dict)}
         left = seconds - (time.monotonic() - began)
         sizes, parts, cut = fitted(
-            plan.sizes, plan.parts, left, lambda sizes, parts: predicted(plan, sources, rates, sizes, parts, jobs)
+            plan.sizes,
+            plan.parts,
+            left,
+            lambda sizes, parts: predicted(plan, sources, rates, sizes, parts, jobs, engine),
         )
         gone = {finding for name in set(plan.parts) - set(parts) for finding in PARTS[name].findings}
         plan = replace(plan, sizes=sizes, findings=tuple(name for name in plan.findings if name not in gone))
@@ -210,15 +228,20 @@ def predicted(
     sizes: Sizes,
     parts: Sequence[str],
     jobs: int,
+    engine: Engine | None = None,
 ) -> float:
     """Seconds that a study of these sizes will take, from the rates of its models."""
+    does = engine or Local()
     units: dict[str, int] = {}
     for name in parts:
         for kind, n in PARTS[name].units(sizes, plan, sources).items():
             units[kind] = units.get(kind, 0) + n
-    each = {m: rate["load"] + sum(n * rate.get(kind, 0.0) for kind, n in units.items()) for m, rate in rates.items()}
+    each = {
+        m: rate["load"] + sum(n * rate.get(kind, 0.0) for kind, n in units.items()) / does.workers
+        for m, rate in rates.items()
+    }
     drawing = (DRAWING + PER_TRACE * units.get("trace", 0) * len(rates)) / max(1, min(jobs, 2))
-    return longest(each, jobs) + drawing
+    return longest(each, jobs if does.inside else 1) + drawing
 
 
 def _finished(

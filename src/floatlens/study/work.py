@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.folder import RunFolder
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
+from floatlens.runs.folder import ERRORS, RunFolder
+from floatlens.runs.members import CAUSES
 from floatlens.study.parts.part import Bench, first
 from floatlens.study.parts.registry import PARTS
 from floatlens.study.plan import StudyPlan
@@ -20,6 +23,7 @@ from floatlens.tasks.comparison import open_sources
 from floatlens.tasks.evaluate import CLOSED, OPEN
 from floatlens.tasks.journal import Journal
 from floatlens.tasks.summary import frame
+from floatlens.tasks.worker import Worker
 
 PROBED = 2  # questions a data set by which the rates are measured
 STATUS = "parts.json"
@@ -35,13 +39,22 @@ class Done:
     notes: list[str] = field(default_factory=list)
 
 
-def work(model: str, plan: StudyPlan, path: Path, watch: Watch | None = None) -> Done:
+def work(
+    model: str,
+    plan: StudyPlan,
+    path: Path,
+    engine: Engine | None = None,
+    retry_errors: bool = False,
+    watch: Watch | None = None,
+) -> Done:
     """Do all parts for a model; a run that was killed goes on where it was, and a finished one is only looked at."""
-    with started(model, plan, path) as folder:
+    does = engine or Local()
+    with started(model, plan, path) as folder, does.staying():
         status = path / STATUS
-        if status.exists() and not (found := Done(**json.loads(status.read_text(encoding="utf-8")))).failed:
+        found = Done(**json.loads(status.read_text(encoding="utf-8"))) if status.exists() else None
+        if found is not None and not found.failed and not (retry_errors and failures(path)):
             return found
-        bench = set_up(model, plan, folder, watch)
+        bench = set_up(model, plan, folder, does, retry_errors, watch)
         done = Done(model)
         for name in plan.parts:
             began = time.perf_counter()
@@ -59,27 +72,34 @@ def work(model: str, plan: StudyPlan, path: Path, watch: Watch | None = None) ->
         return done
 
 
-def probe(model: str, plan: StudyPlan, path: Path, watch: Watch | None = None) -> dict[str, float]:
-    """Seconds that a model takes to load, to trace a question, and to answer one with and without passages.
+def failures(path: Path) -> bool:
+    """Whether a question failed in a model's run, with or without interventions."""
+    return any((place / ERRORS).exists() for place in (path, path / CAUSES))
+
+
+def probe(
+    model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: Watch | None = None
+) -> dict[str, float]:
+    """Seconds that a worker takes to start, to trace a question, and to answer one with and without passages.
 
     The questions asked are the study's own, and their answers stay: measuring costs nothing but its order.
     """
-    with started(model, plan, path) as folder:
+    does = engine or Local()
+    with started(model, plan, path) as folder, does.staying():
         began = time.perf_counter()
-        bench = set_up(model, replace(plan, sizes=replace(plan.sizes, traces=PROBED)), folder, watch)
-        rates = {"load": time.perf_counter() - began}
-        if "traces" in plan.parts:
-            began = time.perf_counter()
-            PARTS["traces"].run(bench)
-            rates["trace"] = (time.perf_counter() - began) / max(1, len(bench.rows))
-        for kind, condition in (("open", OPEN), ("closed", CLOSED)):
-            count, began = 0, time.perf_counter()
+        bench = set_up(model, plan, folder, does, False, watch)
+        spent, rates = 0.0, {}
+        for kind, condition in (("trace", OPEN), ("open", OPEN), ("closed", CLOSED)):
+            if kind == "trace" and "traces" not in plan.parts:
+                continue
+            tasks = []
             for source in bench.sources:
-                questions = first(source, 2 * PROBED)[-PROBED:]
-                bench.ask(questions, source.label, condition, plan.asking)
-                count += len(questions)
-            rates[kind] = (time.perf_counter() - began) / max(1, count)
-        return rates
+                questions = first(source, PROBED if kind == "trace" else 2 * PROBED)[-PROBED:]
+                tasks.append(bench.task(questions, source.label, condition, plan.asking))
+            seconds = bench.ask(tasks, trace=kind == "trace")
+            rates[kind] = seconds / max(1, sum(task.count or 0 for task in tasks))
+            spent += seconds / does.workers
+        return {"load": max(0.0, time.perf_counter() - began - spent), **rates}
 
 
 def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
@@ -89,9 +109,14 @@ def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
     return RunFolder.create(path, plan.manifest(asked, [model]), resume=True)
 
 
-def set_up(model: str, plan: StudyPlan, folder: RunFolder, watch: Watch | None) -> Bench:
-    """Load the model and open the data."""
+def set_up(
+    model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: Watch | None
+) -> Bench:
+    """Open the data and find the model; it is loaded by who works with it."""
     from floatlens.runs.loader import Loader
 
+    worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))
+    lens = worker.planning(model, engine.inside)
+    journal = Journal(folder, retry_errors)
     sources = open_sources(plan.comparison())
-    return Bench(plan, model, Loader(plan.device, plan.dtype)(model), sources, folder, Journal(folder), watch)
+    return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

@@ -14,13 +14,14 @@ import pandas as pd
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks.answering import Answering, Task, Watch, answered
+from floatlens.tasks.answering import Task, Watch, answered
 from floatlens.tasks.journal import Journal, Key
 from floatlens.tasks.plan import Plan
 from floatlens.tasks.readers import registry
 from floatlens.tasks.retrieval import index_of
 from floatlens.tasks.source import Source
 from floatlens.tasks.summary import frame
+from floatlens.tasks.worker import Worker
 
 
 @dataclass
@@ -65,8 +66,7 @@ def run(
                     samples = source.samples()
                     yield Task((model, source.label, condition), samples, plan.asking, source.count)
 
-    worker = Answering(load, folder.place if folder is not None else None)
-    rows, seconds = answered(tasks(), worker, journal, engine or Local(), watch)
+    rows, seconds = answered(tasks(), Worker(load), journal, engine or Local(), watch)
     problems = {source.label: source.problems for source in sources if source.problems}
     outcome = Outcome(frame(rows), problems, seconds)
     if folder is not None:

@@ -23,6 +23,8 @@ from floatlens.tasks.template import DEFAULT, Template
 OPEN, CLOSED = "open-book", "closed-book"
 WINDOW = 64  # batches whose prompts are sorted by length together; bounds what is in memory
 SCORES = ("em", "accuracy", "accuracy_words", "f1")
+Key = tuple[str, str, str]  # model, data, condition
+Origin = tuple[Key, str]  # a question's key and id
 
 
 @dataclass(frozen=True)
@@ -81,28 +83,42 @@ class Row:
 class Window:
     """Questions that are planned together: their rows in order, and batches of (places among the rows, prompts).
 
-    A row without a prompt has its error already.
+    A row without a prompt has its error already. A place in `origins` is in no batch: its prompt is asked elsewhere.
     """
 
     rows: list[Row]
     batches: list[tuple[list[int], list[Prompt]]]
+    origins: dict[int, Origin] = field(default_factory=dict)
 
 
-def windows(lens: Any, samples: Iterable[Sample], asking: Asking, **labels: Any) -> Iterator[Window]:
-    """Plan batches of prompts of like length. `lens` is asked for its tokenizer and its context, not for its weights."""
+def windows(
+    lens: Any,
+    samples: Iterable[Sample],
+    asking: Asking,
+    origin: Callable[[Prompt], Origin | None] | None = None,
+    **labels: Any,
+) -> Iterator[Window]:
+    """Plan batches of prompts of like length. `lens` is asked for its tokenizer and its context, not for its weights.
+
+    `origin` says which question asks the same, if there is one; its answer will do.
+    """
     for part in _parts(samples, asking.batch_size * WINDOW):
         rows: list[Row] = []
         prompts: dict[int, Prompt] = {}
+        origins: dict[int, Origin] = {}
         for place, sample in enumerate(part):
             blank = Row(sample.id, sample.question, sample.answers, diffusion=lens.family.diffusion, **labels)
             row, prompt = asked(lens, sample, asking, blank)
             rows.append(row)
-            if prompt is not None:
+            same = origin(prompt) if origin is not None and prompt is not None else None
+            if same is not None:
+                origins[place] = same
+            elif prompt is not None:
                 prompts[place] = prompt
         # The longest first: memory fails early, if at all.
         order = sorted(prompts, key=lambda place: len(prompts[place].ids), reverse=True)
         cut = [order[i : i + asking.batch_size] for i in range(0, len(order), asking.batch_size)]
-        yield Window(rows, [(places, [prompts[place] for place in places]) for places in cut])
+        yield Window(rows, [(places, [prompts[place] for place in places]) for places in cut], origins)
 
 
 def evaluate(
@@ -170,6 +186,17 @@ def fill(row: Row, answer: Any) -> None:
     row.answer = answer.text.strip()
     row.em, row.accuracy, row.accuracy_words, row.f1 = score(row.answer, row.gold)
     row.confidence, row.steps, row.new_tokens = float(answer.confidence), int(answer.steps), len(answer.ids)
+
+
+def copied(row: Row, origin: Row) -> Row:
+    """A row with the answer that the same prompt got elsewhere."""
+    if origin.error is not None:
+        row.error = origin.error
+        return row
+    row.answer = origin.answer
+    row.em, row.accuracy, row.accuracy_words, row.f1 = score(row.answer, row.gold)
+    row.confidence, row.steps, row.new_tokens = origin.confidence, origin.steps, origin.new_tokens
+    return row
 
 
 def _parts(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks.evaluate import Row
-
-Key = tuple[str, str, str]  # model, data, condition
+from floatlens.tasks.evaluate import Key, Row
 
 
 class Journal:

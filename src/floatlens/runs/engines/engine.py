@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -47,6 +48,10 @@ class Engine(Protocol):
 
     def run(self, worker: Callable[[J], Any], jobs: Iterable[J]) -> Iterator[tuple[J, Any]]: ...
 
+    def staying(self) -> AbstractContextManager[Any]:
+        """Within, workers stay from one run to the next as long as it is the same worker: models are loaded once."""
+        ...
+
 
 class Queue:
     """Jobs yet to be done: those to be tried again first, then the rest, each taken when there is room for it."""
@@ -61,6 +66,13 @@ class Queue:
             return self.again.pop(0)
         job = next(self.fresh, None)
         return None if job is None else (job, 0)
+
+    def empty(self) -> bool:
+        """Whether nothing is left to do: then no worker need be started."""
+        given = self.next()
+        if given is not None:
+            self.again.insert(0, given)
+        return given is None
 
     def died(self, flight: Sequence[tuple[Any, int]], reason: str) -> list[tuple[Any, Died]]:
         """A worker died over the first of these jobs. Returns the job if no worker is to be risked on it again."""

@@ -29,6 +29,8 @@ class Local:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
+        self._hands: list[Hand] = []
+        self._stay = False
 
     @property
     def inside(self) -> bool:
@@ -41,15 +43,21 @@ class Local:
                 yield job, worker(job)
             return
         todo = Queue(jobs)
-        hands: list[Hand] = []
+        if todo.empty():
+            return
+        hands = self._hands
+        if hands and hands[0].worker is not worker:
+            self._dismiss()
         dead = 0  # since the last job that was done
+        whole = False
         try:
-            hands += [Hand(worker, number, self) for number in range(self.workers)]
+            hands += [Hand(worker, number, self) for number in range(len(hands), self.workers)]
             while True:
                 for hand in hands:
                     while len(hand.flight) < AHEAD and (given := todo.next()) is not None:
                         hand.give(given)
                 if not any(hand.flight for hand in hands):
+                    whole = True
                     return
                 for connection in wait([hand.connection for hand in hands if hand.flight]):
                     at = next(i for i, hand in enumerate(hands) if hand.connection is connection)
@@ -72,8 +80,23 @@ class Local:
                         made.again()
                     yield job, made
         finally:
-            for hand in hands:
-                hand.stop()
+            if not (whole and self._stay):  # those that are in the middle of something cannot stay
+                self._dismiss()
+
+    @contextlib.contextmanager
+    def staying(self) -> Iterator[None]:
+        """Keep the workers between runs."""
+        self._stay = True
+        try:
+            yield
+        finally:
+            self._stay = False
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        for hand in self._hands:
+            hand.stop()
+        self._hands.clear()
 
 
 @dataclass

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,16 +37,23 @@ class Ray:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
+        self._hands: list[Hand] = []
+        self._stay = self._began = False
 
     def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Have the jobs done; each comes back with what the worker made of it."""
         ray = imported()
-        began = self._connect(ray)
         todo = Queue(jobs)
-        hands: list[Hand] = []
+        if todo.empty():
+            return
+        self._began = self._connect(ray) or self._began
+        hands = self._hands
+        if hands and hands[0].worker is not worker:
+            self._dismiss()
         dead = 0
+        whole = False
         try:
-            hands += [Hand(ray, self, worker) for _ in range(self.workers)]
+            hands += [Hand(ray, self, worker) for _ in range(len(hands), self.workers)]
             waiting = time.monotonic()
             while True:
                 for hand in hands:
@@ -53,6 +61,7 @@ class Ray:
                         hand.give(given)
                 refs = [hand.begun if not hand.ready else hand.flight[0][2] for hand in hands if hand.busy]
                 if not any(hand.flight for hand in hands) and any(hand.ready for hand in hands):
+                    whole = True
                     return
                 done, _ = ray.wait(refs, num_returns=1, timeout=5.0)
                 if not any(hand.ready for hand in hands) and time.monotonic() - waiting > PATIENCE:
@@ -85,10 +94,31 @@ class Ray:
                         made.again()
                     yield job, made
         finally:
-            for hand in hands:
-                hand.stop()
-            if began:
-                ray.shutdown()
+            if not (whole and self._stay):  # those that are in the middle of something cannot stay
+                self._dismiss()
+            if not self._stay:
+                self._leave()
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """Keep the workers, and the cluster if it was started here, between runs."""
+        self._stay = True
+        try:
+            yield
+        finally:
+            self._stay = False
+            self._dismiss()
+            self._leave()
+
+    def _dismiss(self) -> None:
+        for hand in self._hands:
+            hand.stop()
+        self._hands.clear()
+
+    def _leave(self) -> None:
+        if self._began:
+            imported().shutdown()
+            self._began = False
 
     def _connect(self, ray: Any) -> bool:
         """Join the cluster, or start one on this machine; True if it was done here."""

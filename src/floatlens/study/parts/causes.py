@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.members import CAUSES
 from floatlens.study.parts.part import Bench, Part, first
 from floatlens.study.parts.stress import KNOWN
 from floatlens.tasks.ablate.condition import conditions, standard
@@ -38,10 +39,22 @@ def run(bench: Bench) -> None:
     specs, seeds = asked(plan, bench.lens.shape["layers"] or 1)
     manifest = plan.manifest({"model": bench.model, "interventions": specs, "controls": seeds}, [bench.model])
     questions = {source.label: first(source, plan.sizes.causes)}
-    with RunFolder.create(bench.folder.path / "causes", manifest, resume=True) as folder:
+    with RunFolder.create(bench.folder.path / CAUSES, manifest, resume=True) as folder:
         bench.tables.append(
-            ablate([bench.lens], questions, specs, seeds=seeds, asking=plan.asking, folder=folder, watch=bench.watch)
+            ablate(
+                [bench.model],
+                questions,
+                specs,
+                seeds=seeds,
+                asking=plan.asking,
+                folder=folder,
+                watch=bench.watch,
+                engine=bench.engine,
+                worker=bench.worker,
+                retry_errors=bench.retry_errors,
+            )
         )
+        folder.finish()
 
 
 def asked(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def run(bench: Bench) -> None:
+    tasks = []
     for source in bench.sources:
-        for condition in (CLOSED, OPEN):
-            questions = first(source, bench.plan.sizes.knowledge)
-            bench.ask(questions, source.label, condition, bench.plan.asking)
+        questions = first(source, bench.plan.sizes.knowledge)
+        tasks += [bench.task(questions, source.label, each, bench.plan.asking) for each in (CLOSED, OPEN)]
+    bench.ask(tasks)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
-from floatlens.study.sharing import Memory, Shared
-from floatlens.tasks.answering import Answering, Task, Watch, answered
+from floatlens.tasks.answering import Task, Watch, answered
 from floatlens.tasks.evaluate import Asking, Row
 from floatlens.tasks.journal import Journal, Key
 from floatlens.tasks.sample import Sample
+from floatlens.tasks.sharing import Sharing
 from floatlens.tasks.source import Source
+from floatlens.tasks.worker import Worker
 
 if TYPE_CHECKING:
     from floatlens.study.plan import StudyPlan
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Bench:
-    """What the parts of one model work with: its lens, the questions, its run folder, and all answers so far."""
+    """What the parts of one model work with: the questions, its run folder, who does the work, and all answers so far.
+
+    `lens` is for planning; in other processes than this one the worker has a lens of its own.
+    """
 
     plan: StudyPlan
     model: str
@@ -33,29 +38,31 @@ class Bench:
     sources: Sequence[Source]
     folder: RunFolder
     journal: Journal
+    worker: Worker
+    engine: Engine = field(default_factory=Local)
     watch: Watch | None = None
-    memory: Memory = field(default_factory=dict)
+    retry_errors: bool = False
     rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
     notes: list[str] = field(default_factory=list)
 
-    def ask(
-        self,
-        samples: Iterable[Sample],
-        data: str,
-        condition: str,
-        asking: Asking,
-        *,
-        trace: bool = False,
-        **labels: Any,
-    ) -> list[Row]:
-        """Rows of all samples; those that an earlier part or an earlier, killed run has answered are not asked again."""
-        held = list(samples)
-        task = Task((self.model, data, condition), held, asking, len(held), labels)
-        worker = Answering(lambda _: Shared(self.lens, self.memory), str(self.folder.path), trace=trace)
-        rows, _ = answered([task], worker, self.journal, Local(), self.watch)
-        self.rows.update({(task.key, row.id): row for row in rows})
-        return rows
+    def __post_init__(self) -> None:
+        self.sharing = Sharing(self.journal)
+
+    def task(self, samples: Sequence[Sample], data: str, condition: str, asking: Asking, **labels: Any) -> Task:
+        """Questions to ask the model under one condition."""
+        return Task((self.model, data, condition), samples, asking, len(samples), labels)
+
+    def ask(self, tasks: Sequence[Task], *, trace: bool = False) -> float:
+        """Have all tasks answered; returns the seconds of work that it took, however many did it.
+
+        What an earlier part or an earlier, killed run has answered is not asked again.
+        """
+        rows, seconds = answered(
+            tasks, self.worker, self.journal, self.engine, self.watch, trace=trace, sharing=self.sharing
+        )
+        self.rows.update({((row.model, row.data, row.condition), row.id): row for row in rows})
+        return sum(seconds.values()) * self.engine.workers
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,12 @@ PREFERRED = {"layout": "world:hops"}  # of the world's data sets the one that is
 def run(bench: Bench) -> None:
     made, notes = levels(bench.plan, bench.sources)
     bench.notes += notes
+    tasks = []
     for (name, data), several in made.items():
         for level in several:
             labels: dict[str, Any] = {"stress": name, "level": level.name, "x": None if level.x != level.x else level.x}
-            bench.ask(level.samples, data, f"{name}={level.name}", level.asking, **labels)
+            tasks.append(bench.task(level.samples, data, f"{name}={level.name}", level.asking, **labels))
+    bench.ask(tasks)
 
 
 def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, str], list[Level]], list[str]]:

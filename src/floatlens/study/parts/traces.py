@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def run(bench: Bench) -> None:
-    for source in bench.sources:
-        questions = first(source, bench.plan.sizes.traces)
-        bench.ask(questions, source.label, OPEN, bench.plan.asking, trace=True)
+    asked = {source.label: first(source, bench.plan.sizes.traces) for source in bench.sources}
+    tasks = [bench.task(questions, data, OPEN, bench.plan.asking) for data, questions in asked.items()]
+    bench.ask(tasks, trace=True)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:

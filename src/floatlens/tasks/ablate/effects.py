@@ -9,7 +9,7 @@ import pandas as pd
 
 from floatlens.tasks import statistics
 from floatlens.tasks.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.tasks.ablate.run import MEASURES
+from floatlens.tasks.ablate.outcome import MEASURES
 
 KEY = ["model", "data"]
 

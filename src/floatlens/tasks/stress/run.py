@@ -10,11 +10,12 @@ import pandas as pd
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks.answering import Answering, Task, Watch, answered
+from floatlens.tasks.answering import Task, Watch, answered
 from floatlens.tasks.journal import Journal
 from floatlens.tasks.source import Source
 from floatlens.tasks.stress.level import Level, Stress
 from floatlens.tasks.summary import frame
+from floatlens.tasks.worker import Worker
 
 Levels = dict[str, list[Level]]  # by the data set's label
 
@@ -45,8 +46,7 @@ def run(
                     labels = {"stress": stress.name, "level": level.name, "x": None if level.x != level.x else level.x}
                     yield Task(key, level.samples, level.asking, len(level.samples), labels)
 
-    worker = Answering(load, folder.place if folder is not None else None, trace=trace)
-    rows, _ = answered(tasks(), worker, journal, engine or Local(), watch)
+    rows, _ = answered(tasks(), Worker(load), journal, engine or Local(), watch, trace=trace)
     answers = frame(rows)
     if folder is not None:
         folder.write_table("answers", answers)
