@@ -112,9 +112,9 @@ def table(verdicts: list[Any]) -> str:
     """The verdicts as a Markdown table."""
     rows = ["| claim | models | value [95 % interval] | n | verdict |", "|---|---|---|---|---|"]
     for v in verdicts:
-        low, high = v.interval
+        value, low, high = (x + 0.0 for x in (v.value, *v.interval))  # −0 is 0
         reason = f": {v.reason}" if v.reason else ""
-        cells = [v.claim, ", ".join(map(short, v.models)), f"{v.value:.3g} [{low:.3g}, {high:.3g}]", str(v.n)]
+        cells = [v.claim, ", ".join(map(short, v.models)), f"{value:.3g} [{low:.3g}, {high:.3g}]", str(v.n)]
         rows.append(f"| {' | '.join(cells)} | {v.verdict}{reason} |")
     return "\n".join(rows)
 
