@@ -37,7 +37,8 @@ def _paragraph(part: str) -> str:
         return "\n".join(["```pycon", *code, "```"])
     if len(lines) > 2 and set(lines[1].strip()) == {"-"}:
         return f"**{lines[0]}**\n\n{_settings(lines[2:])}"
-    return _settings(lines) if "  " in lines[0].strip() and SETTING.fullmatch(lines[0]) else part
+    listed = "  " in lines[0].strip() or sum(bool(SETTING.fullmatch(line)) for line in lines) > 1
+    return _settings(lines) if listed and SETTING.fullmatch(lines[0]) else part
 
 
 def _settings(lines: list[str]) -> str:
