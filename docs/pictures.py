@@ -1,4 +1,8 @@
-"""Take the pictures of the explorer that the pages show: `python docs/pictures.py`, from the root of the repository."""
+"""Take the pictures that the pages show, from the root of the repository.
+
+python docs/pictures.py                        the explorer
+python docs/pictures.py demo/report.html       a report, here that of `make demo`
+"""
 
 from __future__ import annotations
 
@@ -30,9 +34,33 @@ PICTURES: dict[str, tuple[int, tuple[int, int], bool, dict[str, Any]]] = {
     "explorer-two-dark": (2, WIDE, True, {"step": 14, "layer": 3}),
     "explorer-phone": (1, PHONE, False, {"step": 12, "layer": 3, "colour": "kind"}),
 }  # fmt: skip
+# name: size, dark, the section at the top
+REPORTS = {
+    "report-light": ((1280, 1180), False, "summary"),
+    "report-dark": ((1280, 1180), True, "drift"),
+    "report-phone": ((390, 1000), False, "summary"),
+}
 
 
-def main() -> None:
+def of_report(path: Path) -> None:
+    """Light, dark and on a phone."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        for name, ((width, height), dark, section) in REPORTS.items():
+            tab = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            )
+            tab.goto(path.resolve().as_uri())
+            if section != "summary":
+                tab.evaluate("name => document.getElementById(name).scrollIntoView()", section)
+            tab.wait_for_timeout(1000)
+            tab.screenshot(path=IMAGES / f"{name}.png")
+            tab.close()
+            print(name, (IMAGES / f"{name}.png").stat().st_size // 1000, "kB")
+        browser.close()
+
+
+def of_explorer() -> None:
     films = []
     for model in ("tiny-mdm", "tiny-arm"):
         lens = fl.load(model)
@@ -60,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    of_report(Path(sys.argv[1])) if len(sys.argv) > 1 else of_explorer()
