@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,8 @@ def main() -> None:
             answer = os.fork()
             if answer == 0:
                 words, errors, strike = rest
+                # As in a terminal: who was started in the background by a shell has it ignored.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 count = watched(words[words.index("--out") + 1], strike)
                 os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
