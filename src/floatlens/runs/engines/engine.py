@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +51,38 @@ class Engine(Protocol):
     def staying(self) -> AbstractContextManager[Any]:
         """Within, workers stay from one run to the next as long as it is the same worker: models are loaded once."""
         ...
+
+
+class Staying:
+    """The base of engines with workers of their own: within `staying`, these are kept from one run to the next."""
+
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
+        self._hands: list[Any] = []
+        self._stay = False
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """Keep the workers between runs."""
+        self._stay = True
+        try:
+            yield
+        finally:
+            self._stay = False
+            self._dismiss()
+            self._leave()
+
+    def _dismiss(self) -> None:
+        """Stop the workers."""
+        for hand in self._hands:
+            hand.stop()
+        self._hands.clear()
+
+    def _leave(self) -> None:
+        """End what the engine began beside its workers."""
 
 
 class Queue:

@@ -16,21 +16,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.engines.engine import AHEAD, TRIES, Queue, Raised, attempt
+from floatlens.runs.engines.engine import AHEAD, TRIES, Queue, Raised, Staying, attempt
 
 
 @dataclass
-class Local:
+class Local(Staying):
     """`workers` processes; one means this process. With GPUs, each worker sees its own `gpus_per_worker` of them."""
 
     workers: int = 1
     gpus_per_worker: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
-        self._hands: list[Hand] = []
-        self._stay = False
 
     @property
     def inside(self) -> bool:
@@ -82,21 +76,6 @@ class Local:
         finally:
             if not (whole and self._stay):  # those that are in the middle of something cannot stay
                 self._dismiss()
-
-    @contextlib.contextmanager
-    def staying(self) -> Iterator[None]:
-        """Keep the workers between runs."""
-        self._stay = True
-        try:
-            yield
-        finally:
-            self._stay = False
-            self._dismiss()
-
-    def _dismiss(self) -> None:
-        for hand in self._hands:
-            hand.stop()
-        self._hands.clear()
 
 
 @dataclass

@@ -10,19 +10,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.engines.engine import AHEAD, TRIES, Queue, Raised, attempt
+from floatlens.runs.engines.engine import AHEAD, TRIES, Queue, Raised, Staying, attempt
 
 PATIENCE = 300.0  # seconds to wait for a first worker
 OBJECTS = 200 * 2**20  # bytes of the object store of a cluster that is started here; only prompts and rows pass through
 
 
 @dataclass
-class Ray:
+class Ray(Staying):
     """Actors on the cluster at `address` ("auto", "ray://…", host:port), or on one that is started here."""
 
     workers: int = 1
@@ -35,10 +34,8 @@ class Ray:
         return False
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
-        self._hands: list[Hand] = []
-        self._stay = self._began = False
+        super().__post_init__()
+        self._began = False
 
     def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Have the jobs done; each comes back with what the worker made of it."""
@@ -99,23 +96,8 @@ class Ray:
             if not self._stay:
                 self._leave()
 
-    @contextmanager
-    def staying(self) -> Iterator[None]:
-        """Keep the workers, and the cluster if it was started here, between runs."""
-        self._stay = True
-        try:
-            yield
-        finally:
-            self._stay = False
-            self._dismiss()
-            self._leave()
-
-    def _dismiss(self) -> None:
-        for hand in self._hands:
-            hand.stop()
-        self._hands.clear()
-
     def _leave(self) -> None:
+        """Shut down a cluster that was started here."""
         if self._began:
             imported().shutdown()
             self._began = False
