@@ -42,25 +42,27 @@ REPORTS = {
 }
 
 
-def of_report(path: Path) -> None:
+def take(browser: Any, name: str, path: Path, size: tuple[int, int], dark: bool, script: str, value: Any) -> None:
+    """Open a page, let a script set it up, and write its picture."""
+    width, height = size
+    tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+    tab.goto(path.resolve().as_uri())
+    tab.evaluate(script, value)
+    tab.wait_for_timeout(1000)
+    tab.screenshot(path=IMAGES / f"{name}.png")
+    tab.close()
+    print(name, (IMAGES / f"{name}.png").stat().st_size // 1000, "kB")
+
+
+def of_report(browser: Any, path: Path) -> None:
     """Light, dark and on a phone."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for name, ((width, height), dark, section) in REPORTS.items():
-            tab = browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-            )
-            tab.goto(path.resolve().as_uri())
-            if section != "summary":
-                tab.evaluate("name => document.getElementById(name).scrollIntoView()", section)
-            tab.wait_for_timeout(1000)
-            tab.screenshot(path=IMAGES / f"{name}.png")
-            tab.close()
-            print(name, (IMAGES / f"{name}.png").stat().st_size // 1000, "kB")
-        browser.close()
+    script = "name => name === 'summary' || document.getElementById(name).scrollIntoView()"
+    for name, (size, dark, section) in REPORTS.items():
+        take(browser, name, path, size, dark, script, section)
 
 
-def of_explorer() -> None:
+def of_explorer(browser: Any) -> None:
+    """One question, looked at in several ways."""
     films = []
     for model in ("tiny-mdm", "tiny-arm"):
         lens = fl.load(model)
@@ -68,24 +70,17 @@ def of_explorer() -> None:
         traces = lens.traces([prompt], sample_ids=[name], max_new_tokens=32, matrices=["attention_mean"])
         films.append(film(traces[0], budget=20_000_000))
     length = films[0]["tokens"]["shape"][1]
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for name, (count, (width, height), dark, state) in PICTURES.items():
-            path = Path(folder, "page.html")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "page.html")
+        for name, (count, size, dark, state) in PICTURES.items():
             path.write_text(page(films[:count]))
-            tab = browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-            )
-            tab.goto(path.as_uri())
             if "pin" in state:
                 state = state | {"pin": {"panel": 0, "position": length + state["pin"]["position"]}}
-            tab.evaluate("state => window.floatlens.set(state)", state)
-            tab.wait_for_timeout(700)
-            tab.screenshot(path=IMAGES / f"{name}.png")
-            tab.close()
-            print(name, (IMAGES / f"{name}.png").stat().st_size // 1000, "kB")
-        browser.close()
+            take(browser, name, path, size, dark, "state => window.floatlens.set(state)", state)
 
 
 if __name__ == "__main__":
-    of_report(Path(sys.argv[1])) if len(sys.argv) > 1 else of_explorer()
+    with sync_playwright() as playwright:
+        chosen = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        of_report(chosen, Path(sys.argv[1])) if len(sys.argv) > 1 else of_explorer(chosen)
+        chosen.close()
