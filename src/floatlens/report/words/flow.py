@@ -71,7 +71,9 @@ WORDS = Words(
         "rollout": (
             "Flow between regions through all layers, one column a place of the gold document",
             "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. A mark "
-            "that moves with the frame is flow that follows the gold document. Shown are prompts of the commonest size.",
+            "that moves with the frame is flow that follows the gold document. Shown are prompts of the commonest size. "
+            "What an ARM shows above the diagonal passed through other, the template's tokens all over the prompt: it does "
+            "not look ahead.",
         ),
         "layers": (
             "What the answer attends to, by layer",
