@@ -16,8 +16,8 @@ from dataclasses import replace
 import torch
 
 import floatlens
-from floatlens.tasks.evaluate import CLOSED, OPEN, Asking, evaluate
-from floatlens.tasks.readers.registry import read
+from floatlens.data.readers.registry import read
+from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking, evaluate
 
 
 def main() -> None:

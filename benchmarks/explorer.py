@@ -18,10 +18,10 @@ import numpy as np
 import psutil
 from playwright.sync_api import sync_playwright
 
-from floatlens.report.explorer import page
-from floatlens.report.explorer.film import film
+from floatlens.explorer import page
+from floatlens.explorer.film import film
 from tests.browser import ARGUMENTS, chromium
-from tests.report.traces import planted
+from tests.explorer.traces import planted
 
 SCRUB = """async ([seconds, change]) => {
   const set = new Function("i", "return " + change);

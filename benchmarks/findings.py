@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.findings.registry import NAMES, get
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 TRACED = [name for name in NAMES if get(name).reads == "traces"]
 STEPS, LAYERS, HEADS, POSITIONS, NEW = 32, 32, 32, 300, 32

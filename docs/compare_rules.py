@@ -24,9 +24,9 @@ from draw_findings import LONG, made, save
 
 from floatlens.findings import style
 from floatlens.findings.received import anchors_of, profile
+from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.traces import RunTraces
-from floatlens.trace import Trace
 
 PAGE = Path(__file__).parent / "anchor-rules.md"
 RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from matplotlib.colors import PowerNorm
 
-from floatlens.batch import Batch
+from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
 from floatlens.interventions import parse
 from floatlens.interventions.ablate_heads import AblateHeads, Ablation
 from floatlens.interventions.anchors import Received
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.scene import Scene
-from floatlens.observe.attention import Inputs
-from floatlens.tasks.prompt import Prompt, Region
+from floatlens.observation.attention import Inputs
+from floatlens.observation.prompt_batch import PromptBatch
 
 T = 12
 WORDS = ["<bos>", "Who", "wrote", "it", "?", "\\n", "Ada", "wrote", "it", ".", "<mask>", "<mask>"]
@@ -65,7 +65,7 @@ def weights(inputs: Inputs) -> np.ndarray[Any, Any]:
 
 def before_and_after(spec: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
     ids = list(range(T - 2))
-    batch = Batch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
+    batch = PromptBatch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
     scene = Scene(batch, 2, True, lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
     one, received = parse(spec), Received(scene)
     steps = [scores(0, 5), scores(6, 4)] if spec.startswith("pin") else [scores(0, 5)]

@@ -17,8 +17,8 @@ from playwright.sync_api import sync_playwright
 
 import floatlens as fl
 from floatlens.cli.trace import from_data
-from floatlens.report.explorer import page
-from floatlens.report.explorer.film import film
+from floatlens.explorer import page
+from floatlens.explorer.film import film
 from tests.browser import ARGUMENTS, chromium
 
 IMAGES = Path(__file__).parent / "images"

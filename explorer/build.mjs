@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const asset = join(here, "../src/floatlens/report/explorer/assets/explorer.js");
+const asset = join(here, "../src/floatlens/explorer/assets/explorer.js");
 const common = { bundle: true, format: "esm", charset: "ascii", loader: { ".css": "text" }, absWorkingDir: here, logLevel: "warning" };
 
 if (process.argv.includes("--tests")) {

@@ -13,44 +13,30 @@ SOURCE = Path(__file__).parents[1] / "src" / "floatlens"
 
 # From the first to the last. A module belongs to the longest name that it starts with, and may import from its own layer
 # and from those above it in this list.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "files"),
-    ("anchors", "kinds"),
-    # the synthetic world, and how its models were made
-    ("world",),
-    # prompts with their regions, and the data that they are built from
-    (
-        "tasks.sample",
-        "tasks.template",
-        "tasks.tokenise",
-        "tasks.align",
-        "tasks.prompt",
-        "tasks.readers",
-        "tasks.metrics",
-    ),
+ROOMS = (
+    ("version", "errors", "files", "anchors"),
+    ("data",),
     ("models",),
     ("decode",),
-    ("observe",),
-    ("batch", "finite"),
+    ("observation",),
     ("interventions",),
-    ("trace", "recorder", "record", "labels", "watch", "npz"),
+    ("record",),
     ("lens",),
-    # judging and publishing the world's models takes a lens
-    ("world.card", "world.release"),
     ("runs",),
-    # asking models questions, in run folders, and scoring the answers
-    ("tasks",),
+    ("evaluation",),
     ("findings",),
+    ("explorer",),
     ("report",),
-    ("study",),
+    ("studies",),
+    ("server",),
     ("cli", "__main__"),
     ("__init__",),
 )
 
 EXCEPTIONS = {
     (
-        "trace",
-        "report.explorer.widget",
+        "record.trace",
+        "explorer.widget",
     ): "trace.explore() shows a trace in a notebook; who does not call it loads nothing",
 }
 
@@ -88,7 +74,7 @@ def _module_of(start: str, name: str) -> str:
 
 def layer(name: str) -> int | None:
     """The place of a module in the line."""
-    fits = [(len(entry), i) for i, row in enumerate(LAYERS) for entry in row if f"{name}.".startswith(f"{entry}.")]
+    fits = [(len(entry), i) for i, row in enumerate(ROOMS) for entry in row if f"{name}.".startswith(f"{entry}.")]
     return max(fits)[1] if fits else None
 
 
@@ -106,7 +92,7 @@ def against() -> frozenset[tuple[str, str]]:
 
 def test_every_module_has_its_place_in_the_line() -> None:
     homeless = [name for name in modules() if layer(name) is None]
-    assert not homeless, f"say in LAYERS where these belong: {', '.join(homeless)}"
+    assert not homeless, f"say in ROOMS where these belong: {', '.join(homeless)}"
 
 
 def test_nothing_imports_what_comes_after_it() -> None:
@@ -131,10 +117,10 @@ def test_no_exception_is_left_that_is_not_needed() -> None:
         ("import floatlens as fl", "__init__"),
         ("def f():\n    from floatlens.cli import main", "cli.main"),
         ("from ..report import make", "report.make"),
-        ("from .table import table1", "tasks.table"),
+        ("from .table import table1", "evaluation.table"),
     ],
 )
 def test_every_way_to_import_is_seen(line: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "new.py"
     path.write_text(line)
-    assert list(imports("tasks.new", path)) == [expected]
+    assert list(imports("evaluation.new", path)) == [expected]

@@ -17,11 +17,11 @@ import pytest
 import floatlens
 from floatlens.cli.main import COMMANDS
 from floatlens.cli.main import run as floatlens_run
+from floatlens.data.readers.registry import read
 from floatlens.findings.registry import NAMES
 from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.models.registry import FAMILIES
-from floatlens.observe.registry import STATISTICS
-from floatlens.tasks.readers.registry import read
+from floatlens.observation.registry import STATISTICS
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
 

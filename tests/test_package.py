@@ -28,9 +28,9 @@ NEEDED = (
     "floatlens/report/templates/report.html",
     "floatlens/report/templates/report.css",
     "floatlens/report/templates/report.js",
-    "floatlens/report/explorer/assets/explorer.js",
-    *(f"floatlens/world/models/tiny-{name}/model.safetensors" for name in ("arm", "mdm", "dream")),
-    *(f"floatlens/world/models/tiny-{name}/tokenizer.json" for name in ("arm", "mdm", "dream")),
+    "floatlens/explorer/assets/explorer.js",
+    *(f"floatlens/models/checkpoints/tiny-{name}/model.safetensors" for name in ("arm", "mdm", "dream")),
+    *(f"floatlens/models/checkpoints/tiny-{name}/tokenizer.json" for name in ("arm", "mdm", "dream")),
 )
 
 

@@ -10,28 +10,28 @@ from typing import Any, overload
 
 import torch
 
-from floatlens.batch import Batch
+from floatlens.data.prompt import Prompt, build
+from floatlens.data.sample import Passage
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.finite import finite
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
-from floatlens.labels import labelled
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
-from floatlens.record import Record
-from floatlens.recorder import Recorder
-from floatlens.tasks.prompt import Prompt, build
-from floatlens.tasks.sample import Passage
-from floatlens.trace import Trace
-from floatlens.watch import Watch
+from floatlens.observation.prompt_batch import PromptBatch
+from floatlens.record.choice import Record
+from floatlens.record.finite import finite
+from floatlens.record.labels import labelled
+from floatlens.record.recorder import Recorder
+from floatlens.record.trace import Trace
+from floatlens.record.watch import Watch
 
 # Tokens by which chat models end their turn, beside the end token of their config.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
@@ -173,7 +173,7 @@ class Lens:
         return tuple(sorted(known | set(self.tokenizer.all_special_ids if self.tokenizer is not None else ())))
 
     def prompt(self, question: str, passages: Sequence[str | Passage] = (), **options: Any) -> Prompt:
-        """Build a prompt with the model's chat template; see `floatlens.tasks.prompt.build` for the options."""
+        """Build a prompt with the model's chat template; see `floatlens.data.prompt.build` for the options."""
         if self.tokenizer is None:
             raise FloatLensError(
                 f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])"
@@ -197,7 +197,7 @@ class Lens:
         """The sampler's settings from names and values; checked, without loading anything."""
         return settings_for(self.family.sampler, **given)
 
-    def steps(self, batch: Batch, settings: Settings, seeds: Sequence[int] | None = None) -> Iterator[Step]:
+    def steps(self, batch: PromptBatch, settings: Settings, seeds: Sequence[int] | None = None) -> Iterator[Step]:
         """Decode a batch, one `Step` per forward pass."""
         for prompt in batch.prompts:
             settings.fits(len(prompt.ids), self.context_length)
@@ -232,8 +232,8 @@ class Lens:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
-    def _batch(self, prompts: Sequence[Prompt]) -> Batch:
-        return Batch.of(prompts, self.pad_id, Network(self.model).device)
+    def _batch(self, prompts: Sequence[Prompt]) -> PromptBatch:
+        return PromptBatch.of(prompts, self.pad_id, Network(self.model).device)
 
     @overload
     def generate(self, prompts: Prompt | str, **settings: Any) -> Generation: ...
@@ -252,7 +252,7 @@ class Lens:
         made = self.finish(batch, chosen, self.steps(batch, chosen))
         return made[0] if single else made
 
-    def finish(self, batch: Batch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
+    def finish(self, batch: PromptBatch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
         """What a batch comes to once all its steps have run."""
         P = batch.ids_BP.shape[1]
         count = 0

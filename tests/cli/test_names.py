@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from floatlens.cli import ablate, figure, stress
+from floatlens.evaluation.table import table1
 from floatlens.findings.verdict import Verdict
-from floatlens.tasks.table import table1
 
 NAME = "runs/[v2]/[/v2]"  # to rich an opened tag, and one that is closed without having been opened
 SPEC = "mask-positions(region=[doc1, doc2])"

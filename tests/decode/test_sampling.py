@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import floatlens
-from floatlens.batch import Batch
 from floatlens.decode.network import Network
+from floatlens.observation.prompt_batch import PromptBatch
 from tests.models import checkpoints
 
 PROMPTS = [[1, 5, 9, 13, 17, 21, 25, 29], [1, 8, 3, 40], [7, 7, 50, 2, 19, 33]]
@@ -85,7 +85,7 @@ def test_every_position_is_committed_once_all_steps_are_done(lenses: dict[str, f
     for family in ("llada", "dream"):
         lens = lenses[family]
         settings = lens.settings(max_new_tokens=8, steps=3)
-        batch = Batch.of(lens._prompts(PROMPTS), lens.pad_id, torch.device("cpu"))
+        batch = PromptBatch.of(lens._prompts(PROMPTS), lens.pad_id, torch.device("cpu"))
         steps = list(lens.steps(batch, settings))
         committed = torch.stack([step.committed_BT for step in steps]).sum(0)
         assert (committed[:, 8:] >= 1).all() and not committed[:, :8].any()

@@ -5,7 +5,7 @@ import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.registry import get
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 from tests import golden_data
 
 pytestmark = pytest.mark.golden

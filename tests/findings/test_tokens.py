@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from floatlens.data.token_kinds import KINDS
 from floatlens.errors import FloatLensError
 from floatlens.findings.tokens import kinds_by_step, shares, tokens
-from floatlens.kinds import KINDS
 from tests.findings.planted import MASK, planted, wandering
 
 

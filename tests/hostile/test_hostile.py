@@ -21,11 +21,11 @@ import xarray as xr
 from hypothesis import HealthCheck, given, settings
 
 from floatlens.cli import main
+from floatlens.data.readers.problems import Problems
+from floatlens.data.readers.registry import LAYOUTS, read, samples
 from floatlens.errors import FloatLensError
+from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks.readers.problems import Problems
-from floatlens.tasks.readers.registry import LAYOUTS, read, samples
-from floatlens.trace import Trace
 from tests.hostile import corpus
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level

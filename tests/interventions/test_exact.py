@@ -13,8 +13,8 @@ import torch
 
 import floatlens as fl
 from floatlens.anchors import causal_visibility, parse_rule
+from floatlens.data.prompt import Prompt, Region
 from floatlens.decode.network import Network
-from floatlens.tasks.prompt import Prompt, Region
 from tests.interventions.by_hand import Hand, Seen, by_hand
 from tests.models import checkpoints
 

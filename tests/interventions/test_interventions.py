@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import floatlens as fl
+from floatlens.data.prompt import Prompt, Region
+from floatlens.data.readers.registry import read
 from floatlens.interventions import INTERVENTIONS, parse
 from floatlens.interventions.reference import head_means, head_scores
 from floatlens.models.checkpoint import find
-from floatlens.observe.attention import configs_of
-from floatlens.tasks.prompt import Prompt, Region
-from floatlens.tasks.readers.registry import read
+from floatlens.observation.attention import configs_of
 from tests.models import checkpoints
 
 IDS = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45]

@@ -10,8 +10,8 @@ import re
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.report.explorer import embed, page, script_hashes
-from floatlens.report.explorer.page import asset, escaped_json
+from floatlens.explorer import embed, page, script_hashes
+from floatlens.explorer.page import asset, escaped_json
 
 HOSTILE = "</script><script>alert(1)</script> & \u2028 \u2029 <!-- ]]> \" ' &lt;"
 

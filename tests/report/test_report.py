@@ -19,17 +19,17 @@ from matplotlib.figure import Figure
 
 from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
+from floatlens.explorer.film import film
 from floatlens.findings import style
 from floatlens.report.about import About
 from floatlens.report.download import csv_of
 from floatlens.report.drawing import inlined
-from floatlens.report.explorer.film import film
 from floatlens.report.make import make
 from floatlens.report.page import matrix, policy, render
 from floatlens.report.section import Drawing, Section, Table
 from floatlens.runs.folder import RunFolder
 from tests.browser import Visit, browser, open_page  # noqa: F401
-from tests.report.traces import planted
+from tests.explorer.traces import planted
 
 HOSTILE = '<script>window.hacked = 1</script>"><img src=x onerror="window.hacked=2">\'{{7*7}}'
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.members import every
+from floatlens.runs.run_list import every
 from tests.models.checkpoints import readable
 from tests.runs.nursery import Nursery
 

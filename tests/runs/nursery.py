@@ -78,10 +78,6 @@ def main() -> None:
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401
 
-    import floatlens.cli.ablate
-    import floatlens.cli.eval
-    import floatlens.study.run
-    import floatlens.tasks.tracing  # noqa: F401
     from floatlens.cli.main import run
 
     torch.set_num_threads(1)

@@ -21,8 +21,8 @@ from floatlens.errors import FloatLensError, NotANumber
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.members import every
 from floatlens.runs.plan import Work, cost, estimate, model_of, parse_devices
+from floatlens.runs.run_list import every
 from tests.runs.conftest import TRACED, Undisturbed, Words
 
 

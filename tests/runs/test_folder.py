@@ -20,9 +20,9 @@ from hypothesis import given
 from floatlens import FloatLensError
 from floatlens.cli import main
 from floatlens.files import written_atomically
+from floatlens.record.trace import Trace
 from floatlens.runs.diff import compare
 from floatlens.runs.folder import RunFolder, safe_name
-from floatlens.trace import Trace
 from tests.runs import bucket  # noqa: F401  (the protocol bucket://)
 from tests.runs.conftest import TRACED, Undisturbed, Words
 

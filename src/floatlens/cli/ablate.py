@@ -18,17 +18,17 @@ from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
 from floatlens.cli.start import check_answered, check_settings, started
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.ablate import ablate
+from floatlens.evaluation.ablate.condition import conditions, standard
+from floatlens.evaluation.ablate.effects import results
+from floatlens.evaluation.comparison import open_sources
+from floatlens.evaluation.plan import Plan
 from floatlens.findings import style
 from floatlens.findings.causes import causes
 from floatlens.findings.verdict import write_claims
 from floatlens.interventions.check import check
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
-from floatlens.tasks.ablate import ablate
-from floatlens.tasks.ablate.condition import conditions, standard
-from floatlens.tasks.ablate.effects import results
-from floatlens.tasks.comparison import open_sources
-from floatlens.tasks.plan import Plan
 
 
 @grouped

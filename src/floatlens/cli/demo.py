@@ -34,9 +34,9 @@ def command(
 
     from floatlens.cli.progress import bar
     from floatlens.cli.study import names, show
-    from floatlens.runs.crew import cores
-    from floatlens.study.run import study
-    from floatlens.study.sizes import DEMO as SIZES
+    from floatlens.runs.model_pool import cores
+    from floatlens.studies.run import study
+    from floatlens.studies.sizes import DEMO as SIZES
 
     if not resume:
         clear(out)

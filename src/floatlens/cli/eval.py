@@ -14,15 +14,15 @@ from floatlens.cli.grouped import grouped
 from floatlens.cli.progress import bar
 from floatlens.cli.start import check_answered, check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
+from floatlens.evaluation import summary
+from floatlens.evaluation.comparison import Outcome, open_sources, run
+from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.evaluation.plan import Plan
+from floatlens.evaluation.table import Table1, table1
 from floatlens.findings import style
 from floatlens.findings.knowledge import knowledge
 from floatlens.findings.verdict import write_claims
 from floatlens.runs.folder import RunFolder
-from floatlens.tasks import summary
-from floatlens.tasks.comparison import Outcome, open_sources, run
-from floatlens.tasks.evaluate import CLOSED, OPEN
-from floatlens.tasks.plan import Plan
-from floatlens.tasks.table import Table1, table1
 
 
 @grouped

@@ -46,9 +46,9 @@ def command(
     from rich.console import Console
 
     try:
-        from floatlens.report.server.app import application
-        from floatlens.report.server.limits import Limits
-        from floatlens.report.server.serve import address, bind, is_loopback, names, open_browser, run
+        from floatlens.server.app import application
+        from floatlens.server.limits import Limits
+        from floatlens.server.serve import address, bind, is_loopback, names, open_browser, run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio"):
             raise
@@ -83,8 +83,8 @@ def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], l
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
-    from floatlens.report.server.folders import runs_in
     from floatlens.runs.threads import settle
+    from floatlens.server.folders import runs_in
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []

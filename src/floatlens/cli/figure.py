@@ -49,7 +49,7 @@ def command(
     from floatlens.findings import style
     from floatlens.findings.registry import get
     from floatlens.findings.verdict import write_claims
-    from floatlens.runs.members import members
+    from floatlens.runs.run_list import members
     from floatlens.runs.traces import RunTraces
 
     finding = get(name)

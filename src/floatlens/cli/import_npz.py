@@ -20,7 +20,7 @@ def command(
     """
     from rich.console import Console
 
-    from floatlens.npz import import_npz
+    from floatlens.record.npz import import_npz
     from floatlens.runs.folder import RunFolder
 
     traces = [import_npz(file, model=model, diffusion=not autoregressive) for file in files]

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.words import remember
+from floatlens.runs.command_line import remember
 
 # name: (module, what it is for). A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -33,7 +33,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
     "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),
     "world": ("world", "Write the synthetic world's data sets."),
-    "train": ("train", "Train the bundled models from nothing."),
 }
 
 INTERRUPTED = 130

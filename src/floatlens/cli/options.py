@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from floatlens.evaluation.evaluate import Asking
     from floatlens.runs.engines.engine import Engine
     from floatlens.runs.loader import Loader
-    from floatlens.tasks.evaluate import Asking
 
 Model = Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")]
 Models = Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")]
@@ -61,7 +61,7 @@ class Records:
 
     def reading(self) -> dict[str, Any]:
         """What a Plan wants to know of them."""
-        from floatlens.tasks.readers.columns import parse_names
+        from floatlens.data.readers.columns import parse_names
 
         names = parse_names(self.columns) if self.columns else None
         return {"layout": self.layout, "names": names, "strict": self.strict}
@@ -99,8 +99,8 @@ class Running:
 
 def asking(sampling: Sampling, records: Records, seed: int | None, order: str = "last") -> Asking:
     """How questions are put, from the options."""
-    from floatlens.tasks.evaluate import Asking
-    from floatlens.tasks.template import DEFAULT, read
+    from floatlens.data.template import DEFAULT, read
+    from floatlens.evaluation.evaluate import Asking
 
     return Asking(
         max_new_tokens=sampling.max_new_tokens,

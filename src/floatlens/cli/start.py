@@ -11,9 +11,9 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from floatlens.evaluation.evaluate import Asking
+    from floatlens.evaluation.plan import Plan
     from floatlens.runs.folder import RunFolder
-    from floatlens.tasks.evaluate import Asking
-    from floatlens.tasks.plan import Plan
 
 
 def check_settings(plan: Plan, asking: Asking | None = None) -> None:

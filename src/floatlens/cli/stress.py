@@ -18,16 +18,16 @@ from floatlens.cli.grouped import grouped
 from floatlens.cli.numbers import numbers
 from floatlens.cli.progress import bar
 from floatlens.cli.start import check_answered, check_retriever, check_settings, started
+from floatlens.data.retrieval import index_of
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.comparison import open_sources
+from floatlens.evaluation.plan import Plan
+from floatlens.evaluation.stress import curves, registry
+from floatlens.evaluation.stress.level import Options
+from floatlens.evaluation.stress.run import levels_of, run
 from floatlens.findings import style
 from floatlens.findings.stress import stress as finding
 from floatlens.findings.verdict import write_claims
-from floatlens.tasks.comparison import open_sources
-from floatlens.tasks.plan import Plan
-from floatlens.tasks.retrieval import index_of
-from floatlens.tasks.stress import curves, registry
-from floatlens.tasks.stress.level import Options
-from floatlens.tasks.stress.run import levels_of, run
 
 
 @grouped

@@ -15,7 +15,7 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from floatlens.study.run import Study
+    from floatlens.studies.run import Study
 
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
 
@@ -58,7 +58,7 @@ def command(
     """
     from floatlens.cli.progress import bar
     from floatlens.cli.start import check_retriever
-    from floatlens.study.run import study
+    from floatlens.studies.run import study
 
     check_retriever(retriever, corpus)
     with bar("questions") as watch:
@@ -102,7 +102,7 @@ def fitting_jobs(models: list[str], device: str | None) -> int:
     """Models to work on at once: as many as there are cores when all are small and on the CPU, else one."""
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
-    from floatlens.runs.crew import cores
+    from floatlens.runs.model_pool import cores
     from floatlens.runs.threads import SMALL
 
     if device not in (None, "cpu"):

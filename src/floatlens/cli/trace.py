@@ -56,13 +56,13 @@ def command(
 
     from floatlens.cli.numbers import numbers
     from floatlens.cli.progress import bar
+    from floatlens.data.template import DEFAULT
+    from floatlens.evaluation.tracing import Traces, traced
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
+    from floatlens.record.trace import Trace
     from floatlens.runs import manifest
     from floatlens.runs.folder import RunFolder
-    from floatlens.tasks.template import DEFAULT
-    from floatlens.tasks.tracing import Traces, traced
-    from floatlens.trace import Trace
 
     if (prompt is None) == (data is None):
         raise FloatLensError("give either --prompt with a question or --data with a data set")
@@ -143,9 +143,9 @@ def from_data(
     lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None, room: int
 ) -> tuple[list[tuple[str, Any]], dict[str, str]]:
     """The prompts of a data set, each with its sample's id, and the samples that cannot be asked, with the reason."""
-    from floatlens.tasks.bounded import bounded
-    from floatlens.tasks.prompt import fit
-    from floatlens.tasks.readers.registry import read
+    from floatlens.data.length_limit import bounded
+    from floatlens.data.prompt import fit
+    from floatlens.data.readers.registry import read
 
     work: list[tuple[str, Any]] = []
     refused: dict[str, str] = {}

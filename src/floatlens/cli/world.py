@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from floatlens.world.datasets import write
+from floatlens.data.world.datasets import write
 
 
 def command(

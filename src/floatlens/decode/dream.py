@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.certain import most_certain
+from floatlens.decode.confidence_order import most_certain
 from floatlens.decode.draws import Draws
 from floatlens.decode.filters import filtered
 from floatlens.decode.network import Network

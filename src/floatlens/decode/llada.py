@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.certain import most_certain
+from floatlens.decode.confidence_order import most_certain
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.settings import Settings, nearest, one_of, whole

@@ -24,7 +24,7 @@ from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.sides import compare
 from floatlens.findings.verdict import INCONCLUSIVE, SUPPORTED, Verdict, interval_of_difference, judge
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 VIEWS = ("layers",)
 RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")

@@ -16,16 +16,16 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation import statistics
+from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
+from floatlens.evaluation.ablate.outcome import MEASURES
+from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.findings import style
 from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, mean_over, models_of
 from floatlens.findings.sides import NAN, compare, names, side
 from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
-from floatlens.tasks import statistics
-from floatlens.tasks.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.tasks.ablate.outcome import MEASURES
-from floatlens.tasks.answers import Answers, answers_of
 from floatlens.version import __version__
 
 VIEWS = ("dose", "effects")

@@ -35,7 +35,7 @@ from floatlens.findings.verdict import (
     interval_of_mean,
     judge,
 )
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 VIEWS = ("heatmap", "numbers")
 STILL = 0.1  # anchors that move lose more than one in ten from a step to the next; those that stay lose fewer

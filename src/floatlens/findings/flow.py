@@ -23,7 +23,7 @@ from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.sides import one_side
 from floatlens.findings.verdict import Verdict, bootstrap
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 VIEWS = ("rollout", "layers", "steps")
 GOLD = "#007a7a"

@@ -41,7 +41,7 @@ from floatlens.findings.samples import (
 )
 from floatlens.findings.sides import one_side
 from floatlens.findings.verdict import Verdict
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 VIEWS = ("split", "heatmap")
 FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos θ"}

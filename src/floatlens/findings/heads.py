@@ -23,14 +23,14 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
 from floatlens.findings.sides import one_side, side
 from floatlens.findings.verdict import Verdict, bootstrap
-from floatlens.kinds import text_of
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 VIEWS = ("map", "depth")
 RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5

@@ -14,14 +14,14 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation import statistics
+from floatlens.evaluation.answers import Answers, answers_of
+from floatlens.evaluation.evaluate import CLOSED, OPEN, SCORES
 from floatlens.findings import style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, is_measured, mean_over, models_of
 from floatlens.findings.sides import compare
 from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores
-from floatlens.tasks import statistics
-from floatlens.tasks.answers import Answers, answers_of
-from floatlens.tasks.evaluate import CLOSED, OPEN, SCORES
 from floatlens.version import __version__
 
 VIEWS = ("gain",)

@@ -11,7 +11,7 @@ import xarray as xr
 from floatlens.anchors import Rule, causal_visibility, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Array
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 Layers: TypeAlias = int | Sequence[int] | str | None
 AVERAGE = -1  # the layer label of the average over all layers

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
 Array: TypeAlias = np.ndarray[Any, Any]

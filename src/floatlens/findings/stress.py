@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.answers import Answers, answers_of
+from floatlens.evaluation.evaluate import SCORES
+from floatlens.evaluation.stress import curves
+from floatlens.evaluation.stress.registry import STRESSES
 from floatlens.findings import style
 from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, is_measured, mean_over
 from floatlens.findings.sides import NAN, compare, names, side
 from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores, too_few
-from floatlens.tasks.answers import Answers, answers_of
-from floatlens.tasks.evaluate import SCORES
-from floatlens.tasks.stress import curves
-from floatlens.tasks.stress.registry import STRESSES
 from floatlens.version import __version__
 
 VIEWS = ("curves",)

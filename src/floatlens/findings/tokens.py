@@ -16,6 +16,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.anchors import parse_rule
+from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, groups_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.received import Layers, anchors_of, profile
@@ -23,8 +24,7 @@ from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.sides import one_side
 from floatlens.findings.verdict import Verdict
-from floatlens.kinds import GROUPS, KINDS, Classifier, classify, groups_of
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 VIEWS = ("depth",)
 SHADES = dict(

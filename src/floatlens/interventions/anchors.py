@@ -15,9 +15,9 @@ from floatlens.anchors import Rule, causal_visibility, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.scene import Scene
-from floatlens.observe.attention import Inputs
-from floatlens.observe.call import Layout
-from floatlens.observe.session import Session
+from floatlens.observation.attention import Inputs
+from floatlens.observation.call import Layout
+from floatlens.observation.session import Session
 
 Array = np.ndarray[Any, Any]
 

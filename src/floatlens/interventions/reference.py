@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from floatlens.data.prompt import Prompt
+from floatlens.data.readers.registry import read
 from floatlens.errors import FloatLensError
-from floatlens.observe.attention import Inputs, changing
-from floatlens.tasks.prompt import Prompt
-from floatlens.tasks.readers.registry import read
+from floatlens.observation.attention import Inputs, changing
 
 QUESTIONS, NEW_TOKENS, BATCH = 16, 16, 8
 DATA = "world:fresh"

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from floatlens.batch import Batch
 from floatlens.decode.step import Step
 from floatlens.interventions.anchors import Received
 from floatlens.interventions.attention import Attention
@@ -18,7 +17,8 @@ from floatlens.interventions.check import check
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.registry import parse
 from floatlens.interventions.scene import Scene
-from floatlens.observe.attention import Inputs, changing, configs_of
+from floatlens.observation.attention import Inputs, changing, configs_of
+from floatlens.observation.prompt_batch import PromptBatch
 
 # The interventions in force, by lens; a context of its own (a thread, a task) has its own.
 _in_force: ContextVar[dict[int, tuple[Intervention, ...]]] = ContextVar("floatlens_interventions", default={})  # noqa: B039
@@ -57,7 +57,7 @@ def _holding(lens: Any, interventions: tuple[Intervention, ...]) -> Iterator[Non
 
 
 def stepwise(
-    lens: Any, steps: Iterator[Step], interventions: Sequence[Intervention], batch: Batch, new_tokens: int
+    lens: Any, steps: Iterator[Step], interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int
 ) -> Iterator[Step]:
     """The steps of a sampler under interventions. What these prompts do not have is refused here, before the first."""
     change = Change(lens, interventions, batch, new_tokens)
@@ -81,7 +81,7 @@ def _changed(lens: Any, steps: Iterator[Step], change: Change) -> Iterator[Step]
 class Change:
     """What the attention function calls: it asks each intervention of the layer, and computes what comes of it."""
 
-    def __init__(self, lens: Any, interventions: Sequence[Intervention], batch: Batch, new_tokens: int) -> None:
+    def __init__(self, lens: Any, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
         self.scene = Scene(
             batch, new_tokens, lens.family.diffusion, pieces(lens), start_tokens(lens, batch, new_tokens)
         )
@@ -108,7 +108,7 @@ class Change:
         return output, replace(used, kind=(used.kind, layer))
 
 
-def start_tokens(lens: Any, batch: Batch, new_tokens: int) -> torch.Tensor:
+def start_tokens(lens: Any, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
     """The tokens that go into the first step: the prompts, and for a diffusion model the masks after them."""
     if not lens.family.diffusion:
         return batch.ids_BP

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.batch import Batch
+from floatlens.data.token_kinds import GROUPS as GROUP_OF
+from floatlens.data.token_kinds import classify
 from floatlens.errors import FloatLensError
-from floatlens.kinds import GROUPS as GROUP_OF
-from floatlens.kinds import classify
+from floatlens.observation.prompt_batch import PromptBatch
 
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
 GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions at once, or for what is in none
@@ -27,7 +27,7 @@ GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions at once, or
 class Scene:
     """One run of a batch. `strings` turns token ids into the tokenizer's pieces; `notes` is kept from step to step."""
 
-    batch: Batch
+    batch: PromptBatch
     new_tokens: int
     diffusion: bool
     strings: Callable[[Sequence[int]], list[str]]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from floatlens.data.token_kinds import KINDS
 from floatlens.errors import FloatLensError
 from floatlens.interventions import choose
 from floatlens.interventions.intervention import words
 from floatlens.interventions.scene import Scene
-from floatlens.kinds import KINDS
 
 Array = np.ndarray[Any, Any]
 

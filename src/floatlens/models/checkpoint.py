@@ -70,7 +70,7 @@ def find(name: str, *, revision: str | None = None, family: str | None = None) -
     if family is not None and family not in FAMILIES:
         raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
     if name in BUNDLED:
-        from floatlens.world.bundled import path
+        from floatlens.models.bundled import path
 
         source: str = str(path(name))
     elif name == SMOLLM2:

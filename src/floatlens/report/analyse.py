@@ -12,18 +12,18 @@ import pandas as pd
 import xarray as xr
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.answers import answers_of
+from floatlens.evaluation.evaluate import CLOSED, OPEN
 from floatlens.files import written_atomically
 from floatlens.findings import style
 from floatlens.findings.registry import NAMES, Finding, get
+from floatlens.record.trace import Trace
 from floatlens.report.section import Drawing, Section, Words
 from floatlens.report.spelling import count
 from floatlens.report.words.registry import words
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.progress import Watch
 from floatlens.runs.traces import RunTraces
-from floatlens.tasks.answers import answers_of
-from floatlens.tasks.evaluate import CLOSED, OPEN
-from floatlens.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
+from floatlens.explorer.film import film
 from floatlens.files import written_atomically
+from floatlens.record.trace import Trace
 from floatlens.report.about import About, about
 from floatlens.report.analyse import FIGURES, analyse, available, shown_sample
-from floatlens.report.explorer.film import film
 from floatlens.report.page import render
 from floatlens.report.section import Section
-from floatlens.runs.crew import run_all
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.members import members
+from floatlens.runs.model_pool import run_all
 from floatlens.runs.progress import Watch
-from floatlens.trace import Trace
+from floatlens.runs.run_list import members
 
 FILMS = 3_000_000  # bytes of each film, as text
 MOST_FILMS = 3

@@ -17,8 +17,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from floatlens import explorer
 from floatlens.findings.style import short
-from floatlens.report import explorer, whiskers
+from floatlens.report import whiskers
 from floatlens.report.about import About
 from floatlens.report.download import Download, csv_of
 from floatlens.report.drawing import inlined

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floatlens.runs.folder import Key, Result, RunFolder, differences
-from floatlens.runs.members import every
+from floatlens.runs.run_list import every
 
 SETTINGS = ("command", "asked", "models", "data", "template", "seeds", "versions")
 SHOWN = 20

@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from floatlens.data.readers.registry import expand
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.runs import checksums
-from floatlens.runs.words import words
-from floatlens.tasks.readers.registry import expand
+from floatlens.runs.command_line import words
 from floatlens.version import __version__
 
 FORMAT = "floatlens-run/1"

@@ -17,7 +17,7 @@ import torch
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import bytes_per_step, shape
-from floatlens.observe.tile import TILE
+from floatlens.observation.tile import TILE
 
 COMPUTE = 0.4  # share of the peak that forward passes reach
 LOOKING = 0.25  # share of the float32 peak that looking reaches: it exponentiates as much as it multiplies

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.trace import Trace
+from floatlens.record.trace import Trace
 
 
 class RunTraces(Sequence[Trace]):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import xarray as xr
 
+from floatlens.evaluation.table import COLUMNS, table1
 from floatlens.findings.knowledge import CONDITIONS
 from floatlens.findings.knowledge import table as by_data
 from floatlens.findings.style import short
 from floatlens.report.section import Table, Words, as_table
 from floatlens.report.spelling import listed, number, percent, points
-from floatlens.tasks.table import COLUMNS, table1
 
 
 def tables(measured: xr.Dataset) -> list[Table]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import xarray as xr
 
+from floatlens.evaluation.stress import curves
+from floatlens.evaluation.stress.registry import STRESSES
 from floatlens.findings.stress import long
 from floatlens.findings.style import short
 from floatlens.report.section import Table, Words, as_table
 from floatlens.report.spelling import listed, number, percent
-from floatlens.tasks.stress import curves
-from floatlens.tasks.stress.registry import STRESSES
 
 
 def tables(measured: xr.Dataset) -> list[Table]:

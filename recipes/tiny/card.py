@@ -1,0 +1,211 @@
+"""What can a bundled model do, and how was it made? Its model card, from measurements.
+
+`measure` asks the questions of the test split through the toolkit itself and writes scores.json; `write` makes
+README.md of it, with the curves of the training run.
+"""
+
+import csv
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+
+from floatlens.data.metrics import score
+from floatlens.data.sample import Passage
+from floatlens.data.world.datasets import samples
+
+# data set, passages, new tokens
+CONDITIONS = (
+    ("fresh", 1, 16),
+    ("fresh", 5, 16),
+    ("fresh", 10, 16),
+    ("fresh", 0, 16),
+    ("common", 0, 16),
+    ("common", 5, 16),
+    ("hops", 5, 16),
+    ("slots", 5, 16),
+    ("needle", 20, 16),
+    ("long", 5, 32),
+)
+SAMPLE = ("fresh", 5, 16, 100)  # the fixed questions by which an installation is checked: data, passages, tokens, n
+BATCH = 25
+HEAD = """\
+| data | passages | new tokens | n | exact match, % (95 %) | F1, % | ended by itself, % |
+|---|---|---|---|---|---|---|"""
+
+
+def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
+    """Each row's answer and whether it is right, by greedy or low-confidence decoding."""
+    rows = list(rows)
+    prompts = [
+        lens.prompt(
+            row["input"],
+            passages=[Passage(p["segment"], p.get("title", ""), p["gold"]) for p in row["passage"]],
+        )
+        for row in rows
+    ]
+    answers = []
+    for at in range(0, len(prompts), BATCH):
+        answers += lens.generate(prompts[at : at + BATCH], max_new_tokens=new_tokens)
+    told = []
+    for row, said in zip(rows, answers, strict=True):
+        right = score(said.text, [output["answer"] for output in row["output"]])
+        told.append({"id": row["id"], "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
+    return told
+
+
+def interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(x, 3) for x in interval(0.9, 100)]
+    [0.826, 0.945]
+    """
+    z = 1.96
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    return middle - half, middle + half
+
+
+def scores(lens: Any, limit: int) -> list[dict]:
+    """Exact match and its kin on the test split, for every condition."""
+    table = []
+    for data, passages, new_tokens in CONDITIONS:
+        told = answer(lens, samples(data, "test", limit, passages=passages), new_tokens)
+        means = {key: float(np.mean([one[key] for one in told])) for key in ("em", "f1", "ended")}
+        low, high = interval(means["em"], len(told))
+        table.append(
+            {
+                "data": data,
+                "passages": passages,
+                "new_tokens": new_tokens,
+                "n": len(told),
+                **{key: round(value, 4) for key, value in means.items()},
+                "interval": [round(low, 4), round(high, 4)],
+            }
+        )
+    return table
+
+
+def sample_right(lens: Any) -> int:
+    """How many of the fixed 100 questions are answered exactly."""
+    data, passages, new_tokens, n = SAMPLE
+    return int(sum(one["em"] for one in answer(lens, samples(data, "test", n, passages=passages), new_tokens)))
+
+
+def first_token(lens: Any, n: int = 20) -> list[float]:
+    """Received attention of position 0 by layer, mean over heads, steps and n questions with five passages."""
+    shares = []
+    for row in samples("fresh", "test", n, passages=5):
+        trace = lens.trace(row["input"], passages=[p["segment"] for p in row["passage"]], max_new_tokens=8)
+        shares.append(trace.data["received"].isel(position=0).mean(("step", "head")).values)
+    return [round(float(x), 4) for x in np.mean(shares, 0)]
+
+
+def curves(run: Path, out: Path, title: str) -> None:
+    """The curves of a training run as a small SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "floatlens"
+    with (run / "curves.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8), layout="constrained")
+    steps = [int(line["step"]) for line in lines]
+    left.plot(steps, [float(line["loss"]) for line in lines], lw=1)
+    left.set(xlabel="step", ylabel="loss", yscale="log", title=title)
+    for name in ("five", "ten", "hops", "heart"):
+        probed = [(int(line["step"]), float(line[name])) for line in lines if line[name]]
+        right.plot(*zip(*probed, strict=True), lw=1, label=name)
+    right.set(xlabel="step", ylabel="answer tokens right", ylim=(0, 1.02))
+    right.legend(frameon=False, fontsize=8)
+    figure.savefig(out, metadata={"Date": None})
+    plt.close(figure)
+
+
+CARD = """\
+# {name}
+
+{about}
+
+It comes with FloatLens (`floatlens.load("{name}")`), needs no network, and is meant for looking at attention, not for
+use: it knows nothing but an invented world. Six layers of width 128, four heads of 32, SwiGLU of 256, tied
+embeddings, {parameters:,} parameters in float32, at most 512 tokens.
+
+## Data
+The synthetic world of `floatlens.data.world`: invented people, towns, companies, ships and instruments in short passages,
+with the questions of six data sets in the toolkit's default prompt. All text is written by this project. Fresh entities
+of validation and test never occur in training; common people recur with facts that never change.
+
+## Recipe
+{recipe}
+
+{steps:,} steps of {size}, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores,
+seed {seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine
+to 3 %. {history}
+
+![curves](curves.svg)
+
+Left the loss, right the share of answer tokens that are right at once, on validation entities.
+
+## Scores
+Test split, greedy or low-confidence decoding, temperature 0, as many steps as new tokens. Numbers in brackets are 95 %
+intervals (Wilson). "Ended by itself": the answer was closed by eos.
+
+{table}
+
+{right} of the fixed 100 questions (`fresh`, five passages, 16 new tokens) are answered exactly; the tests check it.
+
+## Attention
+Received attention of position 0 by layer (0 to 5), mean over heads, steps and 20 questions with five passages:
+{first}. {attention}
+
+## Limits
+{limits}
+"""
+
+
+def measure(name: str, lens: Any, run: Path, folder: Path, limit: int) -> None:
+    """Ask a model the test questions and write scores.json."""
+    state = json.loads((run / "state.json").read_text())
+    made = {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
+    data, passages, new_tokens, n = SAMPLE
+    found = {
+        "model": name,
+        "training": made,
+        "test": scores(lens, limit),
+        "sample": {"data": data, "passages": passages, "new_tokens": new_tokens, "n": n, "right": sample_right(lens)},
+        "first_token_by_layer": first_token(lens),
+    }
+    (folder / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def write(name: str, run: Path, folder: Path, said: dict[str, str]) -> None:
+    """Write curves.svg and README.md from scores.json; `said` are the passages that no measurement gives."""
+    found = json.loads((folder / "scores.json").read_text())
+    curves(run, folder / "curves.svg", name)
+    lines = [
+        f"| {row['data']} | {row['passages'] or 'closed book'} | {row['new_tokens']} | {row['n']} "
+        f"| {100 * row['em']:.1f} ({100 * row['interval'][0]:.0f} to {100 * row['interval'][1]:.0f}) "
+        f"| {100 * row['f1']:.1f} | {100 * row['ended']:.1f} |"
+        for row in found["test"]
+    ]
+    made = found["training"]
+    weights = load_file(folder / "model.safetensors")
+    text = CARD.format(
+        name=name,
+        parameters=sum(tensor.numel() for tensor in weights.values()),
+        steps=made["step"],
+        tokens=made["tokens"] / 1e6,
+        minutes=made["minutes"],
+        seed=made["seed"],
+        table="\n".join([HEAD, *lines]),
+        right=found["sample"]["right"],
+        first=" ".join(f"{share:.2f}" for share in found["first_token_by_layer"]),
+        **said,
+    )
+    (folder / "README.md").write_text(text)

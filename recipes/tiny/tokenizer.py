@@ -1,0 +1,130 @@
+"""How is the world cut into tokens?
+
+Byte-level BPE, trained on the world, so that any text can be encoded; on top of it every word of the world is one
+token (`ignore_merges`, as in Llama 3). A word has the same token wherever it stands: a space is put before the first
+word of each line when encoding and taken away when decoding, so that the name in a passage and the name that opens an
+answer are one and the same.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from floatlens.data.world import vocabulary as w
+from floatlens.data.world.datasets import NAMES, samples
+from floatlens.data.world.episodes import ASIDES
+from floatlens.data.world.relations import HOPS, RELATIONS
+from recipes.tiny.prompts import ASSISTANT, BOS, CHAT_TEMPLATE, CLOSED_BOOK, EOS, MASK, USER, WITH_PASSAGES
+
+SPECIAL = [BOS, EOS, MASK, USER, ASSISTANT]
+MERGES = 600  # size of the trained byte-level vocabulary below the whole words
+# GPT-2's pattern, with numbered markers and slot separators such as [3] and [SEP] in one piece
+PATTERN = r" ?\[\w+\]| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}\[]+| ?\[|\s+(?!\S)|\s+"
+CONTEXT = 512
+
+
+def _vocabulary_lines() -> Iterator[str]:
+    """Every word of the world at least once."""
+    names = w.words()
+    for pool in (names.given, names.surname, names.common_surname, names.town, names.river, names.firm, names.tune):
+        yield " ".join(pool)
+    plain = (w.TRADES, w.FIRM_KINDS, w.COLOURS, w.ANIMALS, w.INSTRUMENT_KINDS, w.PASSWORDS, w.MONTHS, w.YEARS, w.DAYS)
+    yield from map(" ".join, plain)
+    for relation in RELATIONS.values():
+        yield from (text.replace("{s}", " ").replace("{o}", " ") for text in relation.statements + relation.questions)
+        yield f"[SEP] {relation.slot}"
+    for hop in HOPS:
+        yield hop.direct.replace("{s}", " ")
+    yield from (*ASIDES, WITH_PASSAGES, CLOSED_BOOK, "Question: What is known about ? Who was ?")
+    yield " ".join(f"[{number}]" for number in range(1, 41))
+    yield "\n\n"
+
+
+def _corpus() -> Iterator[str]:
+    for name in NAMES:
+        for row in samples(name, "train", limit=150):
+            question, answer = row["input"], row["output"][0]["answer"]
+            if name == "hops":  # the direct form
+                hop = next(hop for hop in HOPS if f"{hop.first} of {hop.second}" == row["relation"])
+                question, answer = hop.direct.format(s=row["subject"]), answer.split(", ")[1]
+            yield "\n".join([question, answer, *(p["segment"] for p in row["passage"])])
+
+
+def build() -> Tokenizer:
+    """Train the tokenizer; the same on every machine."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(r"\n(?=[^\n])"), "\n "),
+            normalizers.Prepend(" "),
+            normalizers.Replace(Regex(r"\A \n"), "\n"),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteLevel(), decoders.Replace("\n ", "\n"), decoders.Strip(" ", 1, 0)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=MERGES,
+        special_tokens=SPECIAL,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    state = json.loads(tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    # what stands only in two-hop questions comes last, so that the ids of the rest do not depend on it
+    for lines in (_vocabulary_lines(), (text.replace("{s}", " ") for hop in HOPS for text in hop.questions)):
+        found: set[str] = set()
+        for line in lines:
+            pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(line))
+            found.update(piece for piece, _ in pieces)
+        for word in sorted(found - set(vocabulary)):
+            vocabulary[word] = len(vocabulary)
+    state["model"]["ignore_merges"] = True
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def save(folder: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json, as `AutoTokenizer.from_pretrained` reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    build().save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": EOS,
+        "mask_token": MASK,
+        "additional_special_tokens": [USER, ASSISTANT],
+        "model_max_length": CONTEXT,
+        "clean_up_tokenization_spaces": False,
+        "add_bos_token": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+@cache
+def shared() -> Tokenizer:
+    """The tokenizer that training uses, made once a process."""
+    return build()
+
+
+def token_id(token: str) -> int:
+    """The id of a token as the vocabulary writes it (`Ġ` for a space before it).
+
+    >>> token_id("<|mask|>")
+    2
+    """
+    found = shared().token_to_id(token)
+    if found is None:
+        raise KeyError(token)
+    return int(found)

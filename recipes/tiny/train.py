@@ -1,0 +1,247 @@
+"""How were the bundled models made? A short training loop for all three.
+
+Every step's data and masks come from the seed and the number of the step alone, so a run that was stopped goes on
+exactly as if it had not been. Checkpoints are safetensors and JSON.
+"""
+
+import csv
+import json
+import math
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floatlens.errors import FloatLensError
+from recipes.tiny import curriculum, objectives
+from recipes.tiny.curriculum import PROBES, STAGES, Maker, Row
+from recipes.tiny.model import adapt, embedding, hidden, start
+
+KINDS = ("arm", "mdm", "dream")
+TOKENS = 4096  # a step; at 1,500 the MDM never left the first stage
+WARM_UP = 200
+CONSTANT = 0.55  # share of the steps before the cosine sets in
+TRUE = {"mdm": 0.75, "dream": 0.9}  # share of the steps after which the true objective, 1/t, is used
+# Dream's sampler commits the last two places at once (docs/log.md): it must know answers of which the start stands there
+MASKS = {"mdm": {"blank": 0.6, "begun": 0.0}, "dream": {"blank": 0.1, "begun": 0.6}}
+CHECK = 20  # steps between looks at the stage's own accuracy
+PROBE = 200  # steps between looks at all probes
+SAVE = 100
+
+
+@dataclass
+class State:
+    """Where a run is: all that is not in the tensors."""
+
+    kind: str
+    seed: int
+    step: int = 0
+    stage: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    began: int = 0  # step and second at which the schedule started: not 0 in a run that goes on from another
+    clock: float = 0.0
+
+
+def rate(done: float, step: int, stage: int, peak: float) -> float:
+    """The learning rate: warm-up, constant, cosine to 3 %. Above 1e-3 models copied from the wrong subject.
+
+    >>> rate(0.3, 1000, 0, 1e-3), round(rate(1.0, 1000, 0, 1e-3), 6)
+    (0.001, 3e-05)
+    """
+    fall = 0.0 if done < CONSTANT else min(1.0, (done - CONSTANT) / (1 - CONSTANT))
+    return peak * min(1.0, (step + 1) / WARM_UP) * (0.03 + 0.97 * (1 + math.cos(math.pi * fall)) / 2)
+
+
+def plan(kind: str, make: Callable[[], Row], draw: random.Random, done: float, tokens: int) -> objectives.Plan:
+    """The data of one step."""
+    room = 0 if kind == "arm" else draw.choice((2, 4, 6, 6, 10, 14, 28))
+    ids_BT, roles_BT = curriculum.batch(make, tokens, room)
+    generator = torch.Generator().manual_seed(draw.getrandbits(60))
+    if kind == "arm":
+        return objectives.causal(ids_BT, roles_BT, generator)
+    return objectives.masked(ids_BT, roles_BT, generator, true=done > TRUE[kind], shift=kind == "dream", **MASKS[kind])
+
+
+def loss_of(states: Callable[[Tensor], Tensor], embedding_VD: Tensor, step: objectives.Plan) -> Tensor:
+    logits_NV = F.linear(states(step.ids_BT)[step.speak_BT], embedding_VD)
+    return (F.cross_entropy(logits_NV, step.target_N, reduction="none") * step.weight_N).sum()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, kind: str, make: Maker, tokens: int) -> float:
+    """Share of answer tokens that are right, on validation entities, the same questions every time."""
+    draw = random.Random("probe")
+    ids_BT, roles_BT = curriculum.batch(make(draw, "validation"), tokens, 0 if kind == "arm" else 4)
+    asked = objectives.probe(kind, ids_BT, roles_BT)
+    states = hidden(model, asked.ids_BT, causal=kind == "arm")[asked.speak_BT]
+    right_N = F.linear(states, embedding(model)).argmax(-1) == asked.target_N
+    return (right_N * asked.weight_N).sum().item() / asked.weight_N.sum().item()
+
+
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
+    """Write a checkpoint; the JSON last, so that a half-written one is not taken for a whole one."""
+    tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
+    for name, weight in model.named_parameters():
+        for key, value in optimizer.state[weight].items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    save_file(tensors, folder / "checkpoint.safetensors.part")
+    (folder / "checkpoint.safetensors.part").replace(folder / "checkpoint.safetensors")
+    (folder / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
+
+
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """Read a checkpoint into model and optimizer."""
+    tensors = load_file(folder / "checkpoint.safetensors")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(tensors[f"model.{name}"])
+            prefix = f"optimizer.{name}."
+            optimizer.state[weight] = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+    return State(**json.loads((folder / "state.json").read_text()))
+
+
+def kind_of(folder: Path) -> str | None:
+    """Which model a run folder holds, None for a folder that holds no run."""
+    file = folder / "state.json"
+    return json.loads(file.read_text())["kind"] if file.exists() else None
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """The model's tensors of a checkpoint, by native names."""
+    tensors = load_file(folder / "checkpoint.safetensors")
+    return {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+
+
+def train(
+    kind: str,
+    out: Path,
+    *,
+    steps: int = 8000,
+    minutes: float | None = None,
+    seed: int = 0,
+    peak: float = 1e-3,
+    tokens: int = TOKENS,
+    resume: bool = False,
+    arm: Path | None = None,
+    after: Path | None = None,
+    mix: str = "all",
+    without: tuple[str, ...] = (),
+    decay: float = 0.05,
+    compiled: bool = False,
+    progress: bool = True,
+) -> State:
+    """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
+
+    `after` goes on from another run of the same kind with a schedule of its own: warm-up and cosine start anew, steps,
+    tokens and curves are counted on. `mix` is what the last stage trains (a name of `curriculum.MIXES`), `without`
+    leaves parts of it out, `decay` is the weight decay.
+
+    With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit.
+    """
+    if kind not in KINDS:
+        raise FloatLensError(f"there is no model {kind!r} to train; choose one of {', '.join(KINDS)}")
+    if mix not in curriculum.MIXES:
+        raise FloatLensError(f"there is no mix {mix!r} to train on; choose one of {', '.join(curriculum.MIXES)}")
+    parts = curriculum.MIXES[mix]
+    unknown = [name for name in without if name not in parts]
+    if unknown:
+        raise FloatLensError(f"the mix has no part {unknown[0]!r} to leave out; it has {', '.join(parts)}")
+    if resume and not (out / "state.json").exists():
+        raise FloatLensError(f"{out} holds no checkpoint to resume; leave out --resume to start anew")
+    if not resume and (out / "state.json").exists():
+        raise FloatLensError(f"{out} holds a run already; give --resume to go on with it, or another --out")
+    if after and not resume and kind_of(after) != kind:
+        raise FloatLensError(f"{after} holds no run of {kind} to go on from; give --after the folder of one")
+    out.mkdir(parents=True, exist_ok=True)
+    model: nn.Module = start(seed)
+    if kind == "dream" and not (after or resume):
+        if arm is None or not (arm / "state.json").exists():
+            raise FloatLensError(f"dream is adapted from a trained arm, but {arm} holds no run; give --arm RUN")
+        model.load_state_dict(weights(arm), strict=False)
+    if kind == "dream":
+        model = adapt(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=decay)
+    state = State(kind, seed, stage=len(STAGES) - 1 if kind == "dream" else 0)
+    if after and not resume:
+        state = restore(after, model, optimizer)
+        state.began, state.clock = state.step, state.seconds
+        shutil.copy(after / "curves.csv", out / "curves.csv")
+    if resume:
+        state = restore(out, model, optimizer)
+        lines = (out / "curves.csv").read_text().splitlines()
+        kept = [lines[0], *(line for line in lines[1:] if int(line.split(",")[0]) <= state.step)]
+        (out / "curves.csv").write_text("\n".join(kept) + "\n")
+    causal = kind == "arm"
+
+    def states(ids_BT: Tensor) -> Tensor:
+        return hidden(model, ids_BT, causal)
+
+    if compiled:
+        states = torch.compile(states, dynamic=True)
+    console = Console()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (progress and console.is_terminal),
+    )
+    began = time.monotonic() - state.seconds
+    with bar, (out / "curves.csv").open("a" if resume or after else "w", newline="") as file:
+        curves = csv.writer(file)
+        if not (resume or after):
+            curves.writerow(["step", "seconds", "tokens", "stage", "rate", "loss", "accuracy", *PROBES])
+        task = bar.add_task(f"tiny-{kind}", total=1.0, said="")
+        recent: list[float] = []
+        while True:
+            here = state.step - state.began
+            done = (state.seconds - state.clock) / (60 * minutes) if minutes else here / steps
+            if done >= 1:
+                break
+            draw = random.Random(f"{seed} {state.step}")
+            lr = rate(done, here, state.stage, peak)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            make = curriculum.choose(state.stage, draw, without, mix)(draw, "train")
+            data = plan(kind, make, draw, done, tokens)
+            loss = loss_of(states, embedding(model), data)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            state.step += 1
+            state.tokens += data.ids_BT.numel()
+            state.seconds = time.monotonic() - began
+            recent.append(loss.item())
+            bar.update(
+                task,
+                completed=done,
+                said=f"loss {recent[-1]:.3f}  {state.tokens / state.seconds:,.0f} tokens/s  {STAGES[state.stage].name}",
+            )
+            if state.step % CHECK == 0:
+                now = accuracy(model, kind, STAGES[state.stage].make, tokens)
+                probes = [""] * len(PROBES)
+                if state.step % PROBE == 0 and state.stage > 6:
+                    probes = [f"{accuracy(model, kind, make, tokens):.3f}" for make in PROBES.values()]
+                mean = sum(recent) / len(recent)
+                recent = []
+                numbers = [state.step, round(state.seconds), state.tokens, state.stage]
+                curves.writerow([*numbers, f"{lr:.2e}", f"{mean:.4f}", f"{now:.3f}", *probes])
+                file.flush()
+                if now >= STAGES[state.stage].goal:
+                    state.stage += 1
+                if state.step % SAVE == 0:
+                    save(out, model, optimizer, state)
+        save(out, model, optimizer, state)
+    return state

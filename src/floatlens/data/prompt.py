@@ -1,0 +1,238 @@
+"""Prompts that know where their parts are: text, tokens and regions made together.
+
+The regions come from the places where the builder puts the parts, never from a search for their text, so a passage that
+repeats the question or another passage, or that looks like the chat template, still has its own region. The
+chat-templated text is tokenised once; a token belongs to the region that most of its non-blank characters come from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from floatlens.data.sample import Passage
+from floatlens.data.template import DEFAULT, Segment, Template
+from floatlens.data.tokenize import Token, tokenise
+from floatlens.errors import FloatLensError
+
+CUE = "\nAnswer:"  # what a model without a chat template is asked to continue
+
+
+@dataclass(frozen=True)
+class Region:
+    """A named span of token positions; `end` is exclusive."""
+
+    name: str
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What goes into a model, and where its parts are.
+
+    `text` is the whole text with the chat template, `ids` its tokens, `gold` the 0-based places of the gold passages
+    among `passages`. `dropped` counts passages that `fit` left out because the prompt was too long.
+    """
+
+    text: str
+    ids: list[int]
+    regions: list[Region] = field(default_factory=list)
+    question: str = ""
+    passages: tuple[Passage, ...] = ()
+    gold: list[int] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    order: str = "last"
+    template: Template = DEFAULT
+    chat: bool = True
+    dropped: int = 0
+    sample_id: str = ""
+
+    @classmethod
+    def from_ids(cls, ids: Sequence[int]) -> Prompt:
+        """A prompt of raw token ids, without regions.
+
+        >>> Prompt.from_ids([5, 6]).ids
+        [5, 6]
+        """
+        return cls(text="", ids=[int(id_) for id_ in ids])
+
+    @classmethod
+    def from_text(cls, tokenizer: Any, text: str, chat: bool = True) -> Prompt:
+        """The text as the user's message; all of it is the region `query`."""
+        whole, ids, regions = _encoded(tokenizer, [Segment(clean(text), "query")], chat, cue="")
+        return cls(text=whole, ids=ids, regions=regions, question=text, chat=chat)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def region(self, name: str) -> Region:
+        """The region of that name."""
+        for region in self.regions:
+            if region.name == name:
+                return region
+        names = ", ".join(r.name for r in self.regions) or "none"
+        raise FloatLensError(f"region {name!r} is not in the prompt; its regions are: {names}")
+
+
+def build(
+    tokenizer: Any,
+    question: str,
+    passages: Sequence[str | Passage] = (),
+    *,
+    gold: int | Sequence[int] | None = None,
+    answers: Sequence[str] = (),
+    order: str = "last",
+    template: Template = DEFAULT,
+    chat: bool = True,
+) -> Prompt:
+    """Build the prompt of a question.
+
+    Parameters
+    ----------
+    passages: strings or `Passage`; none means closed book.
+    gold: 0-based place or places of the gold passages; by default those marked `gold`.
+    order: the question `last`, `first`, or on `both` sides of the passages.
+    template: the text around them (`floatlens.data.template`).
+    chat: apply the tokenizer's chat template. A tokenizer without one gets the text and a cue to answer.
+
+    Regions: `bos` (position 0 if that is a special token), `instruction`, `query` (and `query1`, the first, if the
+    question stands twice), `doc1` … `docN`. A part without a token of its own, such as an empty passage, has no region.
+    """
+    shown = tuple(_passage(passage) for passage in passages)
+    places = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _places(gold, len(shown))
+    shown = tuple(replace(passage, gold=i in places) for i, passage in enumerate(shown))
+    text, ids, regions = _encoded(tokenizer, template.segments(clean(question), shown, order), chat, cue=CUE)
+    return Prompt(text, ids, regions, question, shown, places, list(answers), order, template, chat)
+
+
+def fit(prompt: Prompt, tokenizer: Any, limit: int) -> Prompt:
+    """Drop passages from the end until the prompt has at most `limit` tokens; `dropped` says how many went.
+
+    The question is never cut: if it does not fit without any passage, that is an error.
+    """
+    kept = len(prompt.passages)
+    fitted = prompt
+    while len(fitted.ids) > limit and kept:
+        excess = len(fitted.ids) - limit
+        while kept and excess > 0:  # the regions say how much each passage takes: one rebuild is mostly enough
+            excess -= sum(len(r) for r in fitted.regions if r.name == f"doc{kept}") or 1
+            kept -= 1
+        fitted = build(
+            tokenizer,
+            prompt.question,
+            prompt.passages[:kept],
+            gold=[place for place in prompt.gold if place < kept],
+            answers=prompt.answers,
+            order=prompt.order,
+            template=prompt.template,
+            chat=prompt.chat,
+        )
+    if len(fitted.ids) > limit:
+        raise FloatLensError(
+            f"the prompt has {len(fitted.ids)} tokens without any passage, and only {limit} fit; "
+            f"shorten the question, or ask for fewer new tokens"
+        )
+    if fitted is prompt:
+        return prompt
+    return replace(fitted, dropped=prompt.dropped + len(prompt.passages) - kept, sample_id=prompt.sample_id)
+
+
+def clean(text: str) -> str:
+    """Text that any tokenizer takes: lone surrogates replaced, outer white space off (chat templates trim it too).
+
+    >>> clean(" a\\ud800 ")
+    'a\\ufffd'
+    """
+    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text).strip()
+
+
+def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, int, str]]) -> list[Region]:
+    """Token spans of character spans: a token belongs to the span that most of its non-blank characters lie in.
+
+    `spans` are (start, end, name), in order and apart. White space between two tokens of a span is the span's.
+
+    >>> regions_of([Token(1, 0, 4), Token(2, 4, 6)], "a:- bc", [(0, 1, "x"), (4, 6, "y")])
+    [Region(name='y', start=1, end=2)]
+    """
+    owner: list[int] = [-1] * len(text)
+    for index, (start, end, _) in enumerate(spans):
+        owner[start:end] = [index] * (end - start)
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, token in enumerate(tokens):
+        index = _owner(token, text, owner)
+        if index >= 0:
+            first.setdefault(index, position)
+            last[index] = position
+    return [Region(spans[i][2], first[i], last[i] + 1) for i in sorted(first)]
+
+
+def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
+    """The span that most non-blank characters of a token lie in, or -1; of equal ones a span before none."""
+    start, end = token.start, token.end
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    if start == end:
+        return -1
+    if owner[start] == owner[end - 1] != -1:
+        return owner[start]  # spans are whole, so what lies between is the same
+    votes = Counter(owner[i] for i in range(start, end) if not text[i].isspace())
+    return max(votes, key=lambda i: (votes[i], i >= 0))
+
+
+def _encoded(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) -> tuple[str, list[int], list[Region]]:
+    content = "".join(segment.text for segment in segments)
+    templated = chat and bool(getattr(tokenizer, "chat_template", None))
+    before, after = frame(tokenizer) if templated else ("", cue)
+    text = before + content + after
+    tokens = tokenise(tokenizer, text, special=not templated, data=(len(before), len(before) + len(content)))
+    spans, at = [], len(before)
+    for segment in segments:
+        if segment.region:
+            spans.append((at, at + len(segment.text), segment.region))
+        at += len(segment.text)
+    ids = [token.id for token in tokens]
+    regions = regions_of(tokens, text, spans)
+    if ids and ids[0] in tokenizer.all_special_ids and all(region.start > 0 for region in regions):
+        regions.insert(0, Region("bos", 0, 1))
+    return text, ids, regions
+
+
+def frame(tokenizer: Any) -> tuple[str, str]:
+    """What the chat template puts before and after a single user message.
+
+    Found by rendering a message that no template knows, so that no data can change what the template does.
+    """
+    mark = "\ue000floatlens\ue001"
+    try:
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # jinja raises what the template's author chose
+        raise FloatLensError(f"the chat template cannot render a user message ({error}); use chat=False") from error
+    before, found, after = rendered.rpartition(mark)
+    if not found:
+        raise FloatLensError("the chat template does not show the user's message; use chat=False")
+    return before.replace(mark, ""), after
+
+
+def _passage(passage: str | Passage) -> Passage:
+    if isinstance(passage, str):
+        return Passage(clean(passage))
+    return replace(passage, text=clean(passage.text), title=clean(passage.title))
+
+
+def _places(gold: int | Sequence[int], count: int) -> list[int]:
+    places = [gold] if isinstance(gold, int) else list(gold)
+    for place in places:
+        if not 0 <= place < count:
+            raise FloatLensError(f"gold passage {place} is out of range; there are {count} passages, counted from 0")
+    return sorted(set(places))

@@ -1,0 +1,158 @@
+"""Question, answers and passages out of a record, whatever the layout calls them; what is wrong is said in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from floatlens.data.readers.problems import BadRecord
+from floatlens.data.sample import Passage
+
+Record = Mapping[str, Any]
+
+ID = ("id", "_id", "qid", "question_id")
+QUESTION = ("question", "input", "query")
+ANSWERS = ("output", "answer", "answers")  # the order in which the published code looks
+PASSAGES = ("passages", "passage", "contexts", "context", "documents", "ctxs")
+TEXT = ("text", "segment", "contents", "content", "passage", "paragraph_text", "document")
+TITLE = ("title", "wikipedia_title", "name")
+GOLD = ("gold", "isgold", "is_gold", "is_supporting")
+
+
+def text_of(record: Record, names: Sequence[str], what: str) -> str:
+    """The first named field, which must be a string that is not blank."""
+    name = first_of(record, names)
+    if name is None:
+        raise BadRecord(f"has no {what}; expected the field {' or '.join(names)}, found {_fields(record)}")
+    value = record[name]
+    if not isinstance(value, str):
+        raise BadRecord(f"{name} is {kind(value)}; expected a string")
+    if not value.strip():
+        raise BadRecord(f"{name} is blank; expected the {what}")
+    return value
+
+
+def id_of(record: Record, default: str, names: Sequence[str] = ID) -> str:
+    """The record's id as a string, or `default` if it has none."""
+    name = first_of(record, names)
+    if name is None:
+        return default
+    value = record[name]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadRecord(f"{name} is {kind(value)}; expected a string or a whole number")
+    if not str(value).strip():
+        raise BadRecord(f"{name} is blank; expected a string or a whole number")
+    return str(value)
+
+
+def gold_answers(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
+    """All accepted answers, as the published code finds them: blank ones and ones that are no strings do not count.
+
+    >>> gold_answers({"output": [{"answer": "A"}, {"answer": " "}, {"text": "T"}, "S"]})
+    ['A', 'T', 'S']
+    """
+    name = first_of(record, names)
+    if name is None:
+        return []
+    value = record[name]
+    if isinstance(value, Mapping):
+        # SQuAD: {"text": [...]}; TriviaQA: {"value": ..., "aliases": [...]}
+        texts = value.get("text")
+        value = texts if isinstance(texts, list) else [value.get("value"), *_listed(value.get("aliases")), value]
+    found = [_answer(item) for item in (value if isinstance(value, list) else [value])]
+    return list(dict.fromkeys(text for text in found if text))
+
+
+def answers_of(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
+    """The answers, of which there must be one at least."""
+    name = first_of(record, names)
+    if name is None:
+        raise BadRecord(f"has no answers; expected the field {' or '.join(names)}, found {_fields(record)}")
+    answers = gold_answers(record, names)
+    if not answers:
+        value = record[name]
+        if isinstance(value, list):
+            inside = ", ".join(sorted({kind(item) for item in value})) or "nothing"
+            raise BadRecord(f"{name} holds no answer that is a string and not blank (it holds {inside})")
+        raise BadRecord(f"{name} is {kind(value)}; expected a string or a list of strings")
+    return answers
+
+
+def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
+    """Passages from a list of strings or of objects; `gold` may give their 0-based places."""
+    if value is None:
+        value = []
+    if isinstance(value, str | Mapping):
+        value = [value] if value else []
+    if not isinstance(value, list):
+        raise BadRecord(f"{name} is {kind(value)}; expected a list of passages")
+    passages = [_passage(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    if gold is None or (isinstance(gold, float) and math.isnan(gold)):
+        return passages
+    places = gold if isinstance(gold, list) else [gold]
+    for place in places:
+        if isinstance(place, bool) or not isinstance(place, int):
+            raise BadRecord(f"gold is {kind(place)}; expected the 0-based place of a passage")
+        if not 0 <= place < len(passages):
+            raise BadRecord(f"gold {place} is out of range; there are {len(passages)} passages, counted from 0")
+    return [Passage(p.text, p.title, gold=i in places) for i, p in enumerate(passages)]
+
+
+def first_of(record: Record, names: Sequence[str]) -> str | None:
+    """The first of the names that the record has."""
+    return next((name for name in names if record.get(name) is not None), None)
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words that a user of JSON knows.
+
+    >>> kind({"a": 1}), kind(3)
+    ('an object', 'a number (3)')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"a number ({value})"
+    if isinstance(value, str):
+        return "a string" if value.strip() else "a blank string"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return f"a {type(value).__name__}"
+
+
+def _answer(item: Any) -> str:
+    if isinstance(item, Mapping):
+        item = next((v for v in (item.get("answer"), item.get("text")) if isinstance(v, str)), None)
+    return item.strip() if isinstance(item, str) else ""
+
+
+def _passage(item: Any, where: str) -> Passage:
+    if isinstance(item, str):
+        return Passage(item)
+    if not isinstance(item, Mapping):
+        raise BadRecord(f"{where} is {kind(item)}; expected a string or an object with a text")
+    name = first_of(item, TEXT)
+    title = item.get(first_of(item, TITLE) or "", "")
+    text = item[name] if name else ""
+    if not name and not title:
+        raise BadRecord(f"{where} has no text; expected the field {' or '.join(TEXT[:3])}, found {_fields(item)}")
+    if not isinstance(text, str) or not isinstance(title, str):
+        raise BadRecord(f"{where} has a text or title that is no string")
+    if not name:
+        text, title = title, ""
+    flag = first_of(item, GOLD)
+    return Passage(text, title, gold=bool(item[flag]) if flag else False)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _fields(record: Record) -> str:
+    names = ", ".join(str(name) for name in list(record)[:8])
+    return names[:200] or "none"

@@ -1,0 +1,28 @@
+"""A Hugging Face data set by name, streamed (extra `floatlens[datasets]`). Remote code is never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from floatlens.data.readers.fields import Record
+from floatlens.errors import FloatLensError
+
+
+def records(name: str, split: str | None) -> Iterator[tuple[int, Record]]:
+    """`name` is `owner/name` or `owner/name:config`."""
+    try:
+        import datasets
+    except ImportError:
+        raise FloatLensError(
+            f"{name!r} is no file here, and to read it from the hub the package datasets is needed; "
+            "check the path, or pip install 'floatlens[datasets]'"
+        ) from None
+    path, _, config = name.partition(":")
+    try:
+        stream = datasets.load_dataset(path, config or None, split=split or "validation", streaming=True)
+    except Exception as error:  # the hub's client raises many kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FloatLensError(
+            f"data set {name!r} cannot be opened ({reason}); check name, config and --split"
+        ) from error
+    yield from enumerate(stream, 1)

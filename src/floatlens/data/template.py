@@ -1,0 +1,164 @@
+"""The text of a prompt, in pieces whose regions are known because they are put there.
+
+A template is text with named slots. Its parts are separated by blank lines, so that the question's part can be moved
+before the passages' part or stand on both sides of it. After a line `---` may follow the closed-book text, used when
+there are no passages; without one, the part that holds `{passages}` is left out.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from floatlens.data.sample import Passage
+from floatlens.errors import FloatLensError
+
+ORDERS = ("last", "first", "both")
+SLOTS = ("question", "passages")
+
+DEFAULT_TEXT = """\
+Answer the question from the passages. Reply with the answer only.
+
+{passages}
+
+Question: {question}
+---
+Answer the question. Reply with the answer only.
+
+Question: {question}
+"""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of the prompt's text and the region it is; an empty name is the template's own text."""
+
+    text: str
+    region: str = ""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A parsed template: the parts with passages and the parts without; use `parse` to make one."""
+
+    text: str
+    open_book: tuple[str, ...]
+    closed_book: tuple[str, ...]
+
+    def segments(self, question: str, passages: Sequence[Passage] = (), order: str = "last") -> list[Segment]:
+        """The prompt's text in pieces, each with its region.
+
+        >>> "".join(s.text for s in DEFAULT.segments("Who?"))
+        'Answer the question. Reply with the answer only.\\n\\nQuestion: Who?'
+        >>> [s.region for s in DEFAULT.segments("Who?", [Passage("Ann.")], order="both") if s.region]
+        ['instruction', 'query1', 'doc1', 'query']
+        """
+        if order not in ORDERS:
+            raise FloatLensError(f"order {order!r} is not known; choose one of {', '.join(ORDERS)}")
+        parts = _arranged(self.open_book, order) if passages else self.closed_book
+        asked = sum("question" in _slots(part) for part in parts)
+        segments: list[Segment] = []
+        for index, part in enumerate(parts):
+            if index:
+                segments.append(Segment("\n\n"))
+            slots = _slots(part)
+            if not slots:
+                segments.append(Segment(_literal(part), "" if index else "instruction"))
+                continue
+            if "question" in slots:
+                asked -= 1
+            query = f"query{asked}" if asked else "query"
+            for literal, slot, _, _ in string.Formatter().parse(part):
+                if literal:
+                    segments.append(Segment(literal))
+                if slot == "question":
+                    segments.append(Segment(question, query))
+                elif slot == "passages":
+                    segments.extend(_numbered(passages))
+        return segments
+
+
+def parse(text: str, source: str = "template") -> Template:
+    """Read a template; a missing or unknown slot is an error that names it.
+
+    >>> parse("Read this. {passages}")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: template lacks the slot {question}; write {question} where it belongs
+    """
+    opened, closed = _sections(text)
+    open_book, closed_book = _parts(opened), _parts(closed)
+    _check(open_book, SLOTS, source)
+    if closed_book:
+        _check(closed_book, ("question",), f"{source}, closed-book section,")
+    else:
+        closed_book = tuple(part for part in open_book if "passages" not in _slots(part))
+        _check(closed_book, ("question",), f"{source} without the paragraph of {{passages}}")
+    return Template(text, open_book, closed_book)
+
+
+def read(path: str | Path) -> Template:
+    """Read a template file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FloatLensError(f"template file {path} cannot be read ({error}); give a UTF-8 text file") from None
+    return parse(text, f"template file {path}")
+
+
+def _sections(text: str) -> tuple[str, str]:
+    lines = text.replace("\r\n", "\n").split("\n")
+    cut = next((i for i, line in enumerate(lines) if line.strip() == "---"), len(lines))
+    return "\n".join(lines[:cut]), "\n".join(lines[cut + 1 :])
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip("\n") for part in text.split("\n\n") if part.strip())
+
+
+def _slots(part: str) -> list[str]:
+    return [slot for _, slot, _, _ in string.Formatter().parse(part) if slot is not None]
+
+
+def _literal(part: str) -> str:
+    return "".join(literal for literal, _, _, _ in string.Formatter().parse(part))
+
+
+def _check(parts: Sequence[str], needed: Sequence[str], source: str) -> None:
+    found: list[str] = []
+    for part in parts:
+        try:
+            found += _slots(part)
+        except ValueError as error:
+            raise FloatLensError(f"{source} has a stray brace ({error}); double it to write a brace") from None
+    for slot in found:
+        if slot not in needed:
+            known = ", ".join(f"{{{name}}}" for name in needed)
+            raise FloatLensError(f"{source} has the unknown slot {{{slot}}}; the slots here are {known}")
+    for slot in needed:
+        if slot not in found:
+            raise FloatLensError(f"{source} lacks the slot {{{slot}}}; write {{{slot}}} where it belongs")
+
+
+def _arranged(parts: Sequence[str], order: str) -> list[str]:
+    """Move the question's part to where `order` wants it; a template that mixes both in one part stays as it is."""
+    questions = [part for part in parts if "question" in _slots(part) and "passages" not in _slots(part)]
+    if order == "last" or not questions:
+        return list(parts)
+    rest = [part for part in parts if part not in questions]
+    at = next(i for i, part in enumerate(rest) if "passages" in _slots(part))
+    first = rest[:at] + questions + rest[at:]
+    return first if order == "first" else first + questions
+
+
+def _numbered(passages: Sequence[Passage]) -> list[Segment]:
+    segments: list[Segment] = []
+    for number, passage in enumerate(passages, 1):
+        segments.append(Segment(f"\n[{number}] " if number > 1 else f"[{number}] "))
+        segments.append(Segment(passage.line, f"doc{number}"))
+    return segments
+
+
+DEFAULT = parse(DEFAULT_TEXT)

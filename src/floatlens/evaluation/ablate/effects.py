@@ -1,0 +1,84 @@
+"""What interventions come to: each beside the un-intervened run and beside its matched control, question by question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from floatlens.evaluation import statistics
+from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
+from floatlens.evaluation.ablate.outcome import MEASURES
+
+KEY = ["model", "data"]
+
+
+def wide(part: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """One row a question; columns none, and of each intervention (name, intervention) and (name, control).
+
+    A control is the mean over its seeds, so that every question counts once.
+    """
+    plain = part[part["role"] == PLAIN].set_index("id")[measure].rename(("", PLAIN))
+    rest = part[part["role"] != PLAIN].pivot_table(index="id", columns=["of", "role"], values=measure, aggfunc="mean")
+    return pd.concat([plain, rest.reindex(plain.index)], axis=1)
+
+
+def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
+    """One entry a model, data set and intervention: means with intervals, and paired differences with their p-values.
+
+    `change` is the intervention minus the un-intervened run, `beyond` the intervention minus its matched control.
+    """
+    found = []
+    for (model, data), part in answers.groupby(KEY, sort=False):
+        tables = {measure: wide(part, measure) for measure in MEASURES}
+        about = part.drop_duplicates("condition").set_index("condition")
+        names = [name for name, role in zip(about.index, about["role"], strict=True) if role != CONTROL]
+        for name in names:
+            one = about.loc[name]
+            column = ("", PLAIN) if one["role"] == PLAIN else (name, CHANGED)
+            entry: dict[str, Any] = {
+                "model": model,
+                "data": data,
+                "condition": name,
+                "intervention": one["intervention"],
+                "group": one["group"],
+                "dose": _plain(float(one["dose"])) if pd.notna(one["dose"]) else None,
+                "n": int(part[(part["condition"] == name)]["error"].isna().sum()),
+                "errors": int(part[(part["condition"] == name)]["error"].notna().sum()),
+                "controls": sorted({int(s) for s in part[part["of"] == name]["control_seed"].dropna()}),
+                "intervals": {},
+                "change": {},
+                "beyond": {},
+            }
+            for measure, table in tables.items():
+                if column not in table:
+                    continue
+                values = table[column]
+                mean = statistics.mean(values.to_numpy(float))
+                entry[measure] = _plain(mean.value)
+                entry["intervals"][measure] = [_plain(mean.low), _plain(mean.high)]
+                if column != ("", PLAIN):
+                    entry["change"][measure] = difference(values, table[("", PLAIN)])
+                    if (name, CONTROL) in table:
+                        entry["beyond"][measure] = difference(values, table[(name, CONTROL)])
+            nll = entry.get("gold_nll")
+            entry["gold_perplexity"] = float(np.exp(nll)) if nll is not None else None
+            found.append(entry)
+    return found
+
+
+def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any]:
+    """Mean paired difference with its interval and p-value."""
+    one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
+    made = statistics.paired(one, other)
+    return {
+        "value": _plain(made.value),
+        "interval": [_plain(made.low), _plain(made.high)],
+        "p": _plain(made.p),
+        "n": made.n,
+    }
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,102 @@
+"""What a stress test comes to: a curve per model with intervals, and how robust the model is as single numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from floatlens.evaluation import statistics
+
+Array = NDArray[np.float64]
+RESAMPLES = 1999
+GROUP = ["stress", "model", "data"]
+
+
+def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
+    """One row a model, data set and level: mean score with its interval, over the questions answered there."""
+    rows = []
+    for key, part in answers.groupby([*GROUP, "level"], sort=False):
+        estimate = statistics.mean(part[score].to_numpy(float))
+        about = dict(zip([*GROUP, "level"], key, strict=True))
+        numbers = {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+        first = part.iloc[0]
+        rows.append({**about, "x": first["x"], "diffusion": bool(first["diffusion"]), "score": score, **numbers})
+    return pd.DataFrame(rows)
+
+
+def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
+    """One row a model and data set.
+
+    `range` is best minus worst level, `slope` the change of the score per unit of the axis, `loss` first minus last.
+    Intervals are by bootstrap over questions, each kept with all its levels. The range of a noisy curve is never 0, so
+    compare it between models on the same questions, not with 0.
+    """
+    rows = []
+    for key, part in answers.groupby(GROUP, sort=False):
+        scores_NX, x_X, levels = matrix(part, score)
+        numbers: dict[str, float] = {"n": len(scores_NX), "levels": len(levels)}
+        for name, (value, low, high) in estimates(scores_NX, x_X).items():
+            numbers |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        first = part.iloc[0]
+        rows.append(
+            {**dict(zip(GROUP, key, strict=True)), "diffusion": bool(first["diffusion"]), "score": score, **numbers}
+        )
+    return pd.DataFrame(rows)
+
+
+def matrix(part: pd.DataFrame, score: str) -> tuple[Array, Array, list[str]]:
+    """Scores (question, level) of the questions that were answered at every level, the axis, and the levels' names."""
+    levels = list(dict.fromkeys(part["level"]))
+    wide = part.pivot(index="id", columns="level", values=score)[levels].dropna()
+    x = part.drop_duplicates("level").set_index("level")["x"].reindex(levels)
+    return wide.to_numpy(float), pd.to_numeric(x).to_numpy(float), levels
+
+
+def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
+    """Range, slope and loss of curves (one a row).
+
+    >>> {k: v.tolist() for k, v in numbers_of(np.array([[1.0, 0.5, 0.5]]), np.array([0.0, 1.0, 2.0])).items()}
+    {'range': [0.5], 'slope': [-0.25], 'loss': [0.5]}
+    """
+    found = {"range": means_RX.max(axis=-1) - means_RX.min(axis=-1)}
+    placed = np.isfinite(x_X)
+    if placed.sum() > 1:
+        found["slope"] = statistics.slope(x_X[placed], means_RX[:, placed])
+        found["loss"] = means_RX[:, placed][:, 0] - means_RX[:, placed][:, -1]
+    return found
+
+
+def resampled(scores_NX: Array, seed: int = 0) -> Array:
+    """Curves (resample, level) of questions drawn with replacement."""
+    draw = np.random.default_rng(seed)
+    weights = draw.multinomial(len(scores_NX), np.full(len(scores_NX), 1 / len(scores_NX)), size=RESAMPLES)
+    return np.asarray(weights @ scores_NX / len(scores_NX))
+
+
+def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, float]]:
+    """Value and interval of each number."""
+    if not len(scores_NX):
+        return {"range": (np.nan, np.nan, np.nan)}
+    values = numbers_of(scores_NX.mean(axis=0, keepdims=True), x_X)
+    drawn = numbers_of(resampled(scores_NX), x_X)
+    found = {}
+    for name, value in values.items():
+        low, high = np.quantile(drawn[name], [0.025, 0.975])
+        found[name] = (float(value[0]), float(low), float(high))
+    return found
+
+
+def as_results(answers: pd.DataFrame) -> list[dict[str, Any]]:
+    """The results of the answers with the level's name and place beside the scores."""
+    from floatlens.evaluation.summary import results
+
+    places = answers.drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
+    found = []
+    for entry in results(answers):
+        at = places.loc[(entry["data"], entry["condition"])]
+        x = None if pd.isna(at["x"]) else float(at["x"])
+        found.append({**entry, "stress": at["stress"], "level": at["level"], "x": x})
+    return found

@@ -1,0 +1,108 @@
+"""What the answers come to: scores with intervals, paired comparisons, macro averages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from floatlens.evaluation import statistics
+from floatlens.evaluation.evaluate import CLOSED, OPEN, SCORES, Row
+
+KEY = ["model", "data", "condition"]
+
+
+def frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """The rows as a table: the columns of `answers.parquet`."""
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(Row.__dataclass_fields__))
+    for name in (*SCORES, "confidence", "recall", "answer_recall"):
+        table[name] = pd.to_numeric(table[name], errors="coerce").astype("float64")
+    table["steps"] = table["steps"].astype("Int64")
+    table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
+    return table
+
+
+def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
+    """One entry a model, data set and condition; scores between 0 and 1 over the questions that were answered."""
+    return [_result(key, part) for key, part in answers.groupby(KEY, sort=False)]
+
+
+def averages(answers: pd.DataFrame) -> list[dict[str, Any]]:
+    """The macro average over data sets of each model and condition, where there is more than one data set."""
+    found = []
+    for (model, condition), part in answers.groupby(["model", "condition"], sort=False):
+        groups = [group for _, group in part.groupby("data", sort=False)]
+        if len(groups) > 1:
+            entry: dict[str, Any] = {"model": model, "condition": condition, "data": "average", "datasets": len(groups)}
+            estimates = {name: statistics.macro([g[name].to_numpy(float) for g in groups]) for name in SCORES}
+            found.append({**entry, **_numbers(estimates)})
+    return found
+
+
+def comparisons(answers: pd.DataFrame) -> list[dict[str, Any]]:
+    """Paired differences, question by question: open book − closed book for each model, and between models."""
+    found = []
+    for data, part in answers.groupby("data", sort=False):
+        groups: dict[Any, pd.DataFrame] = {
+            key: group.set_index("id") for key, group in part.groupby(["model", "condition"], sort=False)
+        }
+        for left, right in _pairs(list(groups)):
+            for score in SCORES:
+                one: dict[Any, float] = groups[left][score].to_dict()
+                other: dict[Any, float] = groups[right][score].to_dict()
+                difference = statistics.paired(one, other)
+                found.append(
+                    {
+                        "data": data,
+                        "score": score,
+                        "left": {"model": left[0], "condition": left[1]},
+                        "right": {"model": right[0], "condition": right[1]},
+                        "difference": _plain(difference.value),
+                        "interval": [_plain(difference.low), _plain(difference.high)],
+                        "p": _plain(difference.p),
+                        "n": difference.n,
+                    }
+                )
+    return found
+
+
+def _pairs(keys: list[tuple[str, str]]) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    gains = [((m, OPEN), (m, CLOSED)) for m, c in keys if c == OPEN and (m, CLOSED) in keys]
+    between = [(a, b) for i, a in enumerate(keys) for b in keys[i + 1 :] if a[1] == b[1]]
+    return gains + between
+
+
+def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
+    model, data, condition = key
+    answered = part[part["error"].isna()]
+    shown = answered["passages"]
+    constant = len(shown) and shown.nunique() == 1
+    entry: dict[str, Any] = {
+        "model": model,
+        "data": data,
+        "condition": condition,
+        "passages": int(shown.iloc[0]) if constant else _plain(float(shown.mean())),
+        "n": len(answered),
+        "errors": int(part["error"].notna().sum()),
+        "truncated": int((answered["dropped"] > 0).sum()),
+        **_numbers({name: statistics.mean(answered[name].to_numpy(float)) for name in SCORES}),
+        "confidence": _plain(float(answered["confidence"].mean())),
+        "steps": _plain(float(answered["steps"].astype(float).mean())),
+    }
+    for name in ("recall", "answer_recall"):
+        if answered[name].notna().any():
+            entry[name] = _plain(float(answered[name].mean()))
+    return entry
+
+
+def _numbers(estimates: dict[str, statistics.Estimate]) -> dict[str, Any]:
+    values = {name: _plain(estimate.value) for name, estimate in estimates.items()}
+    intervals = {name: [_plain(estimate.low), _plain(estimate.high)] for name, estimate in estimates.items()}
+    return {**values, "intervals": intervals}
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,205 @@
+"""The film of a trace: what the explorer draws, as one JSON object of a size that a page can carry.
+
+Received attention, tokens and confidence step by step; anchors by Python's own rules, so that the page never has an
+opinion of its own about what an anchor is. What does not fit the budget is thinned by a fixed rule, and `thinned` says
+what was left out. docs/explorer.md describes each field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from floatlens.anchors import parse_rule
+from floatlens.data.token_kinds import GROUPS, classify, spelled
+from floatlens.errors import FloatLensError
+from floatlens.explorer.arrays import Array, bits, packed
+from floatlens.findings.received import anchors_of, spell
+from floatlens.findings.tokens import mask_ids, template_positions
+from floatlens.record.trace import Trace
+
+FORMAT = "floatlens-film/1"
+RULES = ("sigma(3)", "top(1)", "first", "share(0.3)", "excess(3)")  # the first is the one that a page starts with
+BUDGET = 6_000_000  # bytes of text: three such films stay within the 15 MB of a report
+BASE64 = 4 / 3
+FEW_STEPS, FEW_LAYERS = 32, 8  # steps are thinned down to so many before layers are, and then layers before more steps
+
+
+def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) -> dict[str, Any]:
+    """The film of a trace, at most about `budget` bytes as JSON.
+
+    If it does not fit, matrices go first, then heads, then steps, then layers: of each, as many as fit, evenly spaced
+    from the first to the last. `film["thinned"]` is None, or the sentences that say so.
+
+    >>> film(lens.trace("Who?"))["thinned"]      # doctest: +SKIP
+    """
+    data = trace.data
+    if "received" not in data:
+        raise FloatLensError(f"the trace of {trace.model} has no received attention; record 'received' to explore it")
+    received = data["received"]
+    layer_dim = str(received.dims[1])
+    received_SLHT = received.values
+    S, L, H, T = received_SLHT.shape
+    profile_SLT = received_SLHT.mean(axis=2, dtype=np.float32)
+    steps_at, layers_at = _fitting(S, L, T, len(rules), budget)
+    layer_numbers = [int(n) for n in data[layer_dim].values] if layer_dim in data.coords else list(range(L))
+    step_numbers = [int(n) for n in data["step"].values]
+    thinned = []
+    if len(steps_at) < S:
+        kept = spell(step_numbers[i] for i in steps_at)
+        thinned.append(f"{len(steps_at)} of {S} steps are kept, evenly spaced: {kept}.")
+    if len(layers_at) < L:
+        kept = spell(layer_numbers[i] for i in layers_at)
+        thinned.append(f"{len(layers_at)} of {L} layers are kept, evenly spaced: {kept}.")
+    shown_SLT = profile_SLT[np.ix_(steps_at, layers_at)]
+
+    spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
+    matrices = _matrices(trace, layer_dim)
+    # A row of a causal model never changes once it is there: one matrix, gathered over all steps, serves every step.
+    matrix_steps = [] if matrices is None else steps_at if trace.diffusion else [S - 1]
+    per_head_step = len(layers_at) * H * T * 2 * BASE64
+    head_steps = _some(steps_at, spare / (2 if matrices is not None else 1) / per_head_step)
+    spare -= len(head_steps) * per_head_step
+    if 0 < len(head_steps) < len(steps_at):
+        kept = spell(step_numbers[i] for i in head_steps)
+        thinned.append(f"single heads are kept at {len(head_steps)} of {S} steps, evenly spaced: {kept}.")
+    elif not head_steps:
+        thinned.append("single heads are left out: they do not fit the size of the page.")
+    heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if head_steps else None
+    attention_steps = _some(matrix_steps, spare / (len(layers_at) * T * T * 2 * BASE64))
+    if len(attention_steps) < len(matrix_steps):
+        kept = f"kept at {len(attention_steps)} of {S} steps: " + spell(step_numbers[i] for i in attention_steps)
+        thinned.append(f"attention matrices are {kept if attention_steps else 'left out: they do not fit'}.")
+    attention_SLTT = None
+    if matrices is not None and attention_steps:
+        chosen = matrices.isel({layer_dim: layers_at})
+        attention_SLTT = chosen.isel(step=attention_steps).values if trace.diffusion else _gathered(chosen)[None]
+
+    vocabulary = trace._from_json("vocabulary", {})
+    pieces = dict(zip(vocabulary, spelled(list(vocabulary.values())), strict=True))
+    tokens_ST = np.vstack([data["tokens"].values[steps_at], trace.final_tokens[None]])
+    return {
+        "format": FORMAT,
+        "id": str(data.attrs.get("sample_id", "")),
+        "model": trace.model,
+        "family": trace.family,
+        "diffusion": trace.diffusion,
+        "question": trace.question,
+        "output": trace.answer,
+        "answers": [str(answer) for answer in trace.answers],
+        "prompt_length": trace.prompt_length,
+        "layers": [layer_numbers[i] for i in layers_at],
+        "heads": H,
+        "head_numbers": [int(n) for n in data["head"].values] if "head" in data.coords else list(range(H)),
+        "steps": [step_numbers[i] for i in steps_at],
+        "vocabulary": pieces,
+        "special_ids": trace._from_json("special_ids", []),
+        "mask_ids": mask_ids(trace),
+        "tokens": packed(tokens_ST, "int32"),
+        "committed_at": [int(n) for n in data["committed_at"].values],
+        "confidence": packed(data["confidence"].values[steps_at], "float16"),
+        "regions": [{"name": r.name, "start": r.start, "end": r.end} for r in trace.regions],
+        "gold": trace.gold,
+        "kinds": _kinds(trace),
+        "kind_groups": GROUPS,
+        "received": packed(shown_SLT, "float16"),
+        "received_all": packed(profile_SLT[steps_at].mean(axis=1), "float16"),
+        "received_heads": packed(heads_SLHT, "float16") if heads_SLHT is not None else None,
+        "head_steps": [steps_at.index(i) for i in head_steps],
+        "attention": packed(attention_SLTT, "float16") if attention_SLTT is not None else None,
+        "attention_steps": [steps_at.index(i) for i in attention_steps],
+        "anchors": {parse_rule(r).id: bits(anchors_of(shown_SLT, r, trace.diffusion)) for r in rules},
+        "anchors_all": {
+            parse_rule(r).id: bits(anchors_of(profile_SLT[steps_at].mean(axis=1), r, trace.diffusion)) for r in rules
+        },
+        "interventions": trace._from_json("interventions", []),
+        "thinned": thinned or None,
+    }
+
+
+def frame(received_LHT: Array, diffusion: bool, rules: Sequence[str] = RULES) -> dict[str, Any]:
+    """One step of a film while it is being made: received attention, its mean over layers, and the anchors of both.
+
+    >>> frame(np.array([[[0.7, 0.1, 0.1, 0.1]]]), True, ["top(1)"])["anchors"]
+    {'top(n=1)': {'dtype': 'uint8', 'shape': [1, 1], 'data': 'AQ=='}}
+    """
+    profile_LT = received_LHT.mean(axis=1, dtype=np.float32)
+    mean_T = profile_LT.mean(axis=0)
+    return {
+        "received": packed(profile_LT, "float16"),
+        "received_all": packed(mean_T, "float16"),
+        "anchors": {parse_rule(r).id: bits(anchors_of(profile_LT, r, diffusion)) for r in rules},
+        "anchors_all": {parse_rule(r).id: bits(anchors_of(mean_T, r, diffusion)) for r in rules},
+    }
+
+
+def evenly(count: int, keep: int) -> list[int]:
+    """`keep` of `count` places, evenly spaced from the first to the last.
+
+    >>> evenly(10, 4), evenly(3, 9), evenly(5, 1)
+    ([0, 3, 6, 9], [0, 1, 2], [4])
+    """
+    if keep >= count:
+        return list(range(count))
+    return [count - 1] if keep == 1 else [round(i * (count - 1) / (keep - 1)) for i in range(keep)]
+
+
+def _some(places: Sequence[int], room: float) -> list[int]:
+    keep = min(len(places), int(room))
+    return [places[i] for i in evenly(len(places), keep)] if keep > 0 else []
+
+
+def _base_bytes(S: int, L: int, T: int, n_rules: int) -> float:
+    """Size of what a film cannot do without, as text."""
+    per_step = (L + 1) * (2 * T + n_rules * -(-T // 8)) + 6 * T
+    return (S * per_step + 4 * T) * BASE64 + 60 * T
+
+
+def _fitting(S: int, L: int, T: int, n_rules: int, budget: int) -> tuple[list[int], list[int]]:
+    """Places of the steps and layers that fit the budget."""
+
+    def fits(steps: int, layers: int) -> bool:
+        return _base_bytes(steps, layers, T, n_rules) <= budget
+
+    steps, layers = S, L
+    for fewest_steps, fewest_layers in ((FEW_STEPS, L), (FEW_STEPS, FEW_LAYERS), (2, FEW_LAYERS), (2, 1)):
+        while not fits(steps, layers) and steps > fewest_steps:
+            steps -= 1
+        while not fits(steps, layers) and layers > fewest_layers:
+            layers -= 1
+    if not fits(steps, layers):
+        raise FloatLensError(f"a film of {T} positions does not fit {budget} bytes; give a larger budget")
+    return evenly(S, steps), evenly(L, layers)
+
+
+def _matrices(trace: Trace, layer_dim: str) -> xr.DataArray | None:
+    """Head-mean attention (step, layer, query, key), where it was recorded for the same layers; not read yet."""
+    for name in ("attention_mean", "attention"):
+        if name in trace.data and trace.data[name].dims[1] == layer_dim:
+            found = trace.data[name]
+            return found.mean("head") if "head" in found.dims else found
+    return None
+
+
+def _gathered(rows_SLTT: xr.DataArray) -> Array:
+    """The whole matrix of a causal model (layer, query, key), each row from the step that computed it."""
+    whole_LTT = np.zeros(rows_SLTT.shape[1:], np.float32)
+    for step in range(rows_SLTT.sizes["step"]):
+        step_LTT = rows_SLTT.isel(step=step).values
+        whole_LTT = np.where(np.isfinite(step_LTT), step_LTT, whole_LTT)
+    return whole_LTT
+
+
+def _kinds(trace: Trace) -> list[str]:
+    """Kind of the final token at each position; special tokens and the mask are known by their ids."""
+    special, masks = trace._from_json("special_ids", []), mask_ids(trace)
+    kinds = classify(trace.strings(), template_positions(trace))
+    for position, token in enumerate(trace.final_tokens):
+        if token in masks:
+            kinds[position] = "mask"
+        elif token in special and kinds[position] != "mask":
+            kinds[position] = "special"
+    return kinds

@@ -1,0 +1,92 @@
+"""The explorer in a page: a fragment for the report, or a whole file that opens from disk and asks nobody for anything.
+
+The script is the same bytes in every page, so its hash is enough for a Content-Security-Policy. What comes from prompts
+and tokens travels as JSON that the browser never parses as HTML; the script draws it on canvas or sets it as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from floatlens.errors import FloatLensError
+
+ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+STYLE = "html, body { margin: 0 } #explorer { display: grid; min-height: 100vh }"
+ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+
+
+@cache
+def asset() -> str:
+    """The script: one ES module that finds its places in the page and mounts the explorer there."""
+    return (files("floatlens.explorer") / "assets" / "explorer.js").read_text(encoding="utf-8")
+
+
+def script_hashes() -> list[str]:
+    """What a Content-Security-Policy allows so that the embedded script runs: source expressions for script-src."""
+    return [_source(asset())]
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def policy() -> str:
+    """The Content-Security-Policy of a page that holds nothing but the explorer: its script and one style, no more."""
+    return f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src {_source(STYLE)}; base-uri 'none'"
+
+
+def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live: dict[str, Any] | None = None) -> str:
+    """HTML fragment that shows films; `id` is the element's. A page with several needs the script once: `script=False`.
+
+    >>> print(embed([], "films", script=False))
+    <div id="films" data-floatlens-explorer="films-data"></div>
+    <script type="application/json" id="films-data">{"films": [], "live": null}</script>
+    """
+    if not id or not set(id) <= ID_CHARACTERS:
+        raise FloatLensError(f"{id!r} cannot be the id of an element; use letters, digits, - and _")
+    data = escaped_json({"films": list(films), "live": live})
+    parts = [
+        f'<div id="{id}" data-floatlens-explorer="{id}-data"></div>',
+        f'<script type="application/json" id="{id}-data">{data}</script>',
+    ]
+    if script:
+        parts.append(f'<script type="module">{asset()}</script>')
+    return "\n".join(parts)
+
+
+def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
+    """A whole page with the explorer, self-contained."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(policy())}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{html.escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+{embed(films, "explorer")}
+</body>
+</html>
+"""
+
+
+def escaped_json(value: Any) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element or start another.
+
+    >>> escaped_json("</script>")
+    '"\\\\u003c/script\\\\u003e"'
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
+    for character, escape in ESCAPES.items():
+        text = text.replace(character, escape)
+    return text

@@ -1,0 +1,9 @@
+from . import absorption as absorption
+from . import causes as causes
+from . import drift as drift
+from . import flow as flow
+from . import geometry as geometry
+from . import heads as heads
+from . import knowledge as knowledge
+from . import stress as stress
+from . import tokens as tokens

@@ -1,0 +1,188 @@
+"""The attention weights of a call, in blocks that stay in a core's cache: some heads, some queries, all their keys.
+
+A weight is exp2(x) with x = (score - lse) · log2(e). Where lse, the log of a row's sum, is known from the kernel, it is
+one more coordinate of the query beside a 1 of the key, so that x comes out of the matrix product itself. The same coordinate
+silences queries of padding, and one more the keys that no query may see. Where lse is not known (another kernel, capped or
+biased scores, a learned sink) the rows of a block are normalised on the spot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.workspace import Workspace
+
+LOG2E = math.log2(math.e)
+NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 0 · -inf is not
+FEW = 8  # below so many queries a row, building coordinates for the keys costs more than it saves
+
+
+@dataclass(frozen=True)
+class Block:
+    """Heads first..first+N of the call's B·H, queries start..end, and their first T keys.
+
+    weights_NQT   exp2 of exponents_NQT; both are written over, the exponents once their entropy is taken
+    """
+
+    first: int
+    start: int
+    end: int
+    exponents_NQT: torch.Tensor
+    weights_NQT: torch.Tensor
+
+
+class Product:
+    """Queries and keys with the coordinates that they need: rows_MGQC (M = B·K) and keys_MTC."""
+
+    def __init__(self, call: Call, space: Workspace) -> None:
+        B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
+        G = call.H // K
+        scored = call.softcap is not None or call.bias is not None or call.sinks_H is not None
+        many = Q * G >= FEW and not scored
+        self.lse = many and call.lse_BHQ is not None
+        seen = key_exponents(call) if many else None
+        self.mask = call.mask is not None and seen is None
+        C = D + int(self.lse) + int(seen is not None)
+        device = call.q_BHQD.device
+        if C == D:
+            self.rows_MGQC = (call.q * (call.scaling * LOG2E)).reshape(B * K, G, Q, D)
+            self.keys_MTC = call.k.flatten(0, 1)
+            return
+        rows = space.take("rows", (B, K, G, Q, C), device)
+        torch.mul(call.q_BHQD.unflatten(1, (K, G)), call.scaling * LOG2E, out=rows[..., :D])
+        keys = space.take("keys", (B, K, T, C), device)
+        keys[..., :D] = call.k_BKTD
+        if self.lse:
+            assert call.lse_BHQ is not None
+            silent = call.lse_BHQ.unflatten(1, (K, G)) * -LOG2E
+            if call.real_BQ is not None:
+                silent = silent.masked_fill_(~call.real_BQ[:, None, None], NEVER)
+            rows[..., D] = silent
+            keys[..., D] = 1.0
+        if seen is not None:
+            rows[..., -1] = 1.0
+            keys.view(len(call.layers), -1, K, T, C)[..., -1] = seen[:, None]
+        self.rows_MGQC, self.keys_MTC = rows.flatten(0, 1), keys.flatten(0, 1)
+
+
+def key_exponents(call: Call) -> torch.Tensor | None:
+    """What a mask that is the same for all queries and heads adds to the exponent of each key (B of one layer, T)."""
+    if call.mask is None or not call.same_for_all_queries or call.mask.shape[1] > 1:
+        return None
+    mask = call.mask[:, 0, 0]
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, NEVER)
+    return (mask.float() * LOG2E).clamp_min(NEVER)
+
+
+def blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[Block]:
+    """The blocks of a call; `size` bounds the numbers in one. `whole`: a block has all heads."""
+    product = Product(call, space)
+    M, G, Q, C = product.rows_MGQC.shape
+    T, rows, queries = call.T, M, Q
+    if whole:
+        queries = max(1, size // (M * G * T))
+    else:
+        rows = max(1, min(M, size // (G * Q * T)))
+        queries = Q if rows > 1 else max(1, min(Q, size // (G * T)))
+        if product.mask and call.mask is not None and call.mask.shape[:2] != (1, 1):
+            rows = math.gcd(rows, call.K)  # a block inside one row of the batch, so that it has one mask
+    for low in range(0, M, rows):
+        high = min(M, low + rows)
+        for start in range(0, Q, queries):
+            end = min(Q, start + queries)
+            keys = end if call.causal else T
+            N = (high - low) * G
+            exponents = space.take("exponents", (high - low, G * (end - start), keys), call.q_BHQD.device)
+            side = product.rows_MGQC[low:high, :, start:end].reshape(high - low, -1, C)
+            torch.bmm(side, product.keys_MTC[low:high, :keys].transpose(1, 2), out=exponents)
+            exponents_NQT = exponents.view(N, end - start, keys)
+            _adjust(call, exponents_NQT, low, high, start, end, product.mask)
+            weights_NQT = space.take("weights", (N, end - start, keys), call.q_BHQD.device)
+            if product.lse:
+                torch.exp2(exponents_NQT, out=weights_NQT)
+            else:
+                _normalise(call, exponents_NQT, weights_NQT, low * G, start, end)
+            yield Block(low * G, start, end, exponents_NQT, weights_NQT)
+
+
+def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start: int, end: int, masked: bool) -> None:
+    """What comes between the product and the softmax: soft cap, bias, masks."""
+    T, G = exponents_NQT.shape[-1], call.H // call.K
+    if call.softcap is not None:
+        cap = call.softcap * LOG2E
+        exponents_NQT.div_(cap).tanh_().mul_(cap)
+    for extra in (call.bias, call.mask if masked else None):
+        if extra is not None:
+            part = _of_rows(extra[..., start:end, :T], call, low * G, high * G)
+            if part.dtype == torch.bool:
+                exponents_NQT.masked_fill_(~part, NEVER)
+            else:
+                exponents_NQT.add_((part.float() * LOG2E).clamp_min(NEVER))
+    if call.causal:
+        later = torch.ones(end - start, T - start, dtype=torch.bool, device=exponents_NQT.device).triu(1)
+        exponents_NQT[..., start:].masked_fill_(later, NEVER)
+
+
+def _of_rows(extra: torch.Tensor, call: Call, first: int, last: int) -> torch.Tensor:
+    """The part of a mask or bias that belongs to heads first..last of the B·H, broadcasting to (N, Q, T)."""
+    if extra.shape[0] == 1 and extra.shape[1] == 1:
+        return extra[0]
+    B, H = call.B // len(call.layers), call.H
+    if last - first <= H - first % H:
+        extra = extra[first // H % B if extra.shape[0] > 1 else 0]
+        return extra if extra.shape[0] == 1 else extra[first % H : first % H + last - first]
+    return extra.expand(B, H, -1, -1).flatten(0, 1).repeat(len(call.layers), 1, 1)[first:last]
+
+
+def _normalise(
+    call: Call, exponents_NQT: torch.Tensor, weights_NQT: torch.Tensor, first: int, start: int, end: int
+) -> None:
+    """Softmax in base 2 of a block's rows: exponents become those of the weights, rows of padding are silenced."""
+    N = exponents_NQT.shape[0]
+    highest = exponents_NQT.amax(-1, keepdim=True)
+    sink = None
+    if call.sinks_H is not None:
+        sink = (call.sinks_H.float() * LOG2E).repeat(call.B)[first : first + N, None, None]
+        highest = highest.maximum(sink)
+    exponents_NQT.sub_(highest)
+    total = torch.exp2(exponents_NQT, out=weights_NQT).sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + torch.exp2(sink - highest)
+    exponents_NQT.sub_(total.log2())
+    weights_NQT.div_(total)
+    if call.real_BQ is not None:
+        heads = torch.arange(first, first + N, device=exponents_NQT.device)
+        weights_NQT.masked_fill_(~call.real_BQ[heads // call.H, start:end, None], 0.0)
+
+
+def passes(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[Block]:
+    """Let the weights pass once: sum them over regions and take their entropy, and show each block on its way."""
+    R, device = call.member_BRQ.shape[1], call.q_BHQD.device
+    pooled_NRT = torch.zeros(call.B * call.H, R, call.T, device=device)
+    spread_N = torch.zeros(call.B * call.H, device=device)
+    member_NRQ = call.member_BRQ[:, None].expand(-1, call.H, -1, -1).flatten(0, 1)
+    for block in blocks(call, size, space, whole=whole):
+        N, _, T = block.weights_NQT.shape
+        heads, queries = slice(block.first, block.first + N), slice(block.start, block.end)
+        pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries], block.weights_NQT)
+        if call.sinks_H is None:
+            spread_N[heads] -= block.exponents_NQT.mul_(block.weights_NQT).sum((1, 2))
+        else:
+            spread_N[heads] += _given_a_position(block)
+        yield block
+    B, H = call.B, call.H
+    call.has_passed(pooled_NRT.view(B, H, R, call.T), spread_N.view(B, H) / LOG2E)
+
+
+def _given_a_position(block: Block) -> torch.Tensor:
+    """Entropy in bits of the distribution over positions, given that a position is attended and not the learned sink."""
+    share_NQ = block.weights_NQT.sum(-1)
+    bits_NQ = -(block.weights_NQT * block.exponents_NQT).sum(-1)
+    kept = share_NQ > 0
+    return torch.where(kept, bits_NQ / share_NQ.clamp_min(1e-30) + share_NQ.clamp_min(1e-30).log2(), 0.0).sum(-1)

@@ -1,0 +1,84 @@
+"""Layers whose attention calls are alike, looked at as one call with the rows of all of them.
+
+Most of what is measured is cheap per layer, so that on small models and in cached decoding the number of operations would
+cost more than the arithmetic. A group holds queries, keys and values of a forward pass for a moment; `ROOM` bounds that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.statistic import Statistic
+from floatlens.observation.workspace import Workspace
+
+ROOM = 1 << 26  # bytes of queries, keys and values that may wait; a layer that needs more is looked at alone
+
+
+def size(call: Call) -> int:
+    """Bytes that a call keeps waiting."""
+    return sum(x.numel() * x.element_size() for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
+
+
+class Group:
+    """Calls that wait, the observers that serve them all, and the keys of a growing cache."""
+
+    def __init__(self, observers: dict[str, Statistic]) -> None:
+        self.observers = observers
+        self.layers: list[int] = []
+        self.size = 0
+        self.closed = False  # True: no further layer joins
+        self.waiting: dict[int, Call] = {}
+        self.store = KeyStore()
+
+    def together(self, space: Workspace) -> Call:
+        """The waiting calls as one, in memory of the workspace; none waits any more."""
+        calls = [self.waiting[layer] for layer in self.layers if layer in self.waiting]
+        self.waiting = {}
+        first = calls[0]
+        if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
+            raise RuntimeError(f"layers {self.layers} were alike when the sequence began, and now have different masks")
+        keys, norms = (None, None) if first.fresh else self.store.extended(calls)
+        if len(calls) == 1 and keys is None:
+            return first
+        told = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
+        return replace(
+            first,
+            layers=tuple(layer for call in calls for layer in call.layers),
+            q_BHQD=space.joined("q", [call.q_BHQD for call in calls]),
+            k_BKTD=space.joined("k", [call.k_BKTD for call in calls]) if keys is None else keys,
+            v_BKTD=space.joined("v", [call.v_BKTD[:, :, call.T - call.Q :] for call in calls]),
+            layout=first.layout.of_layers(len(calls)),
+            lse_BHQ=torch.cat(told) if len(told) == len(calls) else None,
+            norm_BKT=norms,
+        )
+
+
+class KeyStore:
+    """Keys of several layers in one tensor, to which each step of a cache adds its own: an old key never changes."""
+
+    def __init__(self) -> None:
+        self.keys_BKTD = torch.zeros(0)
+        self.norm_BKT = torch.zeros(0)
+        self.length = 0
+
+    def extended(self, calls: list[Call]) -> tuple[torch.Tensor, torch.Tensor]:
+        """All keys (B, K, T, D) and their norms, of the calls in their order."""
+        T, new = calls[0].T, calls[0].Q
+        if self.length + new != T or calls[0].first_key > 0 or self.keys_BKTD.shape[0] != len(calls) * calls[0].B:
+            new = T  # the first step of a cache, or one whose window moved on
+        if self.keys_BKTD.numel() == 0 or self.keys_BKTD.shape[2] < T:
+            rows, (K, D) = len(calls) * calls[0].B, calls[0].k_BKTD.shape[1::2]
+            keys = calls[0].k_BKTD.new_empty(rows, K, T + max(64, T // 4), D, dtype=torch.float32)
+            norm = keys.new_empty(keys.shape[:3])
+            if new < T:
+                keys[:, :, : T - new] = self.keys_BKTD[:, :, : T - new]
+                norm[:, :, : T - new] = self.norm_BKT[:, :, : T - new]
+            self.keys_BKTD, self.norm_BKT = keys, norm
+        added = torch.cat([call.k_BKTD[:, :, T - new :] for call in calls]).float()
+        self.keys_BKTD[:, :, T - new : T] = added
+        self.norm_BKT[:, :, T - new : T] = added.norm(dim=-1)
+        self.length = T
+        return self.keys_BKTD[:, :, :T], self.norm_BKT[:, :, :T]

@@ -1,0 +1,71 @@
+"""Prompts of different lengths as one left-padded batch, and what is known of its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.data.prompt import Prompt, Region
+from floatlens.errors import FloatLensError
+from floatlens.observation.call import Layout
+
+OTHER = "other"  # positions of the chat template that belong to no region
+ANSWER = "answer"
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """B prompts, padded on the left to P tokens. `pads` counts each row's padding."""
+
+    prompts: list[Prompt]
+    ids_BP: torch.Tensor
+    real_BP: torch.Tensor | None
+    pads: list[int]
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], pad_id: int, device: torch.device) -> PromptBatch:
+        if not prompts:
+            raise FloatLensError("there is no prompt to run; give at least one")
+        if any(not prompt.ids for prompt in prompts):
+            raise FloatLensError("a prompt has no tokens; give it some text or token ids")
+        longest = max(len(prompt.ids) for prompt in prompts)
+        pads = [longest - len(prompt.ids) for prompt in prompts]
+        ids = torch.tensor([[pad_id] * pad + list(p.ids) for pad, p in zip(pads, prompts, strict=True)], device=device)
+        real = None
+        if any(pads):
+            real = torch.arange(longest, device=device)[None] >= torch.tensor(pads, device=device)[:, None]
+        return cls(list(prompts), ids, real, pads)
+
+    def regions(self, row: int, new_tokens: int) -> list[Region]:
+        """The regions of a row's prompt, and the answer of `new_tokens` positions after it."""
+        prompt = self.prompts[row]
+        return [*prompt.regions, Region(ANSWER, len(prompt.ids), len(prompt.ids) + new_tokens)]
+
+    def gold(self, row: int) -> list[str]:
+        """Names of the gold documents' regions."""
+        present = {region.name for region in self.prompts[row].regions}
+        return [name for place in self.prompts[row].gold if (name := f"doc{place + 1}") in present]
+
+    def layout(self, new_tokens: int, shifted: bool) -> Layout:
+        """What observation needs to know of the positions, for N = P + new_tokens."""
+        B, P = self.ids_BP.shape
+        device = self.ids_BP.device
+        region = torch.zeros(B, P + new_tokens, dtype=torch.long)
+        gold = torch.zeros(B, P + new_tokens, dtype=torch.bool)
+        names = []
+        for row, pad in enumerate(self.pads):
+            regions = self.regions(row, new_tokens)
+            evidence = self.gold(row)
+            region[row, :pad] = -1
+            for index, part in enumerate(regions, start=1):
+                region[row, pad + part.start : pad + part.end] = index
+                gold[row, pad + part.start : pad + part.end] |= part.name in evidence
+            names.append([OTHER, *(part.name for part in regions)])
+        writes = torch.zeros(B, P + new_tokens, dtype=torch.bool)
+        writes[:, P - shifted : P + new_tokens - shifted] = True
+        real = None
+        if self.real_BP is not None:
+            real = torch.cat([self.real_BP, self.real_BP.new_ones((B, new_tokens))], 1)
+        return Layout(real, region.to(device), names, gold.to(device), writes.to(device))

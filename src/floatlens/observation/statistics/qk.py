@@ -1,0 +1,20 @@
+"""QK geometry, the whole: the column mean of the score q·k, before scaling."""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.columns import ColumnMean, visible_sum
+
+
+class QK(ColumnMean):
+    """Mean over queries of q·k_j, post-RoPE and unscaled."""
+
+    name = "qk"
+
+    def query_sum(self, call: Call) -> torch.Tensor:
+        return visible_sum(call, call.q)
+
+    def key_part(self, call: Call) -> torch.Tensor:
+        return call.k

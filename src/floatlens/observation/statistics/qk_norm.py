@@ -1,0 +1,20 @@
+"""QK geometry, the norms: the column mean of |q||k|."""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.columns import ColumnMean, visible_sum
+
+
+class QKNorm(ColumnMean):
+    """Mean over queries of |q||k_j|."""
+
+    name = "qk_norm"
+
+    def query_sum(self, call: Call) -> torch.Tensor:
+        return visible_sum(call, call.q_norm)
+
+    def key_part(self, call: Call) -> torch.Tensor:
+        return call.k_norm

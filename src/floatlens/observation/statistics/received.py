@@ -1,0 +1,31 @@
+"""Received attention: the mean over queries of the attention that each position gets."""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.statistic import Running, Statistic
+
+
+class Received(Statistic):
+    """Column mean of attention: sums to 1 over the positions."""
+
+    name = "received"
+    dims = ("head", "position")
+    tiled, pooled, by_row = False, True, True
+
+    def __init__(self) -> None:
+        self.sum_BHT = Running()
+        self.queries_B = torch.zeros(0)
+
+    def start(self, call: Call) -> None:
+        if call.fresh:
+            self.sum_BHT.reset()
+            self.queries_B = call.queries_B
+        else:
+            self.queries_B = self.queries_B + call.queries_B
+
+    def result(self, call: Call) -> torch.Tensor:
+        self.sum_BHT.add(call.pooled_BHRT.sum(2), call.first_key)
+        return self.sum_BHT.value / self.queries_B.view(-1, 1, 1)

@@ -1,0 +1,27 @@
+"""Norm of the value of each position: a sink is known to carry a small one."""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.statistic import Running, Statistic
+
+
+class ValueNorm(Statistic):
+    """|v_j| per key/value head. With a cache only new positions are computed: a value never changes once written."""
+
+    name = "value_norm"
+    dims = ("kv_head", "position")
+    tiled, by_row = False, True
+
+    def __init__(self) -> None:
+        self.norm_BKT = Running()
+
+    def start(self, call: Call) -> None:
+        if call.fresh:
+            self.norm_BKT.reset()
+        self.norm_BKT.add(call.v_BKTD[:, :, -call.Q :].float().norm(dim=-1), call.first_query)
+
+    def result(self, call: Call) -> torch.Tensor:
+        return self.norm_BKT.value

@@ -1,0 +1,63 @@
+"""Attention in tiles of queries, for statistics that look at single weights: all heads at once, some queries.
+
+Softmax over a tile's rows is exact, since a tile holds all keys that its queries may see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.observation.blocks import Block
+from floatlens.observation.call import Call
+
+# Numbers in a tile or block: a megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
+TILE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Queries start..end of a call, and the keys that they may see: T here is the number of those keys.
+
+    weights_BHQT  softmax of the scores, 0 in rows of padding; written over by the next tile: keep sums or copies
+    """
+
+    call: Call
+    start: int
+    end: int
+    weights_BHQT: torch.Tensor
+
+    @classmethod
+    def of(cls, call: Call, block: Block) -> Tile:
+        """A block that has all heads, as a tile."""
+        shape = (call.B, call.H, block.end - block.start, -1)
+        return cls(call, block.start, block.end, block.weights_NQT.view(shape))
+
+    @property
+    def T(self) -> int:
+        return self.weights_BHQT.shape[-1]
+
+    @property
+    def scores_BHQT(self) -> torch.Tensor:
+        """What the softmax saw, -inf where a key is masked; computed when asked for."""
+        return self.call.scores(self.start, self.end, self.T)
+
+    @property
+    def real_BQ(self) -> torch.Tensor | None:
+        """Queries of the tile that are not padding; None when all are real."""
+        real = self.call.real_BQ
+        return None if real is None else real[:, self.start : self.end]
+
+
+def softmax(call: Call, scores_BHQT: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """Attention weights of rows start..end; rows of padding become 0, and a learned sink takes its share away."""
+    if call.sinks_H is not None:
+        sinks = call.sinks_H.float().view(1, -1, 1, 1).expand(*scores_BHQT.shape[:3], 1)
+        weights = torch.cat([scores_BHQT, sinks], -1).softmax(-1)[..., :-1]
+    else:
+        weights = scores_BHQT.softmax(-1)
+    if call.real_BQ is not None:
+        padding = ~call.real_BQ[:, None, start:end, None]
+        weights = weights.masked_fill_(padding, 0.0)
+    return weights

@@ -1,0 +1,59 @@
+"""A model whose numbers ran away: say at which step, and in which layer it began, instead of writing nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from floatlens.decode.step import Step
+from floatlens.errors import NotANumber
+from floatlens.observation.attention import unseen
+
+
+def finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[Step]:
+    """The steps, as long as every token that they commit has a probability. `pads` is each row's padding.
+
+    Logits that are not numbers give every token of a row the probability NaN, so that nothing more need be computed to
+    see it. Only then is the row run once more, to find the layer.
+    """
+    for step in steps:
+        bad_BT = step.committed_BT & step.confidence_BT.isnan()
+        if bool(bad_BT.any()):
+            row = int(bad_BT.any(1).nonzero()[0, 0])
+            layer = first_bad_layer(model, step.tokens_BT[row, pads[row] :])
+            where = f"first in layer {layer}" if layer is not None else "in no single layer"
+            raise NotANumber(f"the logits are not numbers at step {step.index}, {where}; try --dtype float32")
+        yield step
+
+
+@torch.no_grad()
+def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
+    """The first layer whose output holds what is not a finite number; None if there is none, or it cannot be told."""
+    found: list[int] = []
+
+    def watch(number: int) -> Any:
+        def see(_: Any, __: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output
+            if not bool(hidden.isfinite().all()):
+                found.append(number)
+
+        return see
+
+    hooks = [layer.register_forward_hook(watch(number)) for number, layer in enumerate(layers_of(model))]
+    try:
+        with unseen():
+            model(input_ids=ids_T[None])
+    except (RuntimeError, IndexError):  # an intervention that was made for the whole batch
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return min(found, default=None)
+
+
+def layers_of(model: Any) -> Any:
+    """The model's layers: the longest list of modules that has no list around it."""
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    return max(lists, key=len, default=[])

@@ -1,0 +1,83 @@
+"""What a trace says of itself: model, sampler, prompt, regions, token strings, versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from floatlens.decode.settings import Settings
+from floatlens.observation.prompt_batch import PromptBatch
+from floatlens.record.recorder import Recorder
+from floatlens.record.trace import Trace
+from floatlens.version import __version__
+
+PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
+
+
+def labelled(
+    lens: Any,
+    recorder: Recorder,
+    batch: PromptBatch,
+    settings: Settings,
+    *,
+    sample_ids: Sequence[str],
+    interventions: Sequence[str],
+) -> list[Trace]:
+    """The traces of a batch, each with all that is known of it. `lens` is asked for its model's facts."""
+    common = {
+        "model": lens.name,
+        "revision": str(lens.checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
+        "family": lens.family.name,
+        "diffusion": int(lens.family.diffusion),
+        "n_layers": lens.shape["layers"] or 0,
+        "n_heads": lens.shape["heads"] or 0,
+        "sampler": lens.family.sampler,
+        "settings": as_json(settings.asdict()),
+        "seed": settings.seed,
+        "implementation": recorder.session.implementation,
+        "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
+        "interventions": as_json(list(interventions)),
+        "versions": as_json(versions()),
+        "floatlens": __version__,
+        "rules": as_json([]),
+    }
+    return [
+        _labelled_row(lens, recorder, batch, row, {**common, "sample_id": sample_ids[row]})
+        for row in range(len(batch.prompts))
+    ]
+
+
+def _labelled_row(lens: Any, recorder: Recorder, batch: PromptBatch, row: int, common: dict[str, Any]) -> Trace:
+    prompt, data = batch.prompts[row], recorder.dataset(row)
+    P = len(prompt.ids)
+    ids = data["final_tokens"].values[P:].tolist()
+    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), len(ids))
+    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
+    data.attrs = {
+        **common,
+        "prompt": prompt.text,
+        "question": prompt.question,
+        "output": lens.decode(ids[:end]),
+        "answers": as_json(list(prompt.answers)),
+        "prompt_length": P,
+        "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),
+        "gold": as_json(batch.gold(row)),
+        "vocabulary": as_json(lens.token_strings(seen)),
+        "special_ids": as_json([i for i in lens.special_ids if i in seen]),
+    }
+    return Trace(data)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a trace depends on; read once, since reading takes milliseconds."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,179 @@
+"""From steps and what was observed at each to a Trace: arrays set aside once, filled step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from floatlens.decode.step import Step
+from floatlens.errors import NotANumber
+from floatlens.observation.prompt_batch import PromptBatch
+from floatlens.observation.registry import MATRICES
+from floatlens.observation.session import Session
+
+NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
+FINITE = ("received", "entropy", "qk", "value_norm")
+GROWING = ("position", "query", "key")
+
+
+class Recorder:
+    """Keeps what a session saw at the chosen steps, for every row of a batch.
+
+    `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
+    `passing` are statistics that are shown at each step and not kept.
+    """
+
+    def __init__(
+        self,
+        batch: PromptBatch,
+        session: Session,
+        *,
+        new_tokens: int,
+        steps: Sequence[int],
+        heads: Sequence[int] | None,
+        shifted: bool,
+        special_ids: Sequence[int],
+        passing: Collection[str] = (),
+    ) -> None:
+        self.batch, self.session, self.steps, self.passing = batch, session, list(steps), passing
+        self.heads = None if heads is None else list(heads)
+        self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
+        B, P = batch.ids_BP.shape
+        self.N = P + new_tokens
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.layers: dict[str, list[int]] = {}
+        self.tokens = np.full((B, len(steps), self.N), -1, np.int64)
+        self.confidence = np.full((B, len(steps), self.N), np.nan, np.float32)
+        self.committed_at = np.full((B, self.N), -1, np.int64)
+        self.count = np.zeros((B, len(steps)), np.int64)
+        self.final = np.full((B, self.N), -1, np.int64)
+        self.final[:, :P] = batch.ids_BP.cpu().numpy()
+
+    def add(self, step: Step) -> None:
+        """Record a step; the session still holds what its forward pass showed."""
+        length = step.after_BT.shape[1]
+        self.final[:, :length] = step.after_BT.cpu().numpy()
+        rows, places = np.nonzero(step.committed_BT.cpu().numpy())
+        self.committed_at[rows, places] = step.index
+        if step.index in self.steps:
+            at = self.steps.index(step.index)
+            self.tokens[:, at, : step.tokens_BT.shape[1]] = step.tokens_BT.cpu().numpy()
+            self.confidence[:, at, :length] = step.confidence_BT.float().cpu().numpy()
+            for name, layers in self.session.results.items():
+                if name in self.passing:
+                    continue
+                if name == "evidence":
+                    self._evidence(at, layers, step)
+                else:
+                    self._store(name, at, layers, step.tokens_BT.shape[1])
+        self.session.begin()
+
+    def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], length: int) -> None:
+        if not layers:
+            return
+        dims, order = self.session.statistics[name].dims, sorted(layers)
+        value_BL = torch.stack([layers[layer].detach() for layer in order], 1)
+        if "head" in dims and self.heads is not None:
+            value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
+        if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value_BL.sum())):
+            bad = next(layer for layer in order if not math.isfinite(float(layers[layer].sum())))
+            raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
+        if name not in self.arrays:
+            sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
+            self.arrays[name] = np.full((value_BL.shape[0], len(self.steps), len(order), *sizes), np.nan, np.float32)
+            self.layers[name] = order
+        where: list[Any] = []
+        for dim, size in zip(dims, value_BL.shape[2:], strict=True):
+            # A step that extends a cache has only its own queries: they are the last of the sequence so far.
+            first = length - size if dim == "query" else 0
+            where.append(slice(first, first + size))
+        self.arrays[name][(slice(None), at, slice(None), *where)] = value_BL.float().cpu().numpy()
+
+    def _evidence(self, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
+        """Of the committed tokens that stand in the gold evidence: mean mass on it, share whose top key is a copy."""
+        layout = self.session.layout
+        assert layout is not None
+        gold_BN, tokens_BT, after_BT = layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
+        if not bool(gold_BN.any()):
+            return
+        B, T = tokens_BT.shape
+        places = []
+        for row in range(B):
+            evidence = tokens_BT[row][gold_BN[row, :T]]
+            copied = torch.isin(after_BT[row], evidence) & ~torch.isin(after_BT[row], self.special)
+            places.append((step.committed_BT[row].cpu() & copied).nonzero()[:, 0])
+            self.count[row, at] = len(places[row])
+        for index, layer in enumerate(sorted(layers)):
+            pairs_BHQ2 = layers[layer].detach().float().cpu()
+            if self.heads is not None:
+                pairs_BHQ2 = pairs_BHQ2[:, self.heads]
+            if "evidence_mass" not in self.arrays:
+                shape = (B, len(self.steps), len(layers), pairs_BHQ2.shape[1])
+                for name in ("evidence_mass", "evidence_hit"):
+                    self.arrays[name] = np.full(shape, np.nan, np.float32)
+                    self.layers[name] = sorted(layers)
+            first = T - pairs_BHQ2.shape[2]
+            for row, at_N in enumerate(places):
+                if len(at_N):
+                    mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)
+                    top_HN = top_HN.long()
+                    hit_HN = gold_BN[row][top_HN] & (tokens_BT[row][top_HN] == after_BT[row, at_N])
+                    self.arrays["evidence_mass"][row, at, index] = mass_HN.mean(1).numpy()
+                    self.arrays["evidence_hit"][row, at, index] = hit_HN.float().mean(1).numpy()
+
+    def dataset(self, row: int) -> xr.Dataset:
+        """The record of one row, without its padding and without steps after its end."""
+        pad = self.batch.pads[row]
+        written = np.flatnonzero(self.committed_at[row] >= 0)
+        growing = self.N - self.batch.ids_BP.shape[1] > 0 and bool((self.tokens[row] < 0).any())
+        end = int(written.max()) + 1 if growing and len(written) else self.N
+        last = int(self.committed_at[row].max()) if growing and len(written) else max(self.steps)
+        keep = [i for i, step in enumerate(self.steps) if step <= last]
+        span = slice(pad, end)
+        layout = self.session.layout
+        assert layout is not None
+        data: dict[str, Any] = {
+            "tokens": (("step", "position"), self.tokens[row][keep][:, span]),
+            "committed_at": (("position",), self.committed_at[row, span]),
+            "final_tokens": (("position",), self.final[row, span]),
+            "confidence": (("step", "position"), self.confidence[row][keep][:, span]),
+        }
+        # `layer` belongs to the statistics; matrices of other layers have a dimension of their own.
+        common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
+        layers = sorted({layer for chosen in common.values() for layer in chosen})
+        names = layout.region_names[row]
+        dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
+        dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",)}
+        for name, whole in self.arrays.items():
+            if name in NEEDS_GOLD and not layout.gold_BN[row].any():
+                continue
+            dims, array = dims_of[name], whole[row][keep]
+            for axis, dim in enumerate(dims, start=2):
+                if dim in GROWING:
+                    array = array[(slice(None),) * axis + (span,)]
+                elif dim in ("region", "region_to"):
+                    array = array[(slice(None),) * axis + (slice(0, len(names)),)]
+            if name in ("queries", "keys"):
+                dims = tuple("position" if dim == "query" else dim for dim in dims)
+            layer_dim = "layer" if self.layers[name] == layers else f"{name}_layer"
+            data[name] = (("step", layer_dim, *dims), array)
+            if layer_dim != "layer":
+                data[layer_dim] = ((layer_dim,), self.layers[name])
+        if "evidence_mass" in data:
+            data["evidence_count"] = (("step",), self.count[row][keep])
+        made = xr.Dataset(data)
+        coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad)}
+        if "layer" in made.dims:
+            coords["layer"] = layers
+        if "head" in made.dims:
+            coords["head"] = list(range(made.sizes["head"])) if self.heads is None else self.heads
+        for dim in ("region", "region_to"):
+            if dim in made.dims:
+                coords[dim] = names
+        made = made.assign_coords(coords)
+        return made.set_coords([name for name in made.data_vars if str(name).endswith("_layer")])

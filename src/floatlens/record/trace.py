@@ -1,0 +1,229 @@
+"""Trace: everything recorded of one generation, labelled, as an xarray Dataset in a Zarr store.
+
+The schema (dims step, layer, head, kv_head, position, region, region_to; query, key and dim where matrices were asked
+for) is described in docs/trace.md. A position that does not exist yet at a step of an autoregressive model holds NaN
+(-1 in `tokens`), so nothing can mistake "not there" for "nothing received".
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.data.prompt import Region
+from floatlens.errors import FloatLensError
+from floatlens.files import written_atomically
+
+REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
+REGION_DIMS = ("region", "region_to")
+CHUNK_BYTES = 4 << 20
+CLAIMED, PACKED = 1 << 30, 1000  # a store may claim so many bytes, or so many times what it holds
+
+
+class Trace:
+    """A labelled record of one generation. `data` is the xarray Dataset; everything else reads from it.
+
+    >>> trace = Trace.open("run/samples/question-1")          # doctest: +SKIP
+    >>> trace.data["received"].sel(layer=0).mean("head")      # doctest: +SKIP
+    """
+
+    def __init__(self, data: xr.Dataset) -> None:
+        for name, dims in REQUIRED.items():
+            if name not in data or data[name].dims != dims:
+                found = data[name].dims if name in data else "nothing"
+                raise FloatLensError(f"this is not a trace: variable {name!r} should have dims {dims}, found {found}")
+        self.data = data
+
+    # --- what was run -------------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        return str(self.data.attrs.get("model", ""))
+
+    @property
+    def family(self) -> str:
+        return str(self.data.attrs.get("family", ""))
+
+    @property
+    def diffusion(self) -> bool:
+        """True for a masked diffusion model, False for an autoregressive one."""
+        return bool(self.data.attrs.get("diffusion", 0))
+
+    @property
+    def prompt_length(self) -> int:
+        return int(self.data.attrs.get("prompt_length", 0))
+
+    @property
+    def question(self) -> str:
+        return str(self.data.attrs.get("question", ""))
+
+    @property
+    def answer(self) -> str:
+        """What the model wrote, cut at its end token."""
+        return str(self.data.attrs.get("output", ""))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self._from_json("settings", {})
+
+    @property
+    def gold(self) -> list[str]:
+        """Names of the regions that hold the gold evidence."""
+        return self._from_json("gold", [])
+
+    @property
+    def answers(self) -> list[str]:
+        """The gold answers."""
+        return self._from_json("answers", [])
+
+    @property
+    def regions(self) -> list[Region]:
+        """Named spans of positions, in order; they may leave gaps (the template's own tokens)."""
+        return [Region(r["name"], r["start"], r["end"]) for r in self._from_json("regions", [])]
+
+    def _from_json(self, name: str, default: Any) -> Any:
+        return json.loads(self.data.attrs[name]) if name in self.data.attrs else default
+
+    def strings(self, step: int | None = None) -> list[str]:
+        """Token strings of the sequence that went into `step`; of the finished sequence when no step is given.
+
+        A position that does not exist yet is an empty string.
+        """
+        vocabulary = self._from_json("vocabulary", {})
+        ids = self.final_tokens if step is None else self.data["tokens"].sel(step=step).values
+        return [vocabulary.get(str(int(i)), f"<{int(i)}>") if i >= 0 else "" for i in ids]
+
+    @property
+    def final_tokens(self) -> np.ndarray[Any, Any]:
+        """Token ids after the last commit (position)."""
+        if "final_tokens" in self.data:
+            return np.asarray(self.data["final_tokens"].values)
+        return np.asarray(self.data["tokens"].isel(step=-1).values)
+
+    # --- what was seen ------------------------------------------------------------------------------------------------
+
+    def anchors(self, rule: str | Rule = "sigma(3)") -> xr.DataArray:
+        """Anchors by a named rule: bool (step, layer, position), on the mean over heads of received attention."""
+        rule = parse_rule(rule)
+        if "received" not in self.data:
+            raise FloatLensError(
+                "this trace holds no received attention, so no anchors; trace again and record 'received'"
+            )
+        received = self.data["received"].mean("head")
+        visible = None if self.diffusion else causal_visibility(np.isfinite(received.values))
+        return xr.DataArray(
+            rule(received.values, visible),
+            coords=received.coords,
+            dims=received.dims,
+            name="anchors",
+            attrs={"rule": rule.id},
+        )
+
+    # --- store --------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, dtype: str = "float32") -> Path:
+        """Write the trace as a Zarr (v3) group, at once or not at all; floats as `dtype`, float16 or float32."""
+        if dtype not in ("float16", "float32"):
+            raise FloatLensError(f"a trace stores floats as float16 or float32, not {dtype}")
+        target = Path(path)
+        # Zarr has no settled type for strings: names of regions go into the attributes.
+        data = self.data.drop_encoding().drop_vars(REGION_DIMS, errors="ignore")
+        if "region" in self.data.coords:
+            data = data.assign_attrs(region_names=json.dumps([str(name) for name in self.data["region"].values]))
+        data = data.assign({n: v.astype(dtype) for n, v in data.data_vars.items() if v.dtype.kind == "f"})
+        encoding = {n: {"chunks": _chunks(v)} for n, v in data.data_vars.items() if v.ndim}
+        with written_atomically(target) as temporary:
+            data.to_zarr(temporary, mode="w", zarr_format=3, consolidated=False, encoding=encoding)
+        return target
+
+    @classmethod
+    def open(cls, path: str | Path) -> Trace:
+        """Open a saved trace; arrays are read when they are used."""
+        if not (Path(path) / "zarr.json").is_file():
+            raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
+        try:
+            data = xr.open_dataset(path, engine="zarr", consolidated=False, mask_and_scale=False, cache=False)
+            _refuse_absurd(data, Path(path))
+            if "region_names" in data.attrs and "region" in data.dims:
+                data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
+            return cls(data)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OSError,
+            AttributeError,
+            RuntimeError,
+            ArithmeticError,
+            MemoryError,
+        ) as error:
+            raise FloatLensError(f"{path} cannot be read as a trace: {error}") from error
+
+    def load(self) -> Trace:
+        """Read everything into memory now."""
+        self.data.load()
+        return self
+
+    # --- looking at it ------------------------------------------------------------------------------------------------
+
+    def explore(self, *others: Trace, **options: Any) -> Any:
+        """The explorer in a notebook: this trace as a film, with others beside it (another model, the same question).
+
+        A widget with floatlens[notebook], else the same page in a frame; both have `.save("film.html")`. Options are
+        `rules` and `budget` of `floatlens.explorer.film.film`, and `frame=True` for the page in any case, which
+        moves without a kernel too.
+        """
+        from floatlens.explorer.widget import explore  # the report reads traces; traces do not know it
+
+        return explore([self, *others], **options)
+
+    # --- how it shows itself --------------------------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, str]:
+        """What a person wants to know first, as label and text."""
+        sizes = self.data.sizes
+        written = sizes["position"] - self.prompt_length
+        about = {
+            "model": f"{self.model} ({self.family})",
+            "size": f"{sizes['position']} positions ({self.prompt_length} prompt + {written} new), {sizes['step']} steps"
+            + "".join(f", {sizes[d]} {d}s" for d in ("layer", "head") if d in sizes),
+            "question": self.question,
+            "answer": self.answer,
+            "regions": " ".join(f"{r.name}[{r.start}:{r.end}]" for r in self.regions),
+            "recorded": " ".join(str(n) for n in self.data.data_vars if n not in REQUIRED),
+        }
+        return {label: text for label, text in about.items() if text}
+
+    def __repr__(self) -> str:
+        short = {label: text if len(text) < 200 else text[:197] + "..." for label, text in self.summary().items()}
+        lines = (f"  {label:<9} {text}" for label, text in short.items())
+        return "<floatlens.Trace>\n" + "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        about = {html.escape(label): html.escape(text) for label, text in self.summary().items()}
+        left = "style='text-align:left'"
+        rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in about.items())
+        return f"<h4>floatlens.Trace</h4><table>{rows}</table>{self.data._repr_html_()}"
+
+
+def _refuse_absurd(data: xr.Dataset, path: Path) -> None:
+    """Refuse a store that claims arrays out of all proportion to what it holds: reading them would end the process."""
+    if any(0 in (variable.encoding.get("chunks") or ()) for variable in data.variables.values()):
+        raise FloatLensError(f"{path} has an array in chunks of no size; it is damaged or not to be trusted")
+    held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    if data.nbytes > CLAIMED and data.nbytes > PACKED * held:
+        raise FloatLensError(
+            f"{path} claims arrays of {data.nbytes:,} bytes but holds {held:,}; it is damaged or not to be trusted"
+        )
+
+
+def _chunks(variable: xr.DataArray) -> tuple[int, ...]:
+    """Chunks of at most a few megabytes: whole in all dims but the first, so that a step is read in one piece."""
+    per_first = max(1, variable.nbytes // max(1, variable.shape[0]))
+    return (max(1, min(variable.shape[0], CHUNK_BYTES // per_first)), *(max(1, n) for n in variable.shape[1:]))

@@ -1,0 +1,65 @@
+"""A run that is being watched: its steps one by one, while they happen, and its traces when it is over.
+
+Nothing is left behind between two steps: the model is under observation only inside a forward pass, so a run may be
+given up at any step, and the model may be used for something else in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
+from floatlens.observation.attention import configs_of, observing
+from floatlens.record.recorder import Recorder
+from floatlens.record.trace import Trace
+
+
+class Seen(NamedTuple):
+    """One step, and what its forward pass showed: `results[name][layer]` is (B, *dims of the statistic)."""
+
+    step: Step
+    results: dict[str, dict[int, torch.Tensor]]
+
+
+class Watch(Iterator[Seen]):
+    """Made by `Lens.watch`; each `next` is one forward pass, and `traces()` gives what was recorded.
+
+    >>> for step, results in lens.watch(["Where was Ada Lovelace born?"]):   # doctest: +SKIP
+    ...     print(step.index, results["received"][0].mean(1).argmax(-1))     # the top anchor of layer 0
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        steps: Iterator[Step],
+        recorder: Recorder,
+        made: Callable[[Recorder], list[Trace]],
+        diffusion: bool,
+    ) -> None:
+        self.model, self.steps, self.recorder, self.made, self.diffusion = model, steps, recorder, made, diffusion
+        self.configs = configs_of(model)
+        self.index, self.over = 0, False
+
+    def __next__(self) -> Seen:
+        session = self.recorder.session
+        # A diffusion step stands alone, so one that is not kept need not be looked at; a cached one builds on all.
+        session.paused = self.diffusion and self.index not in self.recorder.steps
+        with observing(self.model, session, self.configs):
+            step = next(self.steps, None)
+        if step is None:
+            self.over = True
+            raise StopIteration
+        self.index = step.index + 1
+        seen = Seen(step, session.results)
+        self.recorder.add(step)
+        return seen
+
+    def traces(self) -> list[Trace]:
+        """The traces, one a prompt, once all steps are done."""
+        if not self.over:
+            raise FloatLensError(f"the run is at step {self.index} and not over; its traces exist after the last step")
+        return self.made(self.recorder)

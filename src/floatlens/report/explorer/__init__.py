@@ -1,5 +1,0 @@
-"""The explorer: one view of films, in the report, in a notebook, and live."""
-
-from floatlens.report.explorer.page import embed, page, script_hashes
-
-__all__ = ["embed", "page", "script_hashes"]

@@ -1,0 +1,140 @@
+"""The live explorer as a web application: a page, the films of run folders, and a socket on which models run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from floatlens.errors import FloatLensError
+from floatlens.explorer.page import asset
+from floatlens.lens import Lens
+from floatlens.server.connection import Connection
+from floatlens.server.folders import Folders
+from floatlens.server.guard import LOOPBACK, Guard
+from floatlens.server.limits import Limits
+from floatlens.server.matrices import Shelf
+from floatlens.server.page import live_data, page, policy
+from floatlens.server.worker import Worker
+
+FIRST = 3  # films of the first question that a page of run folders starts with, side by side
+
+
+class Explorer:
+    """The models and run folders that are shown, and the requests that may be made of them."""
+
+    def __init__(self, lenses: Sequence[Lens], folders: Folders, token: str, limits: Limits) -> None:
+        self.lenses = {lens.name: lens for lens in lenses}
+        self.folders, self.token, self.limits = folders, token, limits
+        self.worker = Worker(limits.waiting)
+        self.shelf = Shelf(limits.attention_bytes)
+        self.connected = 0
+
+    @cached_property
+    def reading(self) -> asyncio.Lock:
+        """Films are made one at a time: each takes its memory."""
+        return asyncio.Lock()
+
+    async def page(self, request: Request) -> Response:
+        host, secure = request.headers["host"], request.url.scheme == "https"
+        runs = await run_in_threadpool(self.folders.contents)
+        live = await run_in_threadpool(live_data, host, secure, self.token, self.lenses.values(), runs)
+        films = []
+        for place in first(runs):
+            with suppress(FloatLensError):  # the list says that it is there; choosing it says what is wrong with it
+                films.append(await self._film(*place))
+        text = await run_in_threadpool(page, films, live, self.token)
+        return HTMLResponse(text, headers={"content-security-policy": policy(host)})
+
+    async def script(self, request: Request) -> Response:
+        return Response(asset(), media_type="text/javascript")
+
+    async def runs(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.folders.contents))
+
+    async def film(self, request: Request) -> Response:
+        try:
+            places = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
+            found = await self._film(*places)
+        except FloatLensError as error:
+            return JSONResponse({"error": " ".join(str(error).split())}, 404)
+        return Response(await run_in_threadpool(json.dumps, found, allow_nan=False), media_type="application/json")
+
+    async def _film(self, run: int, sample: int) -> dict[str, Any]:
+        async with self.reading:
+            return await run_in_threadpool(self.folders.film, run, sample)
+
+    async def live(self, socket: WebSocket) -> None:
+        if self.connected >= self.limits.connections:
+            return await socket.close(1013, "too many pages are connected")
+        self.connected += 1
+        try:
+            await socket.accept()
+            await Connection(socket, self.lenses, self.worker, self.shelf, self.limits).talk()
+        finally:
+            self.connected -= 1
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(self.worker.close)
+
+
+def application(
+    lenses: Sequence[Lens] = (),
+    runs: Sequence[Path] = (),
+    *,
+    token: str,
+    hosts: Collection[str] = LOOPBACK,
+    any_address: bool = False,
+    ticket: str | None = None,
+    limits: Limits | None = None,
+) -> Starlette:
+    """The application. `hosts` are the names it answers to; every request needs the token; `ticket` opens one page."""
+    explorer = Explorer(lenses, Folders(runs), token, limits or Limits())
+    made = Starlette(
+        routes=[
+            Route("/", explorer.page),
+            Route("/assets/explorer.js", explorer.script),
+            Route("/api/runs", explorer.runs),
+            Route("/api/film", explorer.film),
+            WebSocketRoute("/live", explorer.live),
+        ],
+        middleware=[Middleware(Guard, token=token, hosts=hosts, any_address=any_address, ticket=ticket)],
+        lifespan=explorer.lifespan,
+    )
+    made.state.explorer = explorer
+    return made
+
+
+def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Places of the films to start with: the first sample, in all runs that have it; diffusion models first.
+
+    The cursor of films side by side counts the steps of the first, and a diffusion model has more of them.
+
+    >>> arm, mdm = ({"sample": 0, "id": "b", "diffusion": diffusion} for diffusion in (False, True))
+    >>> first([{"run": 0, "samples": [arm]}, {"run": 1, "samples": [mdm]}])
+    [(1, 0), (0, 0)]
+    """
+    wanted = next((sample["id"] for run in runs for sample in run["samples"]), None)
+    found = [(not s["diffusion"], r["run"], s["sample"]) for r in runs for s in r["samples"] if s["id"] == wanted]
+    return [(run, sample) for _, run, sample in sorted(found)[:FIRST]]
+
+
+def whole(text: str | None, name: str) -> int:
+    """A number from an address, and nothing but a number."""
+    if text is None or not (text.isascii() and text.isdecimal() and len(text) < 8):
+        raise FloatLensError(f"{name} must be a whole number, counted from 0; /api/runs lists them")
+    return int(text)

@@ -1,0 +1,115 @@
+"""What a page may say: three messages, checked before anything else looks at them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from floatlens.errors import FloatLensError
+from floatlens.server import limits
+
+Id = Annotated[int, Field(ge=0, le=2**53)]  # what a number of JavaScript holds exactly
+Spec = Annotated[str, Field(min_length=1, max_length=limits.SPEC)]
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class GivenPassage(Message):
+    """A passage as the page has it."""
+
+    title: str = Field("", max_length=limits.PASSAGE)
+    text: str = Field(max_length=limits.PASSAGE)
+    gold: bool = False
+
+
+class Run(Message):
+    """Answer a question, and show each step."""
+
+    type: Literal["run"]
+    id: Id
+    model: str = Field(max_length=500)
+    question: str = Field(max_length=limits.QUESTION)
+    passages: list[GivenPassage] = Field(default_factory=list, max_length=limits.PASSAGES)
+    max_new_tokens: int = Field(32, ge=1, le=limits.NEW_TOKENS)
+    steps: int | None = Field(None, ge=1, le=limits.STEPS)
+    block_length: int | None = Field(None, ge=1, le=limits.NEW_TOKENS)
+    seed: int = Field(0, ge=0, lt=2**32)
+    interventions: list[Spec] = Field(default_factory=list, max_length=limits.INTERVENTIONS)
+
+    @model_validator(mode="after")
+    def something_to_read(self) -> Run:
+        if not self.question.strip():
+            raise ValueError("the question is empty; type one")
+        length = len(self.question) + sum(len(p.title) + len(p.text) for p in self.passages)
+        if length > limits.CHARACTERS:
+            raise ValueError(
+                f"question and passages have {length:,} characters together; at most {limits.CHARACTERS:,} are read"
+            )
+        return self
+
+
+class Stop(Message):
+    """End a run before its next step."""
+
+    type: Literal["stop"]
+    id: Id
+
+
+class Attention(Message):
+    """The attention of one token at one step: the row `from` it, or the column `to` it. No layer: their mean."""
+
+    type: Literal["attention"]
+    id: Id
+    step: int = Field(ge=0, le=limits.STEPS)
+    layer: int | None = Field(None, ge=0, le=10_000)
+    position: int = Field(ge=0, le=10_000_000)
+    direction: Literal["from", "to"] = "from"
+
+
+_ANY: TypeAdapter[Run | Stop | Attention] = TypeAdapter(
+    Annotated[Run | Stop | Attention, Field(discriminator="type")], config=ConfigDict(hide_input_in_errors=True)
+)
+
+
+def read(text: str, longest: int) -> Run | Stop | Attention:
+    """The message in a text, or one sentence that says what is wrong with it.
+
+    >>> read('{"type": "stop", "id": 3}', 100)
+    Stop(type='stop', id=3)
+    >>> read('{"type": "stop"}', 100)
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: the message 'stop' is not understood: id: Field required
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > longest:
+        raise FloatLensError(f"a message of {len(text):,} characters is too long; at most {longest:,} bytes are read")
+    try:
+        return _ANY.validate_json(text.encode("utf-8", "replace"))
+    except ValidationError as error:
+        raise FloatLensError(_sentence(error)) from None
+
+
+def id_of(text: str) -> int | None:
+    """The id of a message that could not be read, so that its sender knows which it was."""
+    try:
+        found = TypeAdapter(dict[str, Any]).validate_json(text.encode("utf-8", "replace")).get("id")
+    except ValidationError:
+        return None
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    places = [str(part) for part in first["loc"]]
+    what = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        return "the message is not JSON"
+    if not places:
+        return f"the message is not understood: {what}"
+    about = f"{'.'.join(places[1:])}: {what}" if len(places) > 1 else what
+    if first["type"] == "value_error":
+        return what
+    return f"the message {places[0]!r} is not understood: {about}"

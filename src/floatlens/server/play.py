@@ -1,0 +1,143 @@
+"""One run as the messages that a page gets: `start`, a `step` for each forward pass while it happens, `done`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from floatlens.data.prompt import Prompt
+from floatlens.data.sample import Passage
+from floatlens.data.token_kinds import GROUPS, classify, spelled
+from floatlens.decode.step import Step
+from floatlens.explorer.film import FORMAT, Array, film, frame
+from floatlens.lens import Lens
+from floatlens.record.watch import Watch
+from floatlens.server.matrices import Matrices
+from floatlens.server.messages import Run
+
+RECORD = ("received",)  # all that a film draws
+
+
+def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict[str, Any]]:
+    """Run what was asked; closing the generator between two messages ends the run and undoes all of it."""
+    prompt = prompt_of(lens, asked)
+    settings: dict[str, Any] = {
+        "max_new_tokens": asked.max_new_tokens,
+        "steps": asked.steps,
+        "block_length": asked.block_length,
+        "seed": asked.seed,
+    }
+    lens.settings(**settings).fits(len(prompt.ids), lens.context_length)
+    with intervening(lens, asked.interventions) as specs:
+        watch = lens.watch([prompt], sample_ids=[str(asked.id)], record=RECORD, show=["attention_mean"], **settings)
+        header = start(lens, asked, prompt, watch, specs)
+        known = [int(i) for i in header["vocabulary"]]
+        yield {"type": "start", "id": asked.id, "film": header}
+        N = header["length"]
+        kept: Matrices | None = None
+        for step, results in watch:
+            if kept is None:
+                kept = keep(
+                    steps=len(header["steps"]),
+                    layers=sorted(results["received"]),
+                    length=N,
+                    diffusion=lens.family.diffusion,
+                )
+            kept.add(step.index, {layer: rows_BQT[0] for layer, rows_BQT in results["attention_mean"].items()})
+            message = moment(lens, step, results["received"], N)
+            new = sorted({i for i in (*message["tokens"], *message["after"]) if i >= 0} - set(known))
+            known += new
+            spelling = pieces(lens, known)  # how a piece is spelled shows only among others
+            yield {"type": "step", "id": asked.id, **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
+        [trace] = watch.traces()
+    yield {"type": "done", "id": asked.id, "film": film(trace)}
+
+
+def prompt_of(lens: Lens, asked: Run) -> Prompt:
+    """The prompt; empty passages are left out."""
+    passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
+    return lens.prompt(asked.question, passages)
+
+
+def intervening(lens: Lens, specs: Sequence[str]) -> AbstractContextManager[list[str]]:
+    """The interventions as a context; its value is the list of their canonical specs."""
+    if not specs:
+        return nullcontext([])
+    from floatlens.interventions import parse
+
+    interventions = [parse(spec) for spec in specs]
+
+    @contextmanager
+    def entered() -> Iterator[list[str]]:
+        with lens.intervene(*interventions):
+            yield [str(intervention) for intervention in interventions]
+
+    return entered()
+
+
+def start(lens: Lens, asked: Run, prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
+    """What is known of a film before its first step; the fields are the film's own, without arrays."""
+    recorder = watch.recorder
+    P, N = len(prompt.ids), recorder.N
+    diffusion = lens.family.diffusion
+    masks = [lens.mask_id] if diffusion else []
+    ids = sorted({*prompt.ids, *masks})
+    strings = lens.tokenizer.convert_ids_to_tokens(prompt.ids)  # type: ignore[union-attr]
+    regions = recorder.batch.regions(0, N - P)
+    inside = {place for region in regions for place in range(region.start, region.end)}
+    kinds = classify([str(s) for s in strings], [place not in inside for place in range(P)])
+    return {
+        "format": FORMAT,
+        "id": str(asked.id),
+        "model": lens.name,
+        "family": lens.family.name,
+        "diffusion": diffusion,
+        "question": prompt.question,
+        "output": "",
+        "answers": [],
+        "prompt_length": P,
+        "length": N,
+        "layers": list(range(lens.shape["layers"] or 0)),
+        "heads": lens.shape["heads"] or 0,
+        "steps": recorder.steps,
+        "vocabulary": pieces(lens, ids),
+        "special_ids": list(lens.special_ids),
+        "mask_ids": masks,
+        "regions": [{"name": r.name, "start": r.start, "end": r.end} for r in regions],
+        "gold": recorder.batch.gold(0),
+        "kinds": [*kinds, *(["mask" if diffusion else ""] * (N - P))],
+        "kind_groups": GROUPS,
+        "interventions": list(specs),
+        "thinned": None,
+    }
+
+
+def moment(lens: Lens, step: Step, received: dict[int, torch.Tensor], N: int) -> dict[str, Any]:
+    """One step: what went in, what is there after it, how sure the sampler was, and what was attended to."""
+    T = step.tokens_BT.shape[1]
+    received_LHT = np.full((len(received), received[min(received)].shape[1], N), np.nan, np.float32)
+    for place, layer in enumerate(sorted(received)):
+        received_LHT[place, :, :T] = received[layer][0].float().cpu().numpy()
+    confidence_T = filled(step.confidence_BT[0].float().cpu().numpy(), N, np.nan)
+    return {
+        "index": step.index,
+        "tokens": filled(step.tokens_BT[0].cpu().numpy(), N, -1).tolist(),
+        "after": filled(step.after_BT[0].cpu().numpy(), N, -1).tolist(),
+        "confidence": [round(float(c), 4) if np.isfinite(c) else None for c in confidence_T],
+        **frame(received_LHT, lens.family.diffusion),
+    }
+
+
+def filled(values_T: Array, N: int, filler: float) -> Array:
+    """Values for all N positions; those that do not exist yet hold the filler."""
+    return np.concatenate([values_T, np.full(N - len(values_T), filler, values_T.dtype)])
+
+
+def pieces(lens: Lens, ids: Sequence[int]) -> dict[str, str]:
+    """Token ids and how they are spelled to a person."""
+    found = lens.token_strings(ids)
+    return dict(zip(found, spelled(list(found.values())), strict=True))

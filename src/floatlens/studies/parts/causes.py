@@ -1,0 +1,77 @@
+"""Causes: the same questions with interventions, each beside its matched random control, on the data of the stress tests.
+
+Its un-intervened answers are made once more, since what an intervention does is measured along their every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from floatlens.evaluation.ablate.condition import conditions, standard
+from floatlens.evaluation.ablate.run import ablate
+from floatlens.evaluation.source import Source
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.run_list import CAUSES
+from floatlens.studies.parts.part import Bench, Part, first
+from floatlens.studies.parts.stress import KNOWN
+
+if TYPE_CHECKING:
+    from floatlens.studies.plan import StudyPlan
+    from floatlens.studies.sizes import Sizes
+
+# What the claims rest on, at one or two doses; --full runs the standard ones at all.
+USUAL = (
+    "mask-anchors(rule=top({n})) @ 1,4",
+    "pin-anchors(rule=sigma(3))",
+    "ablate-heads(heads=top({n})) @ 1,4",
+    "mask-anchors(rule=top(4), layers=shallow)",
+    "mask-anchors(rule=top(4), layers=deep)",
+    "ablate-heads(heads=top(2), layers=shallow)",
+    "ablate-heads(heads=top(2), layers=deep)",
+)
+SEEDS = (0,)  # of the controls; --full takes two
+PASSES = 3  # times the cost of an answer: the answer itself, its steps replayed, and the gold answer
+
+
+def run(bench: Bench) -> None:
+    plan, source = bench.plan, chosen(bench.sources)
+    specs, seeds = asked(plan, bench.lens.shape["layers"] or 1)
+    manifest = plan.manifest({"model": bench.model, "interventions": specs, "controls": seeds}, [bench.model])
+    questions = {source.label: first(source, plan.sizes.causes)}
+    with RunFolder.create(bench.folder.path / CAUSES, manifest, resume=True) as folder:
+        bench.tables.append(
+            ablate(
+                [bench.model],
+                questions,
+                specs,
+                seeds=seeds,
+                asking=plan.asking,
+                folder=folder,
+                watch=bench.watch,
+                engine=bench.engine,
+                worker=bench.worker,
+                retry_errors=bench.retry_errors,
+            )
+        )
+        folder.finish()
+
+
+def asked(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
+    """Interventions and seeds of their controls."""
+    if plan.interventions is not None:
+        return list(plan.interventions), list(SEEDS)
+    return (standard(layers), [0, 1]) if plan.wide else (list(USUAL), list(SEEDS))
+
+
+def chosen(sources: Sequence[Source]) -> Source:
+    """The first data set whose answers are not known by heart."""
+    return min(sources, key=lambda source: source.name in KNOWN)
+
+
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+    specs, seeds = asked(plan, 6)
+    return {"open": PASSES * len(conditions(specs, None, seeds)) * len(first(chosen(sources), sizes.causes))}
+
+
+PART = Part("causes", ("causes",), run, units)

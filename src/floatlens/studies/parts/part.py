@@ -1,0 +1,88 @@
+"""A part of a study: work on one model that makes what some findings measure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from floatlens.data.sample import Sample
+from floatlens.evaluation.answering import Task, Watch, answered
+from floatlens.evaluation.evaluate import Asking, Row
+from floatlens.evaluation.journal import Journal, Key
+from floatlens.evaluation.sharing import Sharing
+from floatlens.evaluation.source import Source
+from floatlens.evaluation.worker import Worker
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
+from floatlens.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from floatlens.studies.plan import StudyPlan
+    from floatlens.studies.sizes import Sizes
+
+
+@dataclass
+class Bench:
+    """What the parts of one model work with: the questions, its run folder, who does the work, and all answers so far.
+
+    `lens` is for planning; in other processes than this one the worker has a lens of its own.
+    """
+
+    plan: StudyPlan
+    model: str
+    lens: Any
+    sources: Sequence[Source]
+    folder: RunFolder
+    journal: Journal
+    worker: Worker
+    engine: Engine = field(default_factory=Local)
+    watch: Watch | None = None
+    retry_errors: bool = False
+    rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
+    tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sharing = Sharing(self.journal)
+
+    def task(self, samples: Sequence[Sample], data: str, condition: str, asking: Asking, **labels: Any) -> Task:
+        """Questions to ask the model under one condition."""
+        return Task((self.model, data, condition), samples, asking, len(samples), labels)
+
+    def ask(self, tasks: Sequence[Task], *, trace: bool = False) -> float:
+        """Have all tasks answered; returns the seconds of work that it took, however many did it.
+
+        What an earlier part or an earlier, killed run has answered is not asked again.
+        """
+        rows, seconds = answered(
+            tasks, self.worker, self.journal, self.engine, self.watch, trace=trace, sharing=self.sharing
+        )
+        self.rows.update({((row.model, row.data, row.condition), row.id): row for row in rows})
+        return sum(seconds.values()) * self.engine.workers
+
+
+@dataclass(frozen=True)
+class Part:
+    """`run` does the work; `units` says how many traces and answers (open or closed book) it takes, for planning."""
+
+    name: str
+    findings: tuple[str, ...]
+    run: Callable[[Bench], None]
+    units: Callable[[Sizes, StudyPlan, Sequence[Source]], dict[str, int]]
+
+
+def first(source: Source, count: int | None) -> list[Sample]:
+    """The first questions of a data set; of a fair draw, in an order that favours none."""
+    held, seed = list(source.samples()), source.plan.seed
+    if seed is not None:
+        held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
+    return held[:count]
+
+
+def each(sources: Sequence[Source], count: int | None) -> int:
+    """Questions of all data sets together when each gives its first `count`."""
+    return sum(len(first(source, count)) for source in sources)

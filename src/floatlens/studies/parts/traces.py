@@ -1,0 +1,27 @@
+"""Traces: one a question, with passages; it serves all findings on attention, and its answer serves Table 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from floatlens.evaluation.evaluate import OPEN
+from floatlens.evaluation.source import Source
+from floatlens.studies.parts.part import Bench, Part, each, first
+
+if TYPE_CHECKING:
+    from floatlens.studies.plan import StudyPlan
+    from floatlens.studies.sizes import Sizes
+
+
+def run(bench: Bench) -> None:
+    asked = {source.label: first(source, bench.plan.sizes.traces) for source in bench.sources}
+    tasks = [bench.task(questions, data, OPEN, bench.plan.asking) for data, questions in asked.items()]
+    bench.ask(tasks, trace=True)
+
+
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+    return {"trace": each(sources, sizes.traces)}
+
+
+PART = Part("traces", ("drift", "absorption", "geometry", "tokens", "heads", "flow"), run, units)

@@ -1,0 +1,290 @@
+"""A study: all findings on some models and one or more data sets, with figures, tables, claims and the report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from floatlens.errors import FloatLensError
+from floatlens.evaluation import summary
+from floatlens.evaluation.answering import Watch
+from floatlens.evaluation.comparison import open_sources
+from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking
+from floatlens.evaluation.source import Source
+from floatlens.evaluation.table import table1
+from floatlens.files import written_atomically
+from floatlens.report.analyse import analyse, answers_in, shown_sample
+from floatlens.report.make import make
+from floatlens.report.section import Section
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
+from floatlens.runs.folder import RunFolder, safe_name
+from floatlens.runs.model_pool import run_all
+from floatlens.runs.run_list import MODELS
+from floatlens.runs.storage import is_url
+from floatlens.studies.parts.registry import PARTS
+from floatlens.studies.plan import StudyPlan, chosen
+from floatlens.studies.sizes import FULL, Sizes, fitted, longest, parse_time
+from floatlens.studies.work import Done, probe, work
+
+PLAN, RESULTS, CLAIMS, REPORT = "plan.json", "results.json", "claims.json", "report.html"
+DRAWING = 40.0  # seconds that figures, claims and the report take, with any models and data: measured, on one slow core
+PER_TRACE = 0.25  # seconds that the findings take for a trace
+
+
+@dataclass
+class Study:
+    """What a study came to. `claims` are dictionaries as in claims.json; `path` is the run folder.
+
+    `failed` says why parts of models failed, `cut` what was left out to fit a time, `notes` what else a reader must know.
+    """
+
+    path: Path
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    cut: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def report(self) -> Path:
+        return self.path / REPORT
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The claims, one row each."""
+        frame = pd.DataFrame(self.claims)
+        if len(frame):
+            frame["low"], frame["high"] = zip(*frame.pop("interval"), strict=True)
+        return frame.drop(columns="details", errors="ignore")
+
+
+def study(
+    models: Sequence[str] | str,
+    *,
+    data: Sequence[str] | str = "world",
+    out: str | Path = "study",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    limit: int | None = None,
+    budget: str | None = None,
+    full: bool = False,
+    sizes: Sizes | None = None,
+    interventions: Sequence[str] | None = None,
+    split: str | None = None,
+    passages: int | None = None,
+    max_passages: int | None = None,
+    corpus: str | None = None,
+    max_new_tokens: int = 32,
+    steps: int | None = None,
+    block_length: int | None = None,
+    temperature: float = 0.0,
+    seed: int | None = None,
+    batch_size: int = 16,
+    device: str | None = None,
+    dtype: str = "auto",
+    allow_pickle: bool = False,
+    resume: bool = False,
+    retry_errors: bool = False,
+    jobs: int = 1,
+    engine: Engine | None = None,
+    watch: Watch | None = None,
+) -> Study:
+    """Run all findings on models and data, and write figures, tables, claims and the report to a run folder.
+
+    Parameters
+    ----------
+    models, data: names as everywhere: bundled, a folder, a hub id; a file, a hub data set, `world`, `world:NAME`.
+    only, skip: findings to run or to leave out.
+    limit: at most so many questions a data set in every part; `full` asks every question, as the paper does.
+    budget: a time such as "10m"; sizes are cut to fit it by rates that are measured first, and `cut` says what was cut.
+    interventions: texts as for `floatlens ablate`; the default is what the claims rest on, at few doses.
+    resume, retry_errors: go on with the study in `out`; also try again the questions that failed.
+    jobs: models that are worked on at once, each in a process of its own; findings that are drawn at once.
+    engine: who does the work, if not this process; its workers share one model's questions, model after model.
+
+    >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP
+    >>> study.to_dataframe()[["claim", "models", "value", "verdict"]]                    # doctest: +SKIP
+    """
+    began = time.monotonic()
+    seconds = parse_time(budget) if budget is not None else None
+    names = (models,) if isinstance(models, str) else tuple(dict.fromkeys(models))
+    plan = StudyPlan(
+        models=names,
+        data=(data,) if isinstance(data, str) else tuple(dict.fromkeys(data)),
+        findings=chosen(only, skip),
+        sizes=(sizes or (FULL if full else Sizes())).limited(limit),
+        asking=Asking(
+            max_new_tokens=max_new_tokens,
+            steps=steps,
+            batch_size=batch_size,
+            seed=seed or 0,
+            sampler={"block_length": block_length, "temperature": temperature},
+        ),
+        split=split,
+        seed=seed,
+        passages=passages,
+        max_passages=max_passages,
+        corpus=corpus,
+        interventions=None if interventions is None else tuple(interventions),
+        wide=full,
+        device=device,
+        dtype=dtype,
+        allow_pickle=allow_pickle,
+    ).reading()
+    check(plan)
+    if is_url(out):
+        raise FloatLensError(f"a study is written to a folder, not to {out}; copy it there when it is done")
+    does = engine or Local()
+    sources = open_sources(plan.comparison())
+    asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
+    with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
+        homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
+        plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, does, watch, began)
+        tasks = [(m, plan, home, does, retry_errors) for m, home in zip(plan.models, homes, strict=True)]
+        found = run_all(work, tasks, jobs if does.inside else 1, watch)
+        done = [
+            each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
+        ]
+        sections = analysed(plan, [home for home in homes if home.exists()], folder.path, jobs, watch)
+        made = _finished(plan, folder, done, sections, cut, time.monotonic() - began)
+        folder.finish()
+    return made
+
+
+def check(plan: StudyPlan) -> None:
+    """Refuse models and settings that cannot work before any weight is read."""
+    from floatlens.decode.registry import settings_for
+    from floatlens.models.checkpoint import find
+
+    if not plan.models:
+        raise FloatLensError("a study needs a model; name one or more, such as tiny-mdm tiny-arm")
+    for model in plan.models:
+        settings_for(find(model).family.sampler, **plan.asking.generation())
+
+
+def analysed(
+    plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: Watch | None = None
+) -> list[Section]:
+    """The sections of all findings, drawn side by side where there are cores for it."""
+    shown = shown_sample(homes)
+    tasks = [(name, homes, target, shown) for name in plan.findings]
+    found = run_all(analyse, tasks, jobs, watch)
+    return [
+        each
+        if isinstance(each, Section)
+        else Section(name, name.capitalize(), problem=f"{type(each).__name__}: {each}")
+        for name, each in zip(plan.findings, found, strict=True)
+    ]
+
+
+def _sized(
+    plan: StudyPlan,
+    sources: Sequence[Source],
+    path: Path,
+    homes: Sequence[Path],
+    seconds: float | None,
+    jobs: int,
+    engine: Engine,
+    watch: Watch | None,
+    began: float,
+) -> tuple[StudyPlan, list[str]]:
+    """The plan with its sizes fitted to the time, if there is one; a resumed study keeps those that it started with."""
+    kept = path / PLAN
+    if kept.exists():
+        before = json.loads(kept.read_text(encoding="utf-8"))
+        return replace(plan, sizes=Sizes(**before["sizes"]), findings=tuple(before["findings"])), before["cut"]
+    cut: list[str] = []
+    if seconds is not None:
+        plan = replace(plan, sizes=plan.sizes.bounded([len(list(source.samples())) for source in sources]))
+        tasks = [(m, plan, home, engine) for m, home in zip(plan.models, homes, strict=True)]
+        found = run_all(probe, tasks, jobs if engine.inside else 1, watch)
+        rates = {m: each for m, each in zip(plan.models, found, strict=True) if isinstance(each, dict)}
+        left = seconds - (time.monotonic() - began)
+        sizes, parts, cut = fitted(
+            plan.sizes,
+            plan.parts,
+            left,
+            lambda sizes, parts: predicted(plan, sources, rates, sizes, parts, jobs, engine),
+        )
+        gone = {finding for name in set(plan.parts) - set(parts) for finding in PARTS[name].findings}
+        plan = replace(plan, sizes=sizes, findings=tuple(name for name in plan.findings if name not in gone))
+    text = json.dumps({"sizes": asdict(plan.sizes), "findings": plan.findings, "cut": cut}, indent=2)
+    with written_atomically(kept) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+    return plan, cut
+
+
+def predicted(
+    plan: StudyPlan,
+    sources: Sequence[Source],
+    rates: dict[str, dict[str, float]],
+    sizes: Sizes,
+    parts: Sequence[str],
+    jobs: int,
+    engine: Engine | None = None,
+) -> float:
+    """Seconds that a study of these sizes will take, from the rates of its models."""
+    does = engine or Local()
+    units: dict[str, int] = {}
+    for name in parts:
+        for kind, n in PARTS[name].units(sizes, plan, sources).items():
+            units[kind] = units.get(kind, 0) + n
+    each = {
+        m: rate["load"] + sum(n * rate.get(kind, 0.0) for kind, n in units.items()) / does.workers
+        for m, rate in rates.items()
+    }
+    drawing = (DRAWING + PER_TRACE * units.get("trace", 0) * len(rates)) / max(1, min(jobs, 2))
+    return longest(each, jobs if does.inside else 1) + drawing
+
+
+def _finished(
+    plan: StudyPlan, folder: RunFolder, done: list[Done], sections: list[Section], cut: list[str], seconds: float
+) -> Study:
+    homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
+    answers = answers_in([RunFolder.open(home) for home in homes if home.exists()])
+    found = Study(folder.path, cut=cut, seconds=seconds)
+    found.claims = [claim for section in sections for claim in section.claims]
+    found.failed = {f"{each.model}, {part}": reason for each in done for part, reason in each.failed.items()}
+    found.failed |= {section.name: section.problem for section in sections if section.problem}
+    found.notes = list(dict.fromkeys(note for each in done for note in each.notes))
+    text = json.dumps({"claims": found.claims}, indent=2, ensure_ascii=False) + "\n"
+    _write(folder.path / CLAIMS, text)
+    if len(answers):
+        folder.write_table("answers", answers)
+        plain = answers[answers["condition"].isin([CLOSED, OPEN])]
+        found.results = summary.results(answers)
+        table = table1(summary.results(plain), summary.averages(plain))
+        for ending, made in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+            _write(folder.path / f"table1.{ending}", made)
+    about = {
+        "results": found.results,
+        "claims": found.claims,
+        "failed": found.failed,
+        "cut": found.cut,
+        "notes": found.notes,
+        "seconds": {each.model: each.seconds for each in done},
+        "run": str(folder.path),
+    }
+    _write(folder.path / RESULTS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    make([folder.path], folder.path / REPORT, sections=sections, drawn=folder.path)
+    return found
+
+
+def _lost(model: str, plan: StudyPlan, error: Exception) -> Done:
+    """A model whose process ended before it could say what became of its parts."""
+    if isinstance(error, FloatLensError) and len(plan.models) == 1:
+        raise error
+    reason = str(error) if isinstance(error, FloatLensError) else f"{type(error).__name__}: {error}"
+    return Done(model, failed=dict.fromkeys(plan.parts, " ".join(reason.split())))
+
+
+def _write(path: Path, text: str) -> None:
+    with written_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,331 @@
+"""Readers: each layout in each container, streamed; and what a user is told about data that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+
+import pandas
+import pytest
+
+from floatlens.data.readers import hub
+from floatlens.data.readers import lines as lines_module
+from floatlens.data.readers.columns import parse_names
+from floatlens.data.readers.registry import read
+from floatlens.data.readers.sampling import take
+from floatlens.data.sample import Passage
+from floatlens.errors import FloatLensError
+
+GOOD = {"id": "a", "question": "Who?", "answers": ["Ann"]}
+
+
+def write(path, rows):
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def problems_of(tmp_path, *rows):
+    reading = read(write(tmp_path / "d.jsonl", [GOOD, *rows]))
+    assert len(list(reading)) >= 1
+    return [str(p) for p in reading.problems.shown]
+
+
+@pytest.fixture(scope="session")
+def data():
+    root = Path(__file__).parents[2]
+    folder = Path(os.environ.get("FLOATLENS_DATA", root.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there; set FLOATLENS_DATA to the folder of real questions")
+    return folder
+
+
+def test_real_kilt_like_questions(data):
+    reading = read(str(data / "hotpotqa-dev.first200.jsonl.gz"))
+    samples = list(reading)
+    assert len(samples) == 200 and not reading.problems.shown
+    assert all(s.gold and s.answers and s.passages[0].title for s in samples)
+    assert Counter(len(s.gold) for s in samples).most_common(1)[0][0] == 2  # two supporting paragraphs
+
+
+@pytest.mark.parametrize("place", [0, 4, 9])
+def test_real_lost_in_the_middle_questions(data, place):
+    name = f"CONSTRUCTED-from-oracle-10docs-random-distractors_gold_at_{place}.first200.jsonl.gz"
+    samples = list(read(str(data / name)))
+    assert len(samples) == 200
+    assert all(s.gold == [place] and len(s.passages) == 10 for s in samples)
+
+
+def test_real_key_value_pairs(data):
+    samples = list(read(str(data / "kv-retrieval-75_keys.first100.jsonl.gz")))
+    assert len(samples) == 100
+    for sample in samples:
+        (place,) = sample.gold
+        assert sample.passages[place].text == sample.answers[0] and len(sample.passages) == 75
+
+
+def test_hotpot_s_own_layout_and_the_hub_s(tmp_path):
+    listed = {"_id": "x", "question": "Q?", "answer": "y", "context": [["A", ["x."]], ["B", ["y. ", "z."]]]}
+    listed["supporting_facts"] = [["B", 0]]
+    named = {**listed, "_id": "y", "context": {"title": ["A", "B"], "sentences": [["x."], ["y. ", "z."]]}}
+    named["supporting_facts"] = {"title": ["B"], "sent_id": [0]}
+    for sample in read(write(tmp_path / "h.jsonl", [listed, named])):
+        assert sample.passages == [Passage("x.", "A"), Passage("y. z.", "B", gold=True)]
+
+
+def test_the_same_samples_from_jsonl_csv_and_parquet(tmp_path):
+    rows = [
+        {"id": "1", "question": "Who, then?", "answers": ["Ann", "A"], "passages": ["One.", "Two."], "gold": 1},
+        {"id": "2", "question": "Where\nis it?", "answers": ["Molen"], "passages": ["Three."], "gold": 0},
+    ]
+    wanted = list(read(write(tmp_path / "d.jsonl", rows)))
+    assert wanted[0].gold == [1] and wanted[1].question == "Where\nis it?"
+    pandas.DataFrame(rows).to_parquet(tmp_path / "d.parquet")
+    for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
+        with (tmp_path / f"d{suffix}").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter=delimiter)
+            writer.writerow(rows[0])
+            writer.writerows([[v if isinstance(v, str) else json.dumps(v) for v in r.values()] for r in rows])
+    for name in ("d.csv", "d.tsv", "d.parquet"):
+        assert list(read(str(tmp_path / name))) == wanted, name
+
+
+def test_named_columns(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{"key": 7, "ask": "Who?", "target": "Ann", "docs": [{"contents": "x"}]}])
+    names = parse_names("id=key, question=ask,answers=target,passages=docs")
+    (sample,) = read(path, names=names)
+    assert (sample.id, sample.question, sample.answers, sample.passages) == ("7", "Who?", ["Ann"], [Passage("x")])
+    with pytest.raises(FloatLensError, match="columns 'ask=question' is not understood"):
+        parse_names("ask=question")
+
+
+def test_answers_of_squad_and_trivia_qa(tmp_path):
+    rows = [{"question": "Q?", "answers": {"text": ["a", "b", "a"], "answer_start": [1, 2, 3]}, "context": "abc"}]
+    rows += [{"question": "Q?", "answer": {"value": "c", "aliases": ["c", "d"]}}]
+    first, second = read(write(tmp_path / "d.jsonl", rows))
+    assert first.answers == ["a", "b"] and first.passages == [Passage("abc")] and second.answers == ["c", "d"]
+
+
+def test_a_folder_has_a_file_for_each_split(tmp_path):
+    write(tmp_path / "validation.jsonl.gz", [GOOD])
+    assert len(list(read(str(tmp_path), split="validation"))) == 1
+    with pytest.raises(FloatLensError, match=r"has no file test\.jsonl"):
+        read(str(tmp_path))
+    with pytest.raises(FloatLensError, match="leave out --split"):
+        read(str(tmp_path / "validation.jsonl.gz"), split="test")
+
+
+def test_a_hub_data_set_streams_without_remote_code(monkeypatch):
+    asked = {}
+
+    def load_dataset(path, config, **options):
+        asked.update(path=path, config=config, **options)
+        return iter([GOOD])
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    (sample,) = read("owner/name:small", split="train")
+    assert sample.question == "Who?"
+    assert asked == {"path": "owner/name", "config": "small", "split": "train", "streaming": True}
+
+
+def test_the_hub_library_itself_reads_what_a_data_set_holds(tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="THE HUB READER IS NOT TESTED: datasets is not installed")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "owner" / "name"
+    folder.mkdir(parents=True)
+    rows = [GOOD | {"question": f"Who {i}?"} for i in range(5)]
+    pandas.DataFrame(rows).to_parquet(folder / "validation-00000.parquet")
+    found = [record for _, record in hub.records(str(folder), "validation")]
+    assert [record["question"] for record in found] == [row["question"] for row in rows]
+    assert {key: found[0][key] for key in rows[0]} == rows[0]
+    with pytest.raises(FloatLensError, match="cannot be opened.*check name, config and --split"):
+        list(hub.records(str(folder), "nowhere"))
+
+
+def test_a_hub_name_without_the_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(FloatLensError, match=r"pip install 'floatlens\[datasets\]'"):
+        list(read("owner/name"))
+
+
+def test_limit_stops_reading_and_a_seed_draws_fairly_in_one_pass():
+    read_so_far = []
+    source = (read_so_far.append(i) or i for i in range(1000))
+    assert list(take(source, 3)) == [0, 1, 2] and len(read_so_far) <= 4
+    counts = Counter(i for seed in range(2000) for i in take(range(10), 3, seed))
+    assert all(500 < counts[i] < 700 for i in range(10))  # 600 expected, 4.9 sigma
+    drawn = list(take(range(100), 20, seed=5))
+    assert drawn == sorted(drawn) == list(take(range(100), 20, seed=5))
+    assert len(list(take(range(3), 20, seed=5))) == 3
+
+
+def test_a_large_file_never_sits_in_memory(tmp_path):
+    import tracemalloc
+
+    row = {"question": "Who?", "answers": ["Ann"], "ctxs": [{"title": "t", "text": "x " * 20_000}]}
+    path = write(tmp_path / "big.jsonl", [row] * 500)  # 20 MB
+    tracemalloc.start()
+    assert sum(1 for _ in read(path)) == 500
+    assert len(list(read(path, limit=5, seed=1))) == 5
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * 2**20
+
+
+# Bad input: each is named with file and line, counted, and does not stop the rest.
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz", "d.csv", "d.parquet"])
+def test_an_empty_file(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        pandas.DataFrame({"question": []}).to_parquet(path)
+    else:
+        write(path, [])
+    with pytest.raises(FloatLensError, match="is empty"):
+        list(read(str(path)))
+
+
+def test_wrong_encoding(tmp_path):
+    path = tmp_path / "d.jsonl"
+    bad = json.dumps({**GOOD, "id": "b", "question": "Où?"}, ensure_ascii=False).encode("latin-1")
+    path.write_bytes(json.dumps(GOOD).encode() + b"\n" + bad + b"\n")
+    reading = read(str(path))
+    assert len(list(reading)) == 1
+    assert "d.jsonl, line 2: is not UTF-8 (byte 0xf9" in str(reading.problems.shown[0])
+    path.write_text(json.dumps(GOOD), encoding="utf-16")
+    with pytest.raises(FloatLensError, match="is UTF-16, expected UTF-8; convert it with iconv"):
+        list(read(str(path)))
+    path.write_text(json.dumps(GOOD), encoding="utf-8-sig")
+    assert len(list(read(str(path)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "b", "answers": ["x"]}, "line 2: has no question; expected the field question or input or query"),
+        ({"id": "b", "question": "Why?"}, "line 2: has no answers; expected the field"),
+        ({"id": "b", "question": " ", "answers": ["x"]}, "line 2: question is blank"),
+        ({"id": "b", "question": 5, "answers": ["x"]}, "line 2: question is a number (5); expected a string"),
+        ({"id": "b", "question": "Why?", "answers": 5}, "line 2: answers is a number (5); expected a string or a list"),
+        ({"id": "b", "question": "Why?", "answers": [5, None]}, "holds no answer that is a string and not blank"),
+        ({"id": "b", "question": "Why?", "answers": []}, "(it holds nothing)"),
+        ({"id": ["b"], "question": "Why?", "answers": ["x"]}, "line 2: id is a list"),
+        ({**GOOD}, "line 2: id 'a' was already used on line 1"),
+        ({**GOOD, "id": "b", "passages": ["x"], "gold": 1}, "gold 1 is out of range; there are 1 passages"),
+        ({**GOOD, "id": "b", "passages": ["x"], "gold": -1}, "gold -1 is out of range"),
+        ({**GOOD, "id": "b", "passages": ["x"], "gold": "0"}, "gold is a string; expected the 0-based place"),
+        ({**GOOD, "id": "b", "passages": 3}, "passages is a number (3); expected a list of passages"),
+        ({**GOOD, "id": "b", "passages": [{"n": 1}]}, "passages[0] has no text"),
+        ({**GOOD, "id": "b", "passages": [7]}, "passages[0] is a number (7)"),
+        ("{not json", "line 2: is not JSON"),
+        ("[" * 100_000, "line 2: is not JSON"),
+        ("[1]", "line 2: is a list; expected one JSON object a line"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_rest_is_read(tmp_path, row, message):
+    (problem,) = problems_of(tmp_path, row, {**GOOD, "id": "z"})
+    assert message in problem
+
+
+def test_strict_stops_at_the_first_bad_line(tmp_path):
+    path = write(tmp_path / "d.jsonl", [GOOD, "oops"])
+    with pytest.raises(FloatLensError, match=r"d\.jsonl, line 2: is not JSON.*leave out --strict"):
+        list(read(path, strict=True))
+
+
+def test_nothing_usable_is_an_error_with_the_first_reasons(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{"q": 1}] * 5)
+    with pytest.raises(
+        FloatLensError, match=r"no usable line \(5 lines skipped: d.jsonl, line 1: has no question.*and 2 more"
+    ):
+        list(read(path))
+
+
+def test_an_id_with_path_characters_is_kept_and_remarked(tmp_path):
+    reading = read(write(tmp_path / "d.jsonl", [{**GOOD, "id": "../../etc/passwd"}]), strict=True)
+    assert [s.id for s in reading] == ["../../etc/passwd"]
+    assert reading.problems.skipped == 0 and reading.problems.remarked == 1
+    assert "never used as a path" in str(reading.problems.shown[0])
+
+
+def test_a_question_of_100_000_characters_is_read(tmp_path):
+    (sample,) = read(write(tmp_path / "d.jsonl", [{**GOOD, "question": "why " * 25_000}]))
+    assert len(sample.question) == 100_000
+
+
+def test_no_passages_at_all_is_a_closed_book_question(tmp_path):
+    rows = [{**GOOD, "id": "1"}, {**GOOD, "id": "2", "passages": []}, {**GOOD, "id": "3", "passages": None}]
+    assert [s.passages for s in read(write(tmp_path / "d.jsonl", rows))] == [[], [], []]
+
+
+def test_lines_and_gzip_have_a_bound(tmp_path, monkeypatch):
+    path = write(tmp_path / "d.jsonl.gz", [GOOD, "x" * 5000, {**GOOD, "id": "b"}])
+    monkeypatch.setattr(lines_module.lines, "__defaults__", (1000,))
+    reading = read(path)
+    assert len(list(reading)) == 2
+    assert "line 2: is longer than 1,000 bytes" in str(reading.problems.shown[0])
+    monkeypatch.setattr(lines_module, "MAX_SKIPPED", 3000)
+    with pytest.raises(FloatLensError, match="this is no line data"):
+        list(read(path))
+
+
+def test_a_gzip_file_cut_short_gives_what_it_has(tmp_path):
+    path = tmp_path / "d.jsonl.gz"
+    rows = [{**GOOD, "id": str(i), "note": os.urandom(50).hex()} for i in range(200)]
+    write(path, rows)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    reading = read(str(path))
+    assert 10 < len(list(reading)) < 200
+    assert "the gzip file is damaged from here on" in str(reading.problems.shown[-1])
+    path.write_bytes(b"no gzip at all")
+    with pytest.raises(FloatLensError, match="is not a whole gzip file"):
+        list(read(str(path)))
+
+
+def test_csv_rows_that_do_not_fit_the_header(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text('question,answers\nWho?,Ann\nWho?\n"Wh"o?,x\nWhere?,Molen\n', encoding="utf-8")
+    reading = read(str(path))
+    assert [s.answers for s in reading] == [["Ann"], ["Molen"]]
+    assert "line 3: has 1 cells; the header has 2" in str(reading.problems.shown[0])
+    assert "line 4: is not CSV" in str(reading.problems.shown[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.jsonl", "is not there"),
+        ("d.xlsx", "has the ending '.xlsx'"),
+        ("world:mars", "the world has no data set 'mars'"),
+    ],
+)
+def test_names_that_lead_nowhere(tmp_path, name, message):
+    (tmp_path / "d.xlsx").write_text("x")
+    if name.startswith("world"):
+        pytest.importorskip("floatlens.data.world.datasets")
+    with pytest.raises(FloatLensError, match=message):
+        read(name if name.startswith("world") else str(tmp_path / name))
+
+
+def test_a_damaged_parquet_file(tmp_path):
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 nonsense")
+    with pytest.raises(FloatLensError, match="not a readable parquet file"):
+        list(read(str(tmp_path / "d.parquet")))
+
+
+def test_the_world_s_data_sets_are_there():
+    pytest.importorskip("floatlens.data.world.datasets")
+    samples = list(read("world:fresh", split="test", limit=5, passages=4, gold_at=2))
+    assert len(samples) == 5 and all(s.gold == [2] and len(s.passages) == 4 for s in samples)
+    kinds = {s.meta["kind"] for s in read("world", limit=2)}
+    assert {"common", "fresh", "hops", "needle"} <= kinds

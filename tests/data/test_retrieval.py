@@ -1,0 +1,118 @@
+"""Retrieval: BM25 finds what holds the question's words, over a collection that grows, and recall is counted."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pandas
+import pytest
+
+from floatlens.data.corpus import Document
+from floatlens.data.readers.problems import Problems
+from floatlens.data.retrieval import Index, index_of, retrieve, words
+from floatlens.data.sample import Passage, Sample
+from floatlens.errors import FloatLensError
+
+TEXTS = [
+    "Ada Tarn lives in Molen.",
+    "Ben Oder lives in Rusk.",
+    "Molen has a mill.",
+    "The mill of Rusk burnt down in 1802.",
+]
+
+
+def document(number, text):
+    return Document(str(number), Passage(text))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)))
+    return path
+
+
+def lucene(question, texts, k1=1.5, b=0.75):
+    """BM25 by its formula, for comparison."""
+    split = [words(t) for t in texts]
+    average = sum(map(len, split)) / len(split)
+    scores = []
+    for doc in split:
+        total = 0.0
+        for word in words(question):
+            containing = sum(word in d for d in split)
+            if containing:
+                idf = math.log(1 + (len(split) - containing + 0.5) / (containing + 0.5))
+                tf = doc.count(word)
+                total += idf * tf / (tf + k1 * (1 - b + b * len(doc) / average))
+        scores.append(total)
+    return scores
+
+
+def test_scores_are_bm25_s(tmp_path):
+    index = Index.build(tmp_path, (document(i, t) for i, t in enumerate(TEXTS)))
+    wanted = lucene("Where is the mill of Molen?", TEXTS)
+    hits = index.search("Where is the mill of Molen?", 10)
+    assert {h.document.id: pytest.approx(h.score, rel=1e-5) for h in hits} == {
+        str(i): s for i, s in enumerate(wanted) if s > 0
+    }
+    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+    assert index.search("xyzzy", 3) == [] and len(index.search("mill", 1)) == 1
+
+
+def test_documents_added_between_questions_score_as_if_they_had_always_been_there(tmp_path, corpus):
+    grown = index_of(corpus, cache=tmp_path / "cache")
+    assert [h.document.id for h in grown.search("Cleo Vann", 3)] == []
+    grown.add([document(9, "Cleo Vann lives in Molen.")])
+    whole = Index.build(
+        tmp_path / "whole", [*(document(i, t) for i, t in enumerate(TEXTS)), document(9, "Cleo Vann lives in Molen.")]
+    )
+    for question in ("Cleo Vann", "Who lives in Molen?", "mill"):
+        assert grown.search(question, 5) == whole.search(question, 5)
+    assert len(grown) == 5
+
+
+def test_the_index_is_opened_again_while_the_corpus_is_unchanged(tmp_path, corpus, monkeypatch):
+    cache = tmp_path / "cache"
+    first = index_of(corpus, cache=cache).search("Ada lives", 2)
+    build = Index.build
+    monkeypatch.setattr(Index, "build", lambda *a: pytest.fail("built again"))
+    assert index_of(corpus, cache=cache).search("Ada lives", 2) == first
+    monkeypatch.setattr(Index, "build", build)
+    corpus.write_text(json.dumps({"text": "Ada lives nowhere."}) + "\n")
+    assert index_of(corpus, cache=cache).search("Ada", 2)[0].document.passage.text == "Ada lives nowhere."
+    for part in cache.glob("*/bm25/*"):
+        part.write_bytes(b"")
+    assert index_of(corpus, cache=cache).search("Ada", 2)  # a damaged index is built again
+
+
+def test_parquet_and_titles(tmp_path):
+    pandas.DataFrame({"id": ["x"], "title": ["Ada Tarn"], "contents": ["lives in Molen"]}).to_parquet(
+        tmp_path / "c.parquet"
+    )
+    (hit,) = index_of(tmp_path / "c.parquet", cache=tmp_path / "cache").search("ada", 3)
+    assert hit.document == Document("x", Passage("lives in Molen", "Ada Tarn"))
+
+
+def test_recall_of_gold_and_of_the_answer(tmp_path, corpus):
+    index = index_of(corpus, cache=tmp_path / "cache")
+    gold = [Passage("Ada Tarn lives in Molen", gold=True), Passage("Something else entirely.", gold=True), Passage("x")]
+    found = retrieve(Sample("1", "Where does Ada Tarn live?", ["Molen"], gold), index, 2)
+    assert found.meta == {"recall": 0.5, "answer_recall": 1.0}
+    assert found.passages[0].text == TEXTS[0] and found.gold == [0]
+    missed = retrieve(Sample("1", "Who is xyzzy?", ["Molen"]), index, 2)
+    assert missed.passages == [] and missed.meta == {"answer_recall": 0.0}
+
+
+def test_a_corpus_that_cannot_be_used_is_named(tmp_path):
+    with pytest.raises(FloatLensError, match=r"corpus .*gone\.jsonl is not there"):
+        index_of(tmp_path / "gone.jsonl")
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"n": 1}\n{"text": "good"}\n')
+    problems = Problems()
+    assert len(index_of(path, problems, cache=tmp_path / "cache")) == 1
+    assert "c.jsonl, line 1: document[0] has no text" in problems.summary()
+    path.write_text('{"n": 1}\n')
+    with pytest.raises(FloatLensError, match="the corpus has no documents"):
+        index_of(path, cache=tmp_path / "cache")

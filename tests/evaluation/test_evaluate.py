@@ -1,0 +1,212 @@
+"""Evaluation: every question has its row, batches change nothing, and what went wrong is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pandas
+import pytest
+import torch
+
+from floatlens.data.passage_choice import first, gold_among
+from floatlens.data.sample import Passage, Sample
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.evaluate import CLOSED, Asking, evaluate
+from floatlens.evaluation.summary import averages, comparisons, frame, results
+from floatlens.evaluation.table import Cell, table1
+
+
+@dataclass
+class Answer:
+    text: str
+    ids: list
+    steps: int = 4
+    confidence: float = 0.5
+    ended: bool = True
+
+
+class Oracle:
+    """A lens that copies the gold passage's text and knows nothing else; it can be told to fail."""
+
+    family = SimpleNamespace(diffusion=False)
+
+    def __init__(self, tokenizer, context_length=4096, fails=None):
+        self.tokenizer, self.context_length, self.fails = tokenizer, context_length, fails
+        self.batches = []
+
+    def generate(self, prompts, **settings):
+        self.batches.append([len(p.ids) for p in prompts])
+        self.settings = settings
+        if self.fails:
+            self.fails(prompts)
+        return [Answer(" ".join(p.passages[i].text for i in p.gold), [1, 2]) for p in prompts]
+
+
+def questions(count=10, passages=4):
+    return [
+        Sample(
+            f"q{i}",
+            f"Where is {'very ' * (i * 7 % 5)}Ada?",
+            [f"Molen{i}"],
+            [
+                Passage(f"Molen{i}" if j == i % passages else f"Rusk{j}", gold=j == i % passages)
+                for j in range(passages)
+            ],
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def tokenizer(tokenizers):
+    return tokenizers["byte_level"]
+
+
+def test_each_question_has_its_row_in_order_with_scores_and_settings(tokenizer):
+    lens = Oracle(tokenizer)
+    rows = list(evaluate(lens, questions(), Asking(max_new_tokens=8, steps=4, batch_size=3), model="m", data="d"))
+    assert [r.id for r in rows] == [f"q{i}" for i in range(10)]
+    assert all(r.em == r.accuracy == r.f1 == 1.0 and r.error is None and r.passages == 4 for r in rows)
+    assert rows[5].gold_at == [1] and rows[5].steps == 4 and rows[5].confidence == 0.5
+    assert lens.settings["max_new_tokens"] == 8 and lens.settings["steps"] == 4
+    flat = [n for batch in lens.batches for n in batch]
+    assert flat == sorted(flat, reverse=True) and max(map(len, lens.batches)) == 3
+
+
+def test_batches_change_no_answer(tokenizer):
+    one = list(evaluate(Oracle(tokenizer), questions(), Asking(batch_size=1)))
+    many = list(evaluate(Oracle(tokenizer), questions(), Asking(batch_size=7)))
+    assert one == many
+
+
+def test_closed_book_shows_no_passage(tokenizer):
+    rows = list(evaluate(Oracle(tokenizer), questions(3), Asking(), condition=CLOSED))
+    assert all(r.passages == 0 and r.accuracy == 0.0 and r.error is None for r in rows)
+
+
+def test_a_prompt_too_long_drops_passages_and_says_so_in_the_row(tokenizer):
+    lens = Oracle(tokenizer, context_length=120)
+    (row,) = evaluate(lens, [questions(1, passages=20)[0]], Asking(max_new_tokens=8))
+    assert row.dropped > 0 and row.passages + row.dropped == 20 and row.prompt_tokens <= 112 and row.error is None
+
+
+def test_a_question_that_does_not_fit_keeps_its_row_with_the_reason(tokenizer):
+    samples = [Sample("long", "why " * 25_000, ["x"], [Passage("a")]), *questions(2), Sample("bare", "Who?", ["x"], [])]
+    rows = list(evaluate(Oracle(tokenizer), samples, Asking()))
+    assert [r.id for r in rows] == ["long", "q0", "q1", "bare"]
+    assert "shorten the question" in rows[0].error and rows[0].em is None
+    assert rows[3].error == "the question has no passages"
+    assert rows[1].error is None
+    (result,) = results(frame(rows))
+    assert (result["n"], result["errors"], result["accuracy"]) == (2, 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory"), MemoryError()]
+)
+def test_out_of_memory_halves_the_batch_and_goes_on(tokenizer, error):
+    def fails(prompts):
+        if len(prompts) > 2:
+            raise error
+
+    lens = Oracle(tokenizer, fails=fails)
+    rows = list(evaluate(lens, questions(10), Asking(batch_size=8)))
+    assert all(r.em == 1.0 for r in rows)
+    assert [len(b) for b in lens.batches] == [8, 4, 2, 2, 2, 2, 2]
+
+
+def test_a_question_that_alone_exhausts_the_memory_is_an_error_of_its_own(tokenizer):
+    def fails(prompts):
+        if any(p.question == "q3" for p in prompts):
+            raise MemoryError
+
+    samples = [Sample(f"q{i}", f"q{i}", ["x"], [Passage("x", gold=True)]) for i in range(6)]
+    rows = list(evaluate(Oracle(tokenizer, fails=fails), samples, Asking(batch_size=4)))
+    assert [r.error for r in rows if r.error] == ["out of memory with a batch of one"] and rows[3].error
+
+
+def test_one_failing_question_does_not_take_its_batch_along(tokenizer):
+    def fails(prompts):
+        if any(p.question == "q3" for p in prompts):
+            raise RuntimeError("the size of tensor a must match\nmore")
+
+    samples = [Sample(f"q{i}", f"q{i}", ["x"], [Passage("x", gold=True)]) for i in range(6)]
+    rows = list(evaluate(Oracle(tokenizer, fails=fails), samples, Asking(batch_size=6)))
+    assert [r.error for r in rows] == [None, None, None, "the size of tensor a must match", None, None]
+
+
+def test_settings_that_cannot_work_stop_the_run(tokenizer):
+    def fails(prompts):
+        raise FloatLensError("steps 5 cannot be divided")
+
+    with pytest.raises(FloatLensError, match="steps 5"):
+        list(evaluate(Oracle(tokenizer, fails=fails), questions(3), Asking()))
+
+
+def test_passages_are_chosen_with_the_gold_or_as_ranked():
+    sample = questions(4)[3]  # gold is the last of four
+    assert gold_among(sample, 2).gold == [1] and len(gold_among(sample, 2).passages) == 2
+    assert gold_among(sample, 1).passages[0].gold and gold_among(sample, 0).passages == []
+    assert first(sample, 2).gold == []
+
+
+@pytest.fixture
+def answers(tokenizer):
+    rows = []
+    for model, context in (("copy", 4096), ("short", 70)):
+        for condition in (CLOSED, "open-book"):
+            for data in ("d1", "d2"):
+                asking = Asking(max_new_tokens=4)
+                lens = Oracle(tokenizer, context_length=context)
+                rows += evaluate(lens, questions(12, 6), asking, model=model, data=data, condition=condition)
+    return frame(rows)
+
+
+def test_results_have_the_agreed_fields(answers):
+    found = results(answers)
+    assert len(found) == 8
+    entry = next(e for e in found if e["condition"] == "open-book")
+    assert {"model", "data", "condition", "passages", "n", "em", "accuracy", "f1", "intervals"} <= set(entry)
+    assert entry["passages"] == 6 and entry["n"] == 12 and entry["intervals"]["f1"] == [1.0, 1.0]
+    columns = ["id", "model", "data", "condition", "question", "answer", "gold", "em", "accuracy", "f1", "confidence"]
+    assert {*columns, "steps", "error"} <= set(answers.columns)
+
+
+def test_answers_survive_parquet(answers, tmp_path):
+    answers.to_parquet(tmp_path / "a.parquet")
+    back = pandas.read_parquet(tmp_path / "a.parquet")
+    assert list(back["gold"][0]) == ["Molen0"] and back["error"].isna().all() and back["steps"].dtype.kind == "i"
+
+
+def test_paired_comparisons_of_conditions_and_models(answers):
+    found = [c for c in comparisons(answers) if c["data"] == "d1" and c["score"] == "em"]
+    gain = next(c for c in found if c["left"]["model"] == c["right"]["model"] == "copy")
+    assert gain["difference"] == 1.0 and gain["p"] < 0.001 and gain["n"] == 12
+    between = next(
+        c for c in found if c["left"]["model"] != c["right"]["model"] and c["left"]["condition"] == "open-book"
+    )
+    assert between["difference"] > 0 and between["interval"][0] <= between["difference"] <= between["interval"][1]
+
+
+def test_table_1_in_four_forms(answers):
+    table = table1(results(answers), averages(answers))
+    assert [name for name, _ in table.rows] == ["copy", "copy + passages", "short", "short + passages"]
+    assert table.data == ["d1", "d2", "average"] and len(table.rows[0][1]) == 12
+    best = dict(table.rows)["copy + passages"][0]
+    assert best == Cell(100.0, best=True, gain=100.0)
+    assert "| copy + passages | **100.00 (+100.00)** |" in table.markdown()
+    assert r"\textbf{100.00 (+100.00)}" in table.latex() and table.latex().count(r"\\") == 6
+    lines = table.csv().splitlines()
+    assert lines[0].startswith("model,d1 Acc,d1 Acc gain") and lines[2].startswith("copy + passages,100.0000,100.0000")
+    assert "d1 Words" in lines[0] and "d2 Words" in table.markdown()
+    assert [len(part.columns) for part in table.terminal(width=300)] == [13]
+    assert [len(part.columns) for part in table.terminal(width=80)] == [5, 5, 5]
+
+
+def test_names_from_outside_are_escaped():
+    results_ = [{"model": "=A_1", "condition": CLOSED, "data": "50%", "accuracy": 0.5, "f1": 0.5, "em": None}]
+    table = table1(results_)
+    assert r"=A\_1" in table.latex() and r"50\%" in table.latex()
+    assert table.csv().splitlines()[1].startswith("'=A_1,50.0000,,")
+    assert "–" in table.markdown()

@@ -1,0 +1,360 @@
+"""The explorer in a real browser, from a file on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import floatlens as fl
+from floatlens.explorer import page
+from floatlens.explorer.film import film
+from floatlens.explorer.page import asset
+from floatlens.explorer.widget import Still
+from tests.browser import Visit
+from tests.explorer.traces import planted, tiny
+
+Open = Callable[..., Visit]
+
+CENTRE = """([view, position, row]) => {
+  const panel = window.floatlens.panels[0], map = panel[view], box = map.base.getBoundingClientRect();
+  const { x, y } = map.centre(position, row);
+  return [box.left + x, box.top + y];
+}"""
+PIXEL = """([view, position, row]) => {
+  const map = window.floatlens.panels[0][view], { x, y } = map.centre(position, row), r = devicePixelRatio;
+  return [...map.base.getContext("2d").getImageData(Math.floor(x * r), Math.floor(y * r), 1, 1).data];
+}"""
+PICTURE = "view => window.floatlens.panels[0][view].base.toDataURL()"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """The address of a page with the films of some traces."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def write(*traces: fl.Trace, **options: Any) -> str:
+        path = folder / f"{len(list(folder.iterdir()))}.html"
+        path.write_text(page([film(trace, **options) for trace in traces]))
+        return path.as_uri()
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def mdm() -> fl.Trace:
+    return tiny("tiny-mdm", matrices=("attention_mean",))
+
+
+@pytest.fixture(scope="module")
+def arm() -> fl.Trace:
+    return tiny("tiny-arm", matrices=("attention_mean",))
+
+
+def test_a_page_from_disk_complains_of_nothing_and_asks_nobody(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    address = written(mdm)
+    visit = open_page(address)
+    visit.page.mouse.move(300, 400)
+    for key in (" ", "ArrowDown", "h", "c", "r", "]", "f", "t", "d", "Escape", "End"):
+        visit.page.keyboard.press("Tab") if key == " " else None
+        visit.page.keyboard.press(key)
+    visit.page.wait_for_timeout(100)
+    assert visit.errors == []
+    assert visit.requests == [address]
+
+
+def test_the_film_ends_with_what_the_model_wrote(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm))
+    state = visit.set(step=10_000)
+    assert state["step"] == mdm.data.sizes["step"] - 1
+    assert state["shown"][0]["written"] == mdm.answer
+    assert "▯" in visit.set(step=0)["shown"][0]["written"]
+
+
+def test_scrubbing_changes_what_is_drawn(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm))
+    before = [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps")]
+    visit.page.get_by_role("slider", name="Step").fill("5")
+    assert visit.state()["step"] == 5
+    after = [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps")]
+    assert before[0] != after[0] and before[1] != after[1]
+    assert before[2] == after[2], "the map of all steps stays; only its cursor moves"
+    visit.set(layer=1)
+    assert visit.page.evaluate(PICTURE, "steps") != after[2]
+    visit.set(step=0, layer=None)
+    assert [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps")] == before
+
+
+def test_playing_moves_the_film_to_its_end(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=6, layers=2, heads=2, positions=30)))
+    visit.set(speed=16)
+    visit.page.get_by_role("button", name="Play").click()
+    visit.page.wait_for_function("() => { const s = window.floatlens.state(); return s.step === 5 && !s.playing }")
+
+
+def test_numbers_and_anchors_are_those_of_the_trace(open_page: Open, written: Any, arm: fl.Trace) -> None:
+    visit = open_page(written(arm))
+    for step, layer, rule in ((0, 1, "sigma(k=3)"), (1, 3, "share(eps=0.3)"), (1, None, "top(n=1)")):
+        shown = visit.set(step=step, layer=layer, rule=rule, pin={"panel": 0, "position": 4})["shown"][0]
+        received = arm.data["received"].isel(step=step).mean("head")
+        if layer is None:
+            expected = [int(received.mean("layer").values[:-1].argmax())]
+            received = received.mean("layer")
+        else:
+            expected = np.flatnonzero(arm.anchors(rule).isel(step=step, layer=layer)).tolist()
+            received = received.isel(layer=layer)
+        assert shown["anchors"] == expected
+        assert shown["received"] == pytest.approx(float(received[4]), rel=2e-3)
+
+
+def test_the_views_are_linked_and_agree(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm))
+    T = mdm.data.sizes["position"]
+    top = int(mdm.data["received"].isel(step=3, layer=2).mean("head").values.argmax())
+    # the same cell of both maps has the same colour, and another than an ordinary one
+    visit.set(step=3, layer=2, rule="first")
+    cells = [(position, visit.page.evaluate(PIXEL, ["layers", position, 2])) for position in (5, top, T - 3)]
+    for position, colour in cells:
+        assert visit.page.evaluate(PIXEL, ["steps", position, 3]) == colour
+    assert cells[0][1] != cells[1][1]
+    # a cell of the steps' map moves the film and keeps the token; a cell of the layers' map chooses the layer
+    visit.page.mouse.click(*visit.page.evaluate(CENTRE, ["steps", top, 6]))
+    state = visit.state()
+    assert (state["step"], state["pin"]["position"]) == (6, top)
+    visit.page.mouse.click(*visit.page.evaluate(CENTRE, ["layers", 9, 4]))
+    state = visit.state()
+    assert (state["step"], state["layer"], state["pin"]["position"]) == (6, 4, 9)
+    # pointing at a word tells the maps and the line of words
+    box = visit.page.evaluate(
+        "t => { const v = floatlens.panels[0].text, b = v.base.getBoundingClientRect(), s = v.boxOf(t);"
+        " return [b.left + s.x + s.w / 2, b.top + s.y + s.h / 2] }",
+        20,
+    )
+    visit.page.mouse.move(*box)
+    state = visit.state()
+    assert state["hover"] == {"panel": 0, "position": 20}
+    said = visit.page.locator(".inspect").inner_text()
+    word = mdm.strings()[20].lstrip("Ġ")
+    assert said.startswith(word) and "position 20" in said and "layer 4" in said
+
+
+def test_no_anchor_falls_between_two_pixels(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=12, layers=2, heads=1, positions=3000)))
+    visit.set(layer=1, rule="share(eps=0.3)")  # no anchors by this rule, so nothing is drawn over the shades
+    assert visit.state()["shown"][0]["anchors"] == []
+    ordinary = visit.page.evaluate(PIXEL, ["steps", 1500, 4])
+    for step in range(12):
+        assert visit.page.evaluate(PIXEL, ["steps", step, step]) != ordinary, step
+        assert visit.page.evaluate(PIXEL, ["steps", 1500 + step, step])[1] >= ordinary[1] - 40, "elsewhere it is pale"
+
+
+def test_another_film_of_the_same_model_is_drawn_anew(open_page: Open, written: Any) -> None:
+    first, second = (planted(steps=3, layers=2, heads=2, positions=30, seed=seed) for seed in (0, 1))
+    second.data["received"][:] = second.data["received"].values[..., ::-1]
+    visit = open_page(written(first, second))
+    visit.set(films=[0])
+    before = [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps", "heads")]
+    visit.set(films=[1])
+    after = [visit.page.evaluate(PICTURE, view) for view in ("text", "layers", "steps", "heads")]
+    assert all(a != b for a, b in zip(before, after, strict=True))
+
+
+def test_a_long_text_shows_what_is_written_and_then_what_is_chosen(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=3, layers=2, heads=1, positions=900)))
+    seen = """t => { const v = floatlens.panels[0].text, b = v.boxOf(t), e = v.element;
+        return b.y >= e.scrollTop && b.y + b.h <= e.scrollTop + e.clientHeight }"""
+    assert visit.page.evaluate(seen, 899) and not visit.page.evaluate(seen, 5)
+    visit.set(pin={"panel": 0, "position": 5})
+    assert visit.page.evaluate(seen, 5)
+
+
+def test_a_head_can_be_chosen(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm))
+    visit.set(step=2, layer=1, pin={"panel": 0, "position": 7})
+    box = visit.page.locator('canvas[data-view="heads"]').bounding_box()
+    visit.page.mouse.click(box["x"] + box["width"] * 0.97, box["y"] + box["height"] * 0.4)
+    visit.page.mouse.move(5, 5)
+    state = visit.state()
+    assert state["head"] == 3
+    expected = float(mdm.data["received"].isel(step=2, layer=1, head=3, position=7))
+    assert state["shown"][0]["received"] == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("model", ["mdm", "arm"])
+def test_the_attention_of_one_token(open_page: Open, written: Any, model: str, request: Any) -> None:
+    trace = request.getfixturevalue(model)
+    visit = open_page(written(trace))
+    visit.set(step=1, layer=2, pin={"panel": 0, "position": 12})
+    visit.page.get_by_role("button", name="attends to").click()
+    matrix = trace.data["attention_mean"].isel(layer=2, step=1 if model == "mdm" else 0).values
+    row = [np.nan if v is None else v for v in visit.state()["shown"][0]["attention"]]
+    np.testing.assert_allclose(row[:30], matrix[12, :30], rtol=2e-3, atol=1e-6)
+    visit.page.get_by_role("button", name="attended by").click()
+    column = visit.state()["shown"][0]["attention"]
+    np.testing.assert_allclose(column[:30], matrix[:30, 12], rtol=2e-3, atol=1e-6)
+
+
+def test_without_matrices_it_is_said_how_to_get_them(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=3, layers=2, heads=2, positions=30)))
+    visit.set(pin={"panel": 0, "position": 3})
+    assert visit.page.get_by_role("button", name="attends to").is_disabled()
+    assert "attention_mean" in visit.page.locator(".inspect").inner_text()
+
+
+def test_two_films_share_one_cursor(open_page: Open, written: Any, mdm: fl.Trace, arm: fl.Trace) -> None:
+    visit = open_page(written(mdm, arm))
+    last = mdm.data.sizes["step"] - 1
+    left, right = visit.set(step=last, pin={"panel": 0, "position": 30})["shown"]
+    assert (left["model"], right["model"]) == ("tiny-mdm", "tiny-arm")
+    assert right["step"] == arm.data.sizes["step"] - 1, "both are at their end"
+    assert (left["position"], right["position"]) == (30, 30), "the prompts are the same"
+    assert left["peak"] == right["peak"], "shades of both mean the same"
+    assert visit.set(step=0)["shown"][1]["step"] == 0
+    visit.page.get_by_role("combobox", name="Film beside it").select_option(label="nothing")
+    assert len(visit.state()["shown"]) == 1
+
+
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "\"'`${window.hacked=1}",
+    "\u202eright to left\u202c",
+    "שלום",
+    "a\u200bb\u2060",
+    "\u0000\u0007",
+    "e\u0301\u0301\u0301",
+    "𝕏👩‍👩‍👧",
+    "x" * 5000,
+    "&lt;b&gt;",
+    "\u2028\u2029",
+]
+
+
+def test_hostile_tokens_stay_text(open_page: Open, written: Any) -> None:
+    trace = planted(steps=4, layers=2, heads=2, positions=80, words=HOSTILE)
+    for name in ("question", "output", "model"):
+        trace.data.attrs[name] = HOSTILE[0] + HOSTILE[1]
+    trace.data.attrs["answers"] = json.dumps([HOSTILE[2]])
+    trace.data.attrs["regions"] = json.dumps([{"name": HOSTILE[1], "start": 0, "end": 60}])
+    visit = open_page(written(trace))
+    for position in range(80):
+        visit.page.evaluate("p => { floatlens.set({ pin: { panel: 0, position: p } }); floatlens.state() }", position)
+    visit.set(step=3, colour="region")
+    assert visit.page.evaluate("window.hacked") is None
+    assert visit.errors == [] and len(visit.requests) == 1
+    inside = "document.querySelector('#explorer').shadowRoot"
+    assert visit.page.evaluate(f"{inside}.querySelectorAll('script, img, b b').length") == 0
+    assert visit.page.evaluate(f"{inside}.querySelector('h2').textContent") == HOSTILE[0] + HOSTILE[1]
+    assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "a long token widens nothing"
+
+
+def test_dark_and_light(open_page: Open, written: Any) -> None:
+    address = written(planted(steps=2, layers=2, heads=2, positions=30))
+    paper = (
+        "() => getComputedStyle(document.querySelector('#explorer').shadowRoot.querySelector('.root')).backgroundColor"
+    )
+    dark, light = open_page(address, dark=True), open_page(address, dark=False)
+    assert (dark.state()["theme"], light.state()["theme"]) == ("dark", "light")
+    assert dark.page.evaluate(paper) != light.page.evaluate(paper)
+    assert dark.page.evaluate(PICTURE, "text") != light.page.evaluate(PICTURE, "text")
+    light.page.get_by_role("button", name="Dark or light").click()
+    assert light.state()["theme"] == "dark"
+    assert dark.page.evaluate(PICTURE, "text") == light.page.evaluate(PICTURE, "text")
+    assert dark.page.evaluate(paper) == light.page.evaluate(paper)
+
+
+def test_a_page_may_set_the_theme_for_all_that_it_holds(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=2, layers=2, heads=2, positions=30)))
+    visit.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    assert visit.state()["theme"] == "dark"
+
+
+def test_a_phone_shows_all_of_it(open_page: Open, written: Any, mdm: fl.Trace, arm: fl.Trace) -> None:
+    visit = open_page(written(mdm, arm), width=390, height=844)
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+    boxes = [box.bounding_box() for box in visit.page.locator("canvas[data-view]").all() if box.is_visible()]
+    assert len(boxes) == 8
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+
+
+def test_everything_has_a_name_and_the_keyboard_reaches_it(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm))
+    nameless = visit.page.evaluate(
+        """() => [...document.querySelector('#explorer').shadowRoot.querySelectorAll('button, select, input, canvas')]
+            .filter(e => !e.getAttribute('aria-label') && !e.textContent && e.getAttribute('aria-hidden') !== 'true')
+            .map(e => e.outerHTML)"""
+    )
+    assert nameless == []
+    visit.page.keyboard.press("Tab")
+    for key, name, value in (
+        ("ArrowRight", "step", 1),
+        ("End", "step", mdm.data.sizes["step"] - 1),
+        ("Home", "step", 0),
+        ("ArrowDown", "layer", 0),
+        ("a", "layer", None),
+        ("h", "head", 0),
+        ("r", "rule", "top(n=1)"),
+        ("c", "colour", "region"),
+        ("]", "pin", {"panel": 0, "position": 0}),
+        ("t", "direction", "to"),
+        ("Escape", "pin", None),
+        (" ", "playing", True),
+        (" ", "playing", False),
+    ):
+        visit.page.keyboard.press(key)
+        assert visit.state()[name] == value, key
+    spoken = "document.querySelector('#explorer').shadowRoot.querySelector('.spoken').textContent"
+    visit.page.wait_for_function(f"() => /tiny-mdm, step \\d+: .* anchors/.test({spoken})")
+
+
+def test_what_was_left_out_is_said_on_the_page(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=40, layers=4, heads=2, positions=60), budget=50_000))
+    assert "steps are kept, evenly spaced" in visit.page.locator(".thinned").inner_text()
+
+
+def test_a_notebook_without_widgets_shows_the_page_in_a_frame(open_page: Open, tmp_path: Path, mdm: fl.Trace) -> None:
+    still = Still([film(mdm, budget=300_000)])
+    assert "tiny-mdm" in repr(still)
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{still._repr_html_()}</body>")
+    visit = open_page((tmp_path / "cell.html").as_uri())
+    frame = visit.page.frame_locator("iframe")
+    assert frame.locator("h2").inner_text() == mdm.question
+    assert visit.errors == []
+
+
+MODEL = """async ([source, films]) => {
+  const values = { films, state: { step: 2 } }, saved = [], heard = {};
+  window.model = { get: n => values[n], set: (n, v) => { values[n] = v },
+    save_changes: () => saved.push({ ...values.state }), on: (n, f) => { heard[n] = f },
+    off: n => { delete heard[n] }, values, saved, heard };
+  const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+  const el = document.body.appendChild(document.createElement("div"));
+  window.cleanup = widget.render({ model, el });
+  return [values.state.step, el.firstChild.shadowRoot.querySelector("h2").textContent];
+}"""
+
+
+def test_the_widget_shares_its_state_with_python(open_page: Open, mdm: fl.Trace) -> None:
+    pytest.importorskip("anywidget", reason="THE WIDGET WAS NOT TESTED: pip install 'floatlens[notebook]'")
+    view = mdm.explore(budget=300_000)
+    assert view.films[0]["model"] == "tiny-mdm"
+    assert view._esm == asset() or asset() in str(view._esm)
+    visit = open_page("about:blank")
+    assert visit.page.evaluate(MODEL, [asset(), json.loads(json.dumps(view.films))]) == [2, mdm.question]
+    # Python moves the film, then the reader does
+    visit.page.evaluate("model.values.state = { step: 5, layer: 1 }; model.heard['change:state']()")
+    visit.page.get_by_role("slider", name="Step").fill("3")
+    kept = visit.page.evaluate("model.values.state")
+    assert (kept["step"], kept["layer"]) == (3, 1)
+    visit.page.evaluate("cleanup()")
+    assert visit.page.evaluate("Object.keys(model.heard)") == []
+
+
+def test_a_film_can_be_saved_from_a_notebook(tmp_path: Path, mdm: fl.Trace) -> None:
+    path = mdm.explore(budget=300_000).save(tmp_path / "film.html")
+    text = path.read_text()
+    assert text.startswith("<!doctype html>") and '"model": "tiny-mdm"' in text

@@ -1,0 +1,147 @@
+"""The claims on knowledge and stress hold on planted answers where they should, and not where they should not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas
+import pytest
+
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.evaluate import Row
+from floatlens.evaluation.summary import frame
+from floatlens.findings.knowledge import knowledge
+from floatlens.findings.stress import noise_claim, position_claim, stress
+
+
+def planted(chances, n=150, seed=0, **labels):
+    """Answers of models: `chances[model][condition]` is how likely an answer is right."""
+    draw = np.random.default_rng(seed)
+    luck = draw.random(n)  # a question is as hard for every model
+    rows = []
+    for model, by_condition in chances.items():
+        for place, (condition, chance) in enumerate(by_condition.items()):
+            for i in range(n):
+                right = float((luck[i] + 0.3 * draw.random()) % 1 < chance)
+                row = Row(
+                    f"q{i}",
+                    "Q?",
+                    ["a"],
+                    model,
+                    "d",
+                    condition,
+                    em=right,
+                    accuracy=right,
+                    accuracy_words=right,
+                    f1=right,
+                )
+                row.diffusion = model.startswith("mdm")
+                if "=" in condition:
+                    row.stress, _, row.level = condition.partition("=")
+                    row.x = float(place) if row.stress != "query" else None
+                rows.append(row)
+    return frame(rows)
+
+
+def books(closed, opened):
+    return {"closed-book": closed, "open-book": opened}
+
+
+@pytest.mark.parametrize(
+    ("mdm", "arm", "verdict"),
+    [
+        ((0.1, 0.8), (0.1, 0.4), "supported"),
+        ((0.1, 0.4), (0.1, 0.8), "not supported"),
+        ((0.2, 0.6), (0.2, 0.6), "inconclusive"),
+    ],
+)
+def test_the_gain_from_passages(mdm, arm, verdict):
+    found = knowledge.claim(planted({"mdm": books(*mdm), "arm": books(*arm)}))
+    assert found.verdict == verdict and found.n == 150 and found.models == ("mdm", "arm")
+    assert found.interval[0] <= found.value <= found.interval[1]
+
+
+def test_knowledge_is_measured_question_by_question_and_drawn():
+    answers = planted({"mdm": books(0.1, 0.9), "arm": books(0.1, 0.5)})
+    measured = knowledge(answers)
+    own = answers[answers["model"] == "mdm"].pivot(index="id", columns="condition", values="accuracy")
+    gain = measured["gain"].values[measured["model"].values == "mdm"]
+    assert gain.mean() == pytest.approx((own["open-book"] - own["closed-book"]).mean())
+    data = knowledge.figure(measured, backend="none")
+    assert len(data) == 4 and set(data["condition"]) == {"closed-book", "open-book"}
+    assert len(knowledge.figure(measured).axes) == 1
+    assert len(knowledge.claims(measured)) == 1
+
+
+def test_one_condition_or_one_model_alone_decides_nothing():
+    one = knowledge.claim(planted({"mdm": {"open-book": 0.5}, "arm": {"open-book": 0.4}}))
+    assert one.verdict == "inconclusive" and one.n == 0
+    assert "no ARM" in knowledge.claim(planted({"mdm": books(0.1, 0.5)})).reason
+    with pytest.raises(FloatLensError, match="score 'bleu' is not known"):
+        knowledge.measure(planted({"mdm": books(0.1, 0.5)}), score="bleu")
+    with pytest.raises(FloatLensError, match="neither open-book nor closed-book"):
+        knowledge.measure(planted({"mdm": {"noise=0": 0.5}}))
+
+
+FLAT, BENT = (
+    {"position=0": 0.7, "position=1": 0.7, "position=2": 0.7},
+    {"position=0": 0.9, "position=1": 0.3, "position=2": 0.8},
+)
+
+
+@pytest.mark.parametrize(
+    ("mdm", "arm", "verdict"), [(FLAT, BENT, "supported"), (BENT, FLAT, "not supported"), (FLAT, FLAT, None)]
+)
+def test_flatness_over_the_gold_position(mdm, arm, verdict):
+    answers = planted({"mdm": mdm, "arm": arm})
+    found = position_claim(answers)
+    assert found.verdict == (verdict or "inconclusive") and found.n == 150
+    means = answers.groupby(["model", "level"])["accuracy"].mean().unstack()
+    ranges = means.max(axis=1) - means.min(axis=1)
+    assert found.value == pytest.approx(ranges["arm"] - ranges["mdm"])
+
+
+def levels(*chances):
+    return {f"noise={2 * i}": chance for i, chance in enumerate(chances)}
+
+
+@pytest.mark.parametrize(
+    ("mdm", "arm", "verdict"),
+    [((0.9, 0.8, 0.8), (0.9, 0.5, 0.3), "supported"), ((0.9, 0.5, 0.3), (0.9, 0.9, 0.9), "not supported")],
+)
+def test_loss_under_noise(mdm, arm, verdict):
+    assert noise_claim(planted({"mdm": levels(*mdm), "arm": levels(*arm)})).verdict == verdict
+
+
+def test_stress_runs_are_put_together_from_folders(tmp_path):
+    for name, table in (
+        ("a", planted({"mdm": FLAT, "arm": BENT})),
+        ("b", planted({"mdm": levels(1, 1), "arm": levels(1, 0)})),
+    ):
+        (tmp_path / name).mkdir()
+        table.to_parquet(tmp_path / name / "answers.parquet")
+    measured = stress([tmp_path / "a", tmp_path / "b"])
+    found = {v.claim: v.verdict for v in stress.claims(measured)}
+    assert list(found.values()) == ["supported", "supported"]
+    data = stress.figure(measured, backend="none")
+    assert set(data["stress"]) == {"position", "noise"} and len(data) == 2 * 3 + 2 * 2
+    assert {"mean", "low", "high", "x", "level"} <= set(data)
+    assert len(stress.figure(measured).axes) == 2
+
+
+def test_levels_without_a_place_are_drawn_too():
+    answers = planted({"mdm": {"query=after": 0.5, "query=before": 0.4, "query=both": 0.6}})
+    assert len(stress.figure(answers).axes) == 1
+    assert all(v.verdict == "inconclusive" and "no answers under" in v.reason for v in stress.claims(answers))
+
+
+def test_folders_without_answers_are_named(tmp_path):
+    with pytest.raises(FloatLensError, match=r"holds no answers\.parquet"):
+        stress(tmp_path)
+    pandas.DataFrame({"id": ["x"]}).to_parquet(tmp_path / "answers.parquet")
+    with pytest.raises(FloatLensError, match="lacks the column 'model'"):
+        knowledge(tmp_path)
+    (tmp_path / "answers.parquet").write_bytes(b"no")
+    with pytest.raises(FloatLensError, match="cannot be read"):
+        knowledge(tmp_path)
+    with pytest.raises(FloatLensError, match="no answers under stress"):
+        stress(planted({"mdm": books(0.1, 0.5)}))

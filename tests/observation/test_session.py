@@ -1,0 +1,66 @@
+"""How calls are gathered: layers that are alike are looked at together, within the room, and none is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import floatlens
+import floatlens.observation.statistics.received
+from floatlens.observation.attention import observing
+from floatlens.observation.call import Call
+from floatlens.observation.session import Session
+from tests.models import checkpoints
+
+IDS = list(range(3, 27))
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Every call that statistics were taken of, in order."""
+    seen: list[Call] = []
+    start = floatlens.observation.statistics.received.Received.start
+    monkeypatch.setattr(
+        floatlens.observation.statistics.received.Received,
+        "start",
+        lambda self, call: seen.append(call) or start(self, call),
+    )
+    return seen
+
+
+def test_the_layers_of_a_step_are_one_call_with_the_kernels_own_sums(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.llada(tmp_path)), dtype="float32")
+    lens.trace(IDS, max_new_tokens=4, steps=2)
+    assert [call.layers for call in looks] == [(0, 1, 2)] * 2
+    assert all(call.lse_BHQ is not None for call in looks)
+
+
+def test_a_cache_is_extended_in_the_group_that_the_prompt_formed(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.native(tmp_path, "qwen2")), dtype="float32")
+    lens.end_ids = ()
+    lens.trace(IDS, max_new_tokens=4)
+    assert [(call.layers, call.Q) for call in looks] == [((0, 1, 2), len(IDS))] + [((0, 1, 2), 1)] * 3
+
+
+def test_layers_that_do_not_fit_together_are_looked_at_one_by_one(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.llada(tmp_path)), dtype="float32")
+    ids = torch.tensor([IDS])
+    found = {}
+    for room in (0, 1 << 26):
+        with observing(lens.model, Session(["received", "entropy"], room=room)) as session, torch.no_grad():
+            lens.model(ids)
+            found[room] = {name: torch.stack([*by_layer.values()]) for name, by_layer in session.results.items()}
+    assert [call.layers for call in looks] == [(0,), (1,), (2,), (0, 1, 2)]
+    for name in ("received", "entropy"):
+        torch.testing.assert_close(found[0][name], found[1 << 26][name], atol=1e-6, rtol=0)
+
+
+def test_a_step_that_is_not_kept_still_counts_in_a_running_sum(tmp_path: Path) -> None:
+    lens = floatlens.load(str(checkpoints.native(tmp_path, "llama")), dtype="float32")
+    lens.end_ids = ()
+    whole = lens.trace(IDS, max_new_tokens=4)
+    last = lens.trace(IDS, max_new_tokens=4, record_steps=[3])
+    np.testing.assert_array_equal(last.data["received"].sel(step=3), whole.data["received"].sel(step=3))

@@ -1,0 +1,203 @@
+"""A trace keeps what it was given: saved, reopened, printed, asked for anchors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import floatlens
+from floatlens import FloatLensError, Trace
+from floatlens.data.prompt import Prompt, Region
+from tests.models import checkpoints
+
+
+@pytest.fixture(scope="module")
+def lens(tmp_path_factory: pytest.TempPathFactory) -> floatlens.Lens:
+    return floatlens.load(str(checkpoints.llada(tmp_path_factory.mktemp("llada"))))
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> floatlens.Lens:
+    return floatlens.load(str(checkpoints.native(tmp_path_factory.mktemp("llama"), "llama")))
+
+
+@pytest.fixture(scope="module")
+def trace(lens: floatlens.Lens) -> Trace:
+    prompt = Prompt(
+        "hi", [1, 5, 9, 13, 17], [Region("query", 1, 3), Region("doc1", 3, 5)], question="<b>why?</b>", gold=[0]
+    )
+    return lens.trace(prompt, max_new_tokens=4, sample_id="a/b")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_saved_trace_reopens_as_it_was(trace: Trace, tmp_path: Path, dtype: str) -> None:
+    again = Trace.open(trace.save(tmp_path / "t", dtype=dtype))
+    assert again.data.attrs.items() >= trace.data.attrs.items()
+    tolerance = 0 if dtype == "float32" else 2e-3
+    for name in trace.data.data_vars:
+        assert again.data[name].dims == trace.data[name].dims
+        np.testing.assert_allclose(again.data[name], trace.data[name], rtol=tolerance, atol=tolerance)
+    assert list(again.data["region"].values) == ["other", "query", "doc1", "answer"]
+    assert again.regions == trace.regions and again.gold == ["doc1"]
+
+
+def test_a_reopened_trace_reads_arrays_when_they_are_used(trace: Trace, tmp_path: Path) -> None:
+    again = Trace.open(trace.save(tmp_path / "t"))
+    assert not again.data["received"].variable._in_memory
+    again.data["received"].sel(step=0).mean().load()
+    assert not again.data["received"].variable._in_memory
+
+
+def test_saving_over_a_trace_replaces_it_whole(trace: Trace, lens: floatlens.Lens, tmp_path: Path) -> None:
+    other = lens.trace([4, 5, 6], max_new_tokens=2)
+    trace.save(tmp_path / "t")
+    other.save(tmp_path / "t")
+    assert Trace.open(tmp_path / "t").data.sizes["position"] == 5
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_no_file_of_a_trace_is_a_pickle(trace: Trace, tmp_path: Path) -> None:
+    for file in trace.save(tmp_path / "t").rglob("zarr.json"):
+        assert json.loads(file.read_text())["zarr_format"] == 3
+
+
+def test_what_is_not_a_trace_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FloatLensError, match="no zarr.json"):
+        Trace.open(tmp_path)
+    with pytest.raises(FloatLensError, match="variable 'tokens' should have dims"):
+        Trace(xr.Dataset())
+    (tmp_path / "zarr.json").write_text("{")
+    with pytest.raises(FloatLensError, match="cannot be read as a trace"):
+        Trace.open(tmp_path)
+
+
+def test_a_trace_shows_itself_in_a_terminal_and_in_a_notebook(trace: Trace) -> None:
+    assert "9 positions (5 prompt + 4 new), 4 steps, 3 layers, 4 heads" in repr(trace)
+    html = trace._repr_html_()
+    assert "&lt;b&gt;why?&lt;/b&gt;" in html and "<b>why?</b>" not in html.split("xr-")[0]
+
+
+def test_anchors_follow_their_rule(trace: Trace) -> None:
+    received = trace.data["received"].mean("head")
+    found = trace.anchors("top(2)")
+    assert found.dims == ("step", "layer", "position") and found.attrs["rule"] == "top(n=2)"
+    order = np.sort(received.values, axis=-1)[..., -2]
+    np.testing.assert_array_equal(found.values, received.values >= order[..., None])
+
+
+def test_an_autoregressive_trace_grows_by_one_position_a_step(causal: floatlens.Lens) -> None:
+    causal.end_ids = ()
+    trace = causal.trace([1, 5, 9], max_new_tokens=4)
+    present = np.isfinite(trace.data["received"].isel(layer=0, head=0).values)
+    np.testing.assert_array_equal(present.sum(1), [3, 4, 5, 6])
+    np.testing.assert_array_equal(trace.data["committed_at"], [-1, -1, -1, 0, 1, 2, 3])
+    np.testing.assert_array_equal((trace.data["tokens"].values >= 0).sum(1), [3, 4, 5, 6])
+    np.testing.assert_allclose(trace.data["received"].sum("position"), 1.0, atol=1e-5)
+
+
+def test_the_running_mean_equals_one_pass_over_the_whole_sequence(causal: floatlens.Lens) -> None:
+    """What a cache adds row by row is what a single causal pass over the finished input gives."""
+    causal.end_ids = ()
+    grown = causal.trace([1, 5, 9, 30, 22], max_new_tokens=5)
+    seen = grown.data["tokens"].values[-1]
+    once = causal.trace([int(i) for i in seen if i >= 0], max_new_tokens=1)
+    for name in ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm"):
+        last = grown.data[name].isel(step=-1)
+        wanted = once.data[name].isel(step=0)
+        scale = float(np.nanmax(np.abs(wanted)))
+        np.testing.assert_allclose(last, wanted, atol=1e-5 * max(1, scale), err_msg=name)
+
+
+def test_only_what_was_asked_for_is_kept(lens: floatlens.Lens) -> None:
+    whole = lens.trace([4, 5, 6], max_new_tokens=4)
+    part = lens.trace(
+        [4, 5, 6], max_new_tokens=4, layers=[0, 2], heads=[1], record_steps=[1, 3], record=["received", "value_norm"]
+    )
+    assert part.data["received"].shape == (2, 2, 1, 7) and "entropy" not in part.data
+    wanted = whole.data["received"].sel(step=[1, 3], layer=[0, 2], head=[1])
+    xr.testing.assert_allclose(part.data["received"].drop_attrs(), wanted.drop_attrs(), atol=1e-6)
+    matrix = lens.trace([4, 5, 6], max_new_tokens=4, matrices=["attention"], matrix_layers=[1])
+    assert matrix.data["attention"].dims == ("step", "attention_layer", "head", "query", "key")
+    assert list(matrix.data["attention_layer"].values) == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layers": [3]}, "layer 3 does not exist; there are 3, from 0 to 2"),
+        ({"heads": [-1]}, "head -1 does not exist"),
+        ({"record_steps": [9]}, "step 9 does not exist"),
+        ({"layers": []}, "no layer was chosen"),
+        ({"record": ["sparkle"]}, "statistic 'sparkle' is not known"),
+        ({"matrices": ["received"]}, "matrix 'received' is not known"),
+        ({"implementation": "fast"}, "implementation 'fast' is not known"),
+    ],
+)
+def test_what_does_not_exist_cannot_be_recorded(lens: floatlens.Lens, options: dict, said: str) -> None:
+    with pytest.raises(FloatLensError, match=said):
+        lens.trace([4, 5, 6], max_new_tokens=4, **options)
+
+
+def test_matrices_of_other_layers_leave_the_statistics_their_own(lens: floatlens.Lens) -> None:
+    trace = lens.trace([4, 5, 6], max_new_tokens=4, layers=[1], matrices=["attention"], matrix_layers=[0, 1])
+    assert trace.data["layer"].values.tolist() == [1] and trace.data["attention_layer"].values.tolist() == [0, 1]
+    by_hand = trace.data["attention"].sel(attention_layer=[1]).mean("query").values
+    np.testing.assert_allclose(trace.data["received"], by_hand, atol=1e-5)
+    assert trace.anchors("top(1)").dims == ("step", "layer", "position")
+
+
+def test_what_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
+    trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["flow"])
+    with pytest.raises(FloatLensError, match="record 'received'"):
+        trace.anchors()
+    with pytest.raises(FloatLensError, match="record including evidence"):
+        floatlens.heads(trace)
+
+
+def test_a_statistic_of_ones_own_is_recorded_by_its_name(lens: floatlens.Lens) -> None:
+    from floatlens.observation.registry import STATISTICS
+
+    @floatlens.register
+    class Peak(floatlens.Statistic):
+        """The largest single attention weight of each head."""
+
+        name, dims = "peak", ("head",)
+
+        def start(self, call):
+            self.best = None
+
+        def tile(self, tile):
+            here = tile.weights_BHQT.amax((-1, -2))
+            self.best = here if self.best is None else self.best.maximum(here)
+
+        def result(self, call):
+            return self.best
+
+    try:
+        trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["received", "peak"], matrices=["attention"])
+    finally:
+        del STATISTICS["peak"]
+    np.testing.assert_allclose(trace.data["peak"], trace.data["attention"].max(("query", "key")), atol=1e-6)
+
+
+def test_evidence_finds_a_head_that_copies(lens: floatlens.Lens) -> None:
+    """Committed tokens that stand in the gold document: hit and mass worked out from the matrices by hand."""
+    prompt = Prompt("", [1, *range(3, 60)], [Region("doc1", 1, 58)], gold=[0])
+    trace = lens.trace(prompt, max_new_tokens=6, steps=3, matrices=["attention"])
+    for step in range(3):
+        tokens, at = trace.data["tokens"].values[step], trace.data["committed_at"].values
+        places = [p for p in np.flatnonzero(at == step) if 3 <= trace.final_tokens[p] < 60]
+        assert trace.data["evidence_count"].values[step] == len(places)
+        if not places:
+            continue
+        rows = trace.data["attention"].values[step][:, :, places]
+        np.testing.assert_allclose(
+            trace.data["evidence_mass"].values[step], rows[..., 1:58].sum(-1).mean(-1), atol=1e-5
+        )
+        top = rows.argmax(-1)
+        hit = (top >= 1) & (top < 58) & (tokens[top] == trace.final_tokens[places])
+        np.testing.assert_allclose(trace.data["evidence_hit"].values[step], hit.mean(-1), atol=1e-6)

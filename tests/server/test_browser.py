@@ -1,0 +1,269 @@
+"""The live explorer in a real browser: asks, intervenes, survives a reload and a closed tab, and talks to nobody else."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floatlens.data.sample import Passage
+from floatlens.record.trace import Trace
+from floatlens.runs.folder import RunFolder
+from floatlens.server.app import application
+from floatlens.server.limits import Limits
+from floatlens.server.serve import address, bind, names, server
+from tests.browser import Visit
+from tests.explorer.traces import PASSAGES, tiny
+from tests.server.talking import QUESTION, gated, lens
+
+MODELS = ("tiny-mdm", "tiny-arm")
+SPEC = "mask-positions(region=gold)"
+
+
+@dataclass
+class Site:
+    url: str
+    explorer: Any
+
+    @property
+    def origin(self) -> str:
+        return self.url.partition("/?")[0]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server as `floatlens explore` starts it, in a thread, so that the tests may look at its models."""
+    runs = []
+    for name in MODELS:
+        run = RunFolder.create(tmp_path_factory.mktemp("runs") / name, {"command": "trace"})
+        for sample in ("vell", "second"):
+            question = {"question": "Which <b>mill</b>?"} if sample == "second" else {}
+            Trace(tiny(name).data.assign_attrs(sample_id=sample, **question)).save(run.trace_path(sample))
+        runs.append(run.path)
+    bound = bind("127.0.0.1", 0)
+    app = application([lens(name) for name in MODELS], runs, token="token", **names("127.0.0.1", bound))
+    serving = server(app, Limits())
+    thread = threading.Thread(target=serving.run, kwargs={"sockets": [bound]})
+    thread.start()
+    yield Site(address("127.0.0.1", bound, token="token"), app.state.explorer)
+    serving.should_exit = True
+    thread.join()
+
+
+def until(visit: Visit, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The state, once something is true of it."""
+    end = time.monotonic() + 30
+    while not true(state := visit.state()):
+        assert time.monotonic() < end, json.dumps(state)
+        visit.page.wait_for_timeout(30)
+    return state
+
+
+def fill(visit: Visit, question: str = QUESTION) -> None:
+    """Type a question and the passages of the tests, and leave the rest as it is."""
+    page = visit.page
+    page.get_by_label("Question", exact=True).fill(question)
+    while page.get_by_label("Remove passage 1").count():
+        page.get_by_label("Remove passage 1").click()
+    for number, text in enumerate(PASSAGES, start=1):
+        page.get_by_role("button", name="Add a passage").click()
+        page.get_by_label(f"Passage {number}", exact=True).fill(text)
+    page.locator("[data-passage='1']").get_by_role("button", name="gold").click()
+    page.get_by_label("New tokens").fill("8")
+    page.get_by_label("New tokens").press("Tab")
+
+
+def write(visit: Visit) -> dict[str, Any]:
+    visit.page.get_by_role("button", name="Write").click()
+    return until(visit, lambda state: state["live"]["running"] is False and state["live"]["status"] == "Done.")
+
+
+def answer(model: str, *interventions: str, question: str = QUESTION) -> str:
+    """What the model writes when nobody looks."""
+    prompt = lens(model).prompt(question, PASSAGES, gold=1)
+    with lens(model).intervene(*interventions):
+        return lens(model).generate(prompt, max_new_tokens=8).text
+
+
+def clean(visit: Visit, site: Site) -> None:
+    """No complaint, and no request to anybody but the server."""
+    assert visit.errors == []
+    assert visit.requests and all(url.startswith(f"{site.origin}/") or url == "data:," for url in visit.requests)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_question_is_answered(site: Site, open_page: Callable[..., Visit], model: str) -> None:
+    visit = open_page(site.url)
+    sockets: list[str] = []
+    visit.page.on("websocket", lambda socket: sockets.append(socket.url))
+    fill(visit)
+    visit.page.get_by_label("Model", exact=True).select_option(model)
+    state = write(visit)
+    [shown] = state["shown"]
+    assert shown["model"] == model and shown["written"] == answer(model)
+    assert state["live"]["history"][-1]["original"] == answer(model)
+    assert sockets == [f"{site.origin.replace('http', 'ws')}/live?token=token"]
+    clean(visit, site)
+
+
+def test_the_film_grows_while_the_model_writes(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit)
+    with gated(lens("tiny-mdm").model) as gate:
+        visit.page.get_by_role("button", name="Write").click()
+        for passes in range(1, 4):
+            gate.let(1)
+            until(visit, lambda state, n=passes: f"step {n} of 8" in state["live"]["status"])
+            assert gate.count == passes and visit.state()["live"]["running"]
+        visit.page.get_by_role("button", name="Stop").click()
+        until(visit, lambda state: not state["live"]["running"])
+        gate.let(8)
+        end = time.monotonic() + 60
+        while site.explorer.worker.current is not None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert gate.count == 4  # the pass that had begun was the last
+    clean(visit, site)
+
+
+def test_an_intervention_is_shown_beside_the_original(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit)
+    visit.page.get_by_label("mask-positions", exact=True).check()
+    visit.page.get_by_label("Settings of mask-positions").fill(SPEC)
+    visit.page.get_by_label("Settings of mask-positions").press("Tab")
+    state = write(visit)
+    original, changed = (shown["written"] for shown in state["shown"])
+    assert (original, changed) == (answer("tiny-mdm"), answer("tiny-mdm", SPEC))
+    assert state["live"]["history"][-1]["changed"] == changed
+    cells = visit.page.get_by_label("Answers so far").locator("tbody tr").first.locator("td").all_inner_texts()
+    assert cells[2:] == [original or "–", changed or "–"]
+    visit.page.get_by_label("mask-positions", exact=True).uncheck()  # switched off: asked again, alone
+    state = until(visit, lambda state: len(state["shown"]) == 1 and state["live"]["status"] == "Done.")
+    assert state["shown"][0]["written"] == original
+    clean(visit, site)
+
+
+def test_another_model_is_asked_beside_the_first(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    visit.page.get_by_label("Ask as well").select_option("tiny-arm")
+    state = write(visit)  # the example that the page starts with
+    example = state["live"]["form"]
+    for shown, model in zip(state["shown"], MODELS, strict=True):
+        places = [place for place, passage in enumerate(example["passages"]) if passage["gold"]]
+        passages = [Passage(passage["text"], passage["title"]) for passage in example["passages"]]
+        prompt = lens(model).prompt(example["question"], passages, gold=places)
+        wrote = lens(model).generate(prompt, max_new_tokens=int(example["tokens"])).text
+        assert (shown["model"], shown["written"]) == (model, wrote)
+    assert [entry["model"] for entry in state["live"]["history"]] == list(MODELS)
+    assert state["step"] == 15  # at the end of the first film
+    clean(visit, site)
+
+
+def test_moving_the_gold_passage_asks_again(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit)
+    write(visit)
+    visit.page.get_by_label("Passage 2: move").press("Alt+ArrowUp")
+    state = until(visit, lambda s: len(s["live"]["history"]) == 2 and s["live"]["status"] == "Done.")
+    assert [entry["gold"] for entry in state["live"]["history"]] == ["2", "1"]
+    moved = lens("tiny-mdm").prompt(QUESTION, [PASSAGES[1], PASSAGES[0], PASSAGES[2]], gold=0)
+    assert state["shown"][0]["written"] == lens("tiny-mdm").generate(moved, max_new_tokens=8).text
+    visit.page.get_by_label("Passage 1: move").drag_to(visit.page.locator("[data-passage='2']"))
+    state = until(visit, lambda s: len(s["live"]["history"]) == 3 and s["live"]["status"] == "Done.")
+    assert state["live"]["history"][-1]["gold"] == "3"
+    clean(visit, site)
+
+
+def test_a_wrong_intervention_is_one_sentence_in_the_page(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit)
+    visit.page.get_by_label("soft-cap", exact=True).check()
+    visit.page.get_by_label("Settings of soft-cap").fill("soft-cap(<script>alert(1)</script>)")
+    visit.page.get_by_role("button", name="Write").click()
+    state = until(visit, lambda state: state["live"]["status"] == "cap '<script>alert(1)</script>' is not a number")
+    assert not state["live"]["running"] and state["live"]["history"][-1]["changed"] == ""  # it waits for nothing
+    clean(visit, site)
+
+
+def test_the_page_survives_a_reload(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit, "What was built by Tomas Vell?")
+    write(visit)
+    with gated(lens("tiny-mdm").model) as gate:
+        visit.page.get_by_role("button", name="Write").click()
+        gate.let(2)
+        until(visit, lambda state: "step 2 of 8" in state["live"]["status"])
+        running = site.explorer.worker.current
+        visit.page.reload()
+        assert running.stopped.wait(60)
+    assert visit.page.get_by_label("Question", exact=True).input_value() == "What was built by Tomas Vell?"
+    assert write(visit)["shown"][0]["written"] == answer("tiny-mdm", question="What was built by Tomas Vell?")
+    clean(visit, site)
+
+
+def test_a_closed_tab_ends_its_run_and_no_other(site: Site, open_page: Callable[..., Visit]) -> None:
+    closed, stays = open_page(site.url), open_page(site.url)
+    fill(closed)
+    fill(stays)
+    with gated(lens("tiny-mdm").model) as gate:
+        closed.page.get_by_role("button", name="Write").click()
+        gate.let(2)
+        until(closed, lambda state: "step 2 of 8" in state["live"]["status"])
+        running = site.explorer.worker.current
+        closed.page.close()
+        assert running.stopped.wait(60)
+        stays.page.get_by_role("button", name="Write").click()
+        gate.let(1 + 8)
+        state = until(stays, lambda state: state["live"]["status"] == "Done.")
+        assert gate.count == 2 + 1 + 8  # the pass that had begun, and the other page's own
+    assert state["shown"][0]["written"] == answer("tiny-mdm")
+    clean(stays, site)
+
+
+def test_the_attention_of_a_token_comes_on_demand(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    fill(visit)
+    write(visit)
+    visit.set(step=3, layer=2, pin={"panel": 0, "position": 20}, direction="from")
+    state = until(visit, lambda state: state["shown"][0]["attention"] is not None)
+    prompt = lens("tiny-mdm").prompt(QUESTION, PASSAGES, gold=1)
+    trace = lens("tiny-mdm").trace(prompt, max_new_tokens=8, matrices=["attention_mean"], record=["received"])
+    wanted = trace.data["attention_mean"].values[3, 2, 20]
+    assert state["shown"][0]["attention"] == pytest.approx(wanted.tolist(), abs=2e-3)
+    clean(visit, site)
+
+
+def test_recorded_runs_are_shown_side_by_side(site: Site, open_page: Callable[..., Visit], tmp_path: Path) -> None:
+    visit = open_page(site.url)
+    assert [shown["model"] for shown in visit.state()["shown"]] == list(MODELS)
+    chooser = visit.page.get_by_label("Recorded question")
+    assert chooser.locator("option").all_inner_texts()[1:] in (["Which <b>mill</b>?"], [tiny("tiny-mdm").question])
+    chooser.select_option(index=1)
+    until(visit, lambda state: state["live"]["status"] == "" and len(state["shown"]) == 2)
+    clean(visit, site)
+
+
+def test_the_page_can_ask_nobody_else(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url)
+    blocked = visit.page.evaluate(
+        """() => new Promise(done => {
+            const found = [];
+            document.addEventListener("securitypolicyviolation", event => {
+                found.push(event.effectiveDirective);
+                if (found.length === 4) done(found.sort());
+            });
+            const add = (name, set) => document.body.append(Object.assign(document.createElement(name), set));
+            add("img", { src: "http://192.0.2.1/x.png" });
+            add("script", { textContent: "window.ran = true" });
+            add("iframe", { src: "http://192.0.2.1/" });
+            fetch("http://192.0.2.1/").catch(() => null);
+        })"""
+    )
+    assert blocked == ["connect-src", "frame-src", "img-src", "script-src-elem"]
+    assert visit.page.evaluate("window.ran") is None

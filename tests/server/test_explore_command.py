@@ -1,0 +1,109 @@
+"""floatlens explore, as a user runs it: the address it prints, how it ends, how it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import floatlens
+from floatlens.server import serve
+from floatlens.server.guard import LOOPBACK
+from tests.commands import run
+
+ADDRESS = re.compile(r"http://(\S+?):(\d+)/\?token=([\w-]{40,})")
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(floatlens.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def exploring(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program, started; and the address that it printed."""
+    command = [sys.executable, "-m", "floatlens", "explore", "--no-browser", *map(str, words)]
+    program = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
+    )
+    try:
+        assert program.stdout is not None
+        shown = ""
+        while not (found := ADDRESS.search(shown)):
+            line = program.stdout.readline()
+            assert line, program.communicate()[1]
+            shown += line
+        yield program, found[0]
+    finally:
+        if program.poll() is None:
+            program.kill()
+        program.communicate()
+
+
+def test_it_prints_one_address_that_works_and_ends_quietly() -> None:
+    with exploring() as (program, address):
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            page = answer.read().decode()
+        assert all(f'"name": "{name}"' in page for name in ("tiny-mdm", "tiny-dream", "tiny-arm"))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(address.partition("?")[0], timeout=60)
+        assert refused.value.code == 403
+        program.send_signal(signal.SIGINT)
+        rest, errors = program.communicate(timeout=60)
+    assert program.returncode == 0 and errors == ""
+    assert rest.split("\n")[-2:] == ["The explorer has ended.", ""] and "token" not in rest
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere",), "model 'nowhere' is not a folder"),
+        (("--port", 99999), "--port 99999 is not a port"),
+        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("--host", "no such name"), "cannot listen on no such name"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_sentence(words: tuple, said: str) -> None:
+    done = run("explore", "--no-browser", *words, code=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("explore", "--no-browser", "--port", taken.getsockname()[1], code=2)
+    assert "--port 0" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith(("starlette", "floatlens.server"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    assert "pip install 'floatlens[explore]'" in run("explore", "--no-browser", code=2).stderr
+
+
+def test_others_are_let_in_only_when_told_and_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = []
+    monkeypatch.setattr(serve, "run", lambda app, bound, limits: served.append(bound.getsockname()[0]))
+    done = run("explore", "tiny-mdm", "--no-browser")
+    assert done.stderr == "" and ADDRESS.search(done.stdout)[1] == "127.0.0.1"  # type: ignore[index]
+    done = run("explore", "tiny-mdm", "--no-browser", "--host", "0.0.0.0")
+    assert "warning: --host 0.0.0.0 lets in everyone" in done.stderr and done.stderr.count("\n") == 1
+    assert ADDRESS.search(done.stdout)[1] == socket.gethostname()  # type: ignore[index]
+    assert served == ["127.0.0.1", "0.0.0.0"]
+
+
+def test_names_of_a_loopback_server_are_loopback_names() -> None:
+    with serve.bind("localhost", 0) as bound:
+        assert serve.is_loopback(bound)
+        assert serve.names("localhost", bound) == {"hosts": {*LOOPBACK}, "any_address": False}

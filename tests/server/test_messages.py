@@ -1,0 +1,97 @@
+"""What a page may say: everything else is one sentence, and the conversation goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floatlens.errors import FloatLensError
+from floatlens.server import limits
+from floatlens.server.limits import Limits
+from floatlens.server.messages import Run, id_of, read
+from tests.server.talking import QUESTION, app_of, client, connected
+
+GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"question": "  "}, "the question is empty"),
+        ({"question": "x" * (limits.QUESTION + 1)}, "at most 4000 characters"),
+        ({"question": 3}, "question"),
+        ({"passages": [{"text": "x"}] * (limits.PASSAGES + 1)}, "at most 64 items"),
+        ({"passages": [{"text": "x" * (limits.PASSAGE + 1)}]}, "at most 8000 characters"),
+        ({"passages": [{"text": "x" * limits.PASSAGE}] * 9}, "72,026 characters together"),
+        ({"passages": [{"text": "x", "path": "/etc/passwd"}]}, "passages.0.path"),
+        ({"max_new_tokens": limits.NEW_TOKENS + 1}, "less than or equal to 512"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": "6"}, "max_new_tokens"),
+        ({"max_new_tokens": 1e9}, "max_new_tokens"),
+        ({"steps": -1}, "steps"),
+        ({"seed": -1}, "seed"),
+        ({"id": -1}, "id"),
+        ({"id": 2**60}, "id"),
+        ({"id": "1"}, "id"),
+        ({"interventions": ["x" * 301]}, "at most 300 characters"),
+        ({"interventions": ["mask-anchors"] * 9}, "at most 8 items"),
+        ({"type": "dance"}, "does not match any of the expected tags"),
+        ({"type": None}, "type"),
+        ({"device": "cuda"}, "device"),
+    ],
+)
+def test_what_is_out_of_bounds_is_one_sentence(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(FloatLensError) as refused:
+        read(json.dumps(GOOD | change), 10**6)
+    assert said in str(refused.value) and "\n" not in str(refused.value) and len(str(refused.value)) < 200
+
+
+def test_what_is_left_out_has_the_usual_value() -> None:
+    message = read(json.dumps(GOOD), 1000)
+    assert isinstance(message, Run) and message.max_new_tokens == 32 and message.passages == [] and message.seed == 0
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text() | st.floats(), st.lists).map(json.dumps))
+def test_no_text_does_more_than_be_refused(text: str) -> None:
+    with pytest.raises(FloatLensError):
+        read(text, 10**6)
+    assert id_of(text) is None
+
+
+BAD = [
+    "",
+    "not json",
+    "[]",
+    "null",
+    "{}",
+    '{"type": "run"}',
+    '{"type": "run", "id": 7, "model": "tiny-mdm", "question": ""}',
+    '{"type": "run", "id": 7, "model": "../../etc", "question": "Who?"}',
+    '{"type": "attention", "id": 7, "step": 0, "layer": 0, "position": 0, "direction": "up"}',
+    '{"type": "attention", "id": 99, "step": 0, "layer": 0, "position": 0, "direction": "to"}',
+    '{"type": "run", "id": 7, "model": "tiny-mdm", "question": "\\ud800"}' + " " * 3000,
+    "[" * 1500 + "]" * 1500,
+]
+
+
+def test_bad_messages_do_not_end_the_conversation() -> None:
+    app = app_of("tiny-mdm", limits=Limits(message_bytes=4096))
+    with client(app) as to, connected(to) as page:
+        for text in BAD[:-2]:
+            page.socket.send_text(text)
+            heard = page.hear()
+            assert heard["type"] == "error" and "\n" not in heard["message"], text
+            assert heard["id"] == (json.loads(text)["id"] if '"id"' in text else None)
+        page.socket.send_text(BAD[-1])
+        assert page.hear()["type"] == "error"
+        page.socket.send_text("x" * 5000)
+        assert "too long" in page.hear()["message"]
+        page.socket.send_bytes(b"\x00\xff")
+        assert "must be text" in page.hear()["message"]
+        page.say(type="stop", id=12)  # nothing to stop: nothing to say
+        page.ask()
+        assert page.until("done")[-1]["film"]["question"] == QUESTION

@@ -1,0 +1,31 @@
+"""Tasks side by side: results in order, failures kept apart, reports handed on, a dead process not the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from floatlens.runs.model_pool import run_all
+from tests.studies.tasks import dies_once, doubled
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_order_and_a_failure_keeps_its_place(jobs: int) -> None:
+    begun: list[str] = []
+    advanced: list[str] = []
+
+    def watch(about: str, total: int | None) -> object:
+        begun.append(about)
+        return lambda: advanced.append(about)
+
+    found = run_all(doubled, [(1,), (-1,), (3,)], jobs, watch)  # type: ignore[arg-type]
+    assert found[0] == 2 and found[2] == 6
+    assert isinstance(found[1], ValueError) and "-1 is negative" in str(found[1])
+    assert sorted(begun) == ["number -1", "number 1", "number 3"]
+    assert sorted(advanced) == ["number 1", "number 3"]
+
+
+def test_a_process_that_dies_does_not_take_the_others_results_along(tmp_path: Path) -> None:
+    mark = tmp_path / "dead"
+    assert run_all(dies_once, [(1, mark), (2, mark), (3, mark)], 2) == [1, 2, 3]

@@ -1,0 +1,74 @@
+"""Sizes that fit a time: the largest that do, never below what a claim needs, and what was cut is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from floatlens.errors import FloatLensError
+from floatlens.studies.plan import StudyPlan, chosen
+from floatlens.studies.sizes import LEAST, Sizes, fitted, longest, parse_time
+
+PARTS = ("traces", "knowledge", "stress")
+
+
+def seconds(sizes: Sizes, parts: Sequence[str]) -> float:
+    """A trace takes ten seconds, an answer one."""
+    cost = {"traces": 10, "knowledge": 1, "stress": 1}
+    return float(sum(cost[name] * getattr(sizes, name) for name in parts))
+
+
+def test_what_fits_is_not_cut() -> None:
+    sizes = Sizes(10, 100, 40, 40)
+    assert fitted(sizes, PARTS, 240, seconds) == (sizes, PARTS, [])
+
+
+@pytest.mark.parametrize("time", [100, 150, 200])
+def test_sizes_are_the_largest_that_fit(time: int) -> None:
+    sizes, parts, cut = fitted(Sizes(10, 100, 40, 40), PARTS, time, seconds)
+    assert parts == PARTS
+    assert seconds(sizes, parts) <= time
+    bigger = Sizes(*(int(n * 1.1) + 1 for n in (sizes.traces, sizes.knowledge, sizes.stress, sizes.causes)))  # type: ignore[operator]
+    assert seconds(bigger, parts) > time
+    assert f"knowledge: {sizes.knowledge} questions a data set instead of 100" in cut
+
+
+def test_parts_go_before_a_size_falls_below_what_a_claim_needs() -> None:
+    sizes, parts, cut = fitted(Sizes(10, 100, 40, 40), PARTS, 57, seconds)
+    assert sizes.traces == LEAST and seconds(sizes, parts) <= 57
+    assert parts == ("traces", "knowledge")
+    assert any(sentence.startswith("stress: left out") for sentence in cut)
+
+
+def test_a_time_that_is_too_short_is_said() -> None:
+    _, parts, cut = fitted(Sizes(10, 100, 40, 40), PARTS, 1, seconds)
+    assert parts == ("traces",)
+    assert any("too short" in sentence for sentence in cut)
+
+
+def test_models_side_by_side_take_as_long_as_the_busiest_worker() -> None:
+    assert longest({"a": 60, "b": 50, "c": 30}, 2) == 80
+    assert longest({"a": 60, "b": 50, "c": 30}, 1) == 140
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10 minutes", "0s", "-3m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(FloatLensError, match="budget"):
+        parse_time(text)
+
+
+def test_findings_decide_which_parts_are_worked_on() -> None:
+    assert StudyPlan(("m",), ("d",), findings=chosen(only=["heads"])).parts == ("traces",)
+    assert StudyPlan(("m",), ("d",), findings=chosen(only=["stress", "drift"])).parts == ("traces", "stress")
+    with pytest.raises(FloatLensError, match="no finding 'drfit'"):
+        chosen(only=["drfit"])
+    with pytest.raises(FloatLensError, match="leaves none"):
+        chosen(only=["drift"], skip=["drift"])
+
+
+def test_a_limit_holds_for_every_part() -> None:
+    assert Sizes(4, None, 12, 12).limited(8) == Sizes(4, 8, 8, 8)
+    assert Sizes(4, None, 12, 12).bounded([3, 30]) == Sizes(4, 30, 12, 12)
+    with pytest.raises(FloatLensError, match="limit 0"):
+        Sizes().limited(0)

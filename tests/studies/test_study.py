@@ -1,0 +1,184 @@
+"""A study of the bundled models: everything once, nothing lost, and a report at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import floatlens as fl
+from floatlens.cli.main import run as command_line
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.comparison import open_sources
+from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.findings.registry import NAMES
+from floatlens.interventions.run import in_force
+from floatlens.lens import Lens
+from floatlens.runs.run_list import members
+from floatlens.studies.parts import stress
+from floatlens.studies.parts.registry import PARTS
+from floatlens.studies.plan import StudyPlan
+from floatlens.studies.run import predicted
+from floatlens.studies.sizes import Sizes
+
+QUICK = {"data": "world:fresh", "max_new_tokens": 8, "batch_size": 8}
+
+
+class Counter:
+    """What was generated: model, prompt and settings of every row of every batch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[tuple[str, tuple[int, ...], str, str]] = []
+        whole = Lens.steps
+
+        def steps(lens: Lens, batch: Any, settings: Any, seeds: Any = None) -> Any:
+            changes = " ".join(map(str, in_force(lens)))
+            self.rows += [(lens.name, tuple(prompt.ids), str(settings), changes) for prompt in batch.prompts]
+            return whole(lens, batch, settings, seeds)
+
+        monkeypatch.setattr(Lens, "steps", steps)
+
+
+@pytest.mark.timeout(1800)  # a minute of work, on a machine that may be busy
+def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(monkeypatch)
+    sizes = Sizes(traces=2, knowledge=3, stress=2, causes=2)
+    models = ["tiny-mdm", "tiny-arm"]
+    data = ["world:fresh", "world:hops"]
+    broken = ["mask-anchors(rule=top({n})) @ 1"]
+    given: dict[str, Any] = {"data": data, "sizes": sizes, "interventions": broken, "max_new_tokens": 8}
+    found = fl.study(models, out=tmp_path / "s", **given)  # type: ignore[operator]
+    assert not found.failed
+    plain = [row for row in counter.rows if not row[3]]
+    again = len(plain) - len(set(plain))
+    assert again == len(models) * sizes.causes, "only causes runs the model as it is once more, to look at every step"
+
+    answers = pd.read_parquet(found.path / "answers.parquet")
+    assert answers["error"].isna().all()
+    traces = [fl.Trace.open(path) for folder in members(found.path) for _, path in folder.samples()]
+    assert len(traces) == len(models) * len(data) * sizes.traces  # type: ignore[operator]
+    traced = {(t.model, str(t.data.attrs["sample_id"])): t.answer for t in traces}
+    open_book = answers[answers["condition"] == OPEN].set_index(["model", "data", "id"])["answer"]
+    assert len(open_book) == len(models) * len(data) * sizes.knowledge  # type: ignore[operator]
+    for (model, sample), text in traced.items():
+        label, _, number = sample.split(", ")
+        assert open_book[model, label, number] == text.strip()
+    # as many masks as everywhere else is the setting of Table 1
+    usual = answers[answers["condition"] == "masks=8"]
+    assert len(usual) == len(models) * 2
+    assert all(open_book[row["model"], row["data"], row["id"]] == row["answer"] for _, row in usual.iterrows())
+
+    claims = json.loads((found.path / "claims.json").read_text())["claims"]
+    assert {claim["finding"] for claim in claims} == set(NAMES)
+    assert len(found.to_dataframe()) == len(claims)
+    page = found.report.read_text()
+    for name in NAMES:
+        assert f'<section id="{name}"' in page
+        assert all(
+            (found.path / "figures" / f"{name}.{ending}").exists() for ending in ("png", "svg", "pdf", "parquet")
+        )
+    assert (found.path / "table1.md").read_text().count("tiny-mdm") == 2
+    assert len(page) < 15e6
+
+
+def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {**QUICK, "out": tmp_path / "s", "only": ["knowledge", "stress"], "limit": 6}
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("the <b>disk</b> is full")
+
+        broken.setattr(stress, "levels", fail)
+        found = fl.study("tiny-arm", **given)  # type: ignore[operator]
+    assert found.failed["tiny-arm, stress"] == "RuntimeError: the <b>disk</b> is full"
+    assert (found.path / "figures" / "knowledge.png").exists()
+    page = found.report.read_text()
+    assert "the &lt;b&gt;disk&lt;/b&gt; is full" in page and "<b>disk" not in page
+    counter = Counter(monkeypatch)
+    again = fl.study("tiny-arm", **given, resume=True)  # type: ignore[operator]
+    assert not again.failed
+    assert {claim["finding"] for claim in again.claims} == {"knowledge", "stress"}
+    answers = pd.read_parquet(found.path / "answers.parquet")
+    closed = answers.loc[answers["condition"] == CLOSED, "prompt_tokens"]
+    assert min(len(ids) for _, ids, *_ in counter.rows) > closed.max(), "a question of Table 1 was asked again"
+    counter.rows.clear()
+    last = fl.study("tiny-arm", **given, resume=True)  # type: ignore[operator]
+    assert not counter.rows, "a finished study was worked on again"
+    assert last.claims == again.claims
+
+
+def test_questions_that_failed_are_asked_again_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {**QUICK, "out": tmp_path / "s", "only": ["knowledge"], "limit": 3}
+    whole = Lens.generate
+
+    def generate(lens: Lens, prompts: Any, **settings: Any) -> Any:
+        if len(prompts) > 1 or not prompts[0].passages:
+            raise RuntimeError("the device is gone")
+        return whole(lens, prompts, **settings)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Lens, "generate", generate)
+        fl.study("tiny-arm", **given)  # type: ignore[operator]
+    [home] = members(tmp_path / "s")
+    assert len(home.errors()) == 3
+    fl.study("tiny-arm", **given, resume=True, retry_errors=True)  # type: ignore[operator]
+    assert not home.errors() and pd.read_parquet(tmp_path / "s" / "answers.parquet")["error"].isna().all()
+
+
+def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["study", "tiny-arm", "--data", "world:fresh", "--only", "knowledge", "--max-new-tokens", "8"]
+    code = command_line([*words, "--budget", "1s", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert any("knowledge: 5 questions a data set instead of 100" in sentence for sentence in printed["cut"])
+    assert printed["report"].endswith("report.html")
+    entry = next(each for each in printed["results"] if each["condition"] == OPEN)
+    assert entry["n"] == 5 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])
+    assert "Cut to fit the time" in Path(printed["report"]).read_text()
+
+
+def test_the_prediction_counts_shared_work_once() -> None:
+    plan = StudyPlan(("m",), ("world:fresh",), sizes=Sizes(4, 10, 5, 5), limit=10)
+    sources = open_sources(plan.comparison())
+    alone = replace(plan, findings=("knowledge",))
+    assert PARTS["knowledge"].units(plan.sizes, alone, sources) == {"open": 10, "closed": 10}
+    assert PARTS["knowledge"].units(plan.sizes, plan, sources) == {"open": 6, "closed": 10}
+    rates = {"m": {"load": 0.0, "trace": 100.0, "open": 1.0, "closed": 0.0}}
+    both = predicted(plan, sources, rates, plan.sizes, ["traces", "knowledge"], 1)
+    assert both - predicted(plan, sources, rates, plan.sizes, ["traces"], 1) == pytest.approx(6)
+
+
+def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    for given, message in (
+        ({"models": []}, "needs a model"),
+        ({"models": "no-such-model"}, "no-such-model"),
+        ({"data": "world:nothing"}, "no data set 'nothing'"),
+        ({"budget": "soon"}, "is not a time"),
+        ({"only": ["everything"]}, "no finding 'everything'"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"out": "memory://study"}, "is written to a folder"),
+    ):
+        with pytest.raises(FloatLensError, match=message):
+            fl.study(**{"models": "tiny-arm", "data": "world:fresh", "out": tmp_path / "s", **given})  # type: ignore[operator]
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_demo_replaces_an_earlier_demo_and_nothing_else(tmp_path: Path) -> None:
+    from floatlens.cli.demo import MODELS, clear
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(FloatLensError, match="something other than a demo"):
+        clear(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    earlier = tmp_path / "demo"
+    earlier.mkdir()
+    (earlier / "manifest.json").write_text(json.dumps({"asked": {"models": list(MODELS)}}))
+    clear(earlier)
+    assert not earlier.exists()
