@@ -169,7 +169,7 @@ class Lens:
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.family.diffusion else set())
+        known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.family.kind == "mdm" else set())
         return tuple(sorted(known | set(self.tokenizer.all_special_ids if self.tokenizer is not None else ())))
 
     def prompt(self, question: str, passages: Sequence[str | Passage] = (), **options: Any) -> Prompt:
@@ -206,10 +206,10 @@ class Lens:
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
-        ends = {"eos_ids": self.end_ids} if not self.family.diffusion else {}
+        ends = {"eos_ids": self.end_ids} if self.family.kind == "arm" else {}
         tokens = (
             {"mask_id": self.mask_id, "eos_id": self.end_ids[0] if self.end_ids else None, "eot_id": self.eot_id}
-            if self.family.diffusion
+            if self.family.kind == "mdm"
             else {}
         )
         network = Network(self.model, self.family.positions)
@@ -268,7 +268,7 @@ class Lens:
         end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)
         kept = ids if end is None else ids[:end]
         used = confidence[: len(ids) if end is None else end + 1]
-        if not self.family.diffusion:
+        if self.family.kind == "arm":
             steps = len(ids) if end is None else end + 1
         mean = float(used.nanmean()) if len(used) else float("nan")
         return Generation(self.decode(kept), kept, steps, mean, end is not None)
@@ -360,7 +360,7 @@ class Lens:
         def made(recorder: Recorder) -> list[Trace]:
             return labelled(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
-        return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.diffusion)
+        return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.cached)
 
     def check_record(self, settings: Settings, **options: Any) -> None:
         """Refuse to record what does not exist; no weight is needed for that. Options are those of `Record`."""

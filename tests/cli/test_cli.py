@@ -55,7 +55,7 @@ def test_version_says_what_a_bug_report_needs() -> None:
 @pytest.mark.parametrize(
     ("typed", "offered", "not_offered"),
     [
-        ("floatlens tr", {"trace", "train"}, {"figure"}),
+        ("floatlens tr", {"trace"}, {"figure"}),
         ("floatlens trace --pass", {"--passage", "--passages"}, {"--prompt"}),
         ("floatlens --ver", {"--version"}, {"--debug"}),
     ],
@@ -130,7 +130,7 @@ def test_a_trace_can_be_drawn(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
-    from tests.test_npz import paper_file
+    from tests.record.test_npz import paper_file
 
     paper_file(tmp_path / "x.npz")
     run("import", tmp_path / "x.npz", "--out", tmp_path / "run")
@@ -185,7 +185,6 @@ def test_a_wrong_option_is_code_2() -> None:
         ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--max-passages", -1),
         ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--passages", -1),
         ("inspect", "tiny-mdm", "--positions", 0),
-        ("train", "arm", "--out", "OUT", "--rate", -1),
     ],
 )
 def test_a_number_out_of_its_range_is_refused_by_the_option(words: tuple, tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ import random
 from itertools import pairwise, product
 
 import pytest
-from recipes.tiny.curriculum import MIXES
-from recipes.tiny.tokenizer import shared
 
 from floatlens.data.world.datasets import NAMES, samples, write
 from floatlens.data.world.facts import SPLITS, common_names, common_people, pairs, split_of
 from floatlens.data.world.relations import LIFE
 from floatlens.data.world.vocabulary import words
 from floatlens.errors import FloatLensError
+from recipes.tiny.curriculum import MIXES
+from recipes.tiny.tokenizer import shared
 
 KINDS = ("person", "firm", "ship", "instrument")
 

@@ -63,7 +63,7 @@ def test_a_replay_of_its_own_trajectory_says_what_the_sampler_said(
     compared = 0
     for step, logits in zip(steps, again, strict=True):
         for row, place in step.committed_BT[:, P:].nonzero().tolist():
-            said = logits[row, place if lens.family.diffusion else 0].softmax(-1)[step.after_BT[row, P + place]]
+            said = logits[row, place if lens.family.kind == "mdm" else 0].softmax(-1)[step.after_BT[row, P + place]]
             assert float(said) == pytest.approx(float(step.confidence_BT[row, P + place]), abs=1e-5)
             compared += 1
     assert compared >= 6
@@ -83,7 +83,7 @@ def test_the_surprise_of_the_gold_answer_is_that_of_its_tokens_one_after_another
         total = 0.0
         for place, token in enumerate(ids):
             x = [*prompt.ids, *ids[:place]]
-            if lens.family.diffusion:
+            if lens.family.kind == "mdm":
                 x += [lens.mask_id] * (NEW - place)
             with torch.no_grad():
                 logits = lens.model(input_ids=torch.tensor([x]), use_cache=False).logits[0]
@@ -241,7 +241,9 @@ def planted(scores: dict[str, dict[str, float]], n: int = 40) -> pd.DataFrame:
             condition = kinds[name]
             for i in range(n):
                 right = float((i * 7) % n < share * n)
-                row = Outcome(f"q{i}", "?", ["x"], model=model, data="d", condition=name, diffusion=model == "m")
+                row = Outcome(
+                    f"q{i}", "?", ["x"], model=model, data="d", condition=name, kind="mdm" if model == "m" else "arm"
+                )
                 row.role, row.group, row.dose, row.of = condition.role, condition.group, condition.dose, condition.of
                 for measure in MEASURES:
                     setattr(row, measure, right)

@@ -29,7 +29,7 @@ class Answer:
 class Oracle:
     """A lens that copies the gold passage's text and knows nothing else; it can be told to fail."""
 
-    family = SimpleNamespace(diffusion=False)
+    family = SimpleNamespace(kind="arm")
 
     def __init__(self, tokenizer, context_length=4096, fails=None):
         self.tokenizer, self.context_length, self.fails = tokenizer, context_length, fails

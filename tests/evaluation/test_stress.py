@@ -124,8 +124,8 @@ class Forgetful:
 
     context_length = 4096
 
-    def __init__(self, tokenizer, span, diffusion):
-        self.tokenizer, self.span, self.family = tokenizer, span, SimpleNamespace(diffusion=diffusion)
+    def __init__(self, tokenizer, span, kind):
+        self.tokenizer, self.span, self.family = tokenizer, span, SimpleNamespace(kind=kind)
 
     def generate(self, prompts, **settings):
         said = [p.answers[0] if p.gold and p.gold[0] < self.span else "no" for p in prompts]
@@ -134,7 +134,7 @@ class Forgetful:
 
 def test_a_run_gives_a_curve_a_range_and_a_slope_for_each_model(tokenizers):
     made = {"d": levels("position", samples(passages=4))}
-    lenses = {"mdm": (4, True), "arm": (2, False)}
+    lenses = {"mdm": (4, "mdm"), "arm": (2, "arm")}
     answers = run(get("position"), list(lenses), made, lambda name: Forgetful(tokenizers["byte_level"], *lenses[name]))
     assert len(answers) == 2 * 4 * 12
     table = curves.curves(answers)
@@ -143,7 +143,7 @@ def test_a_run_gives_a_curve_a_range_and_a_slope_for_each_model(tokenizers):
     assert numbers.loc["mdm", ["range", "slope", "loss"]].tolist() == [0, 0, 0]
     assert numbers.loc["arm", ["range", "loss"]].tolist() == [1, 1]
     assert numbers.loc["arm", "slope"] == pytest.approx(np.polyfit([0, 1, 2, 3], [1, 1, 0, 0], 1)[0])
-    assert numbers["diffusion"].tolist() == [True, False]
+    assert numbers["kind"].tolist() == ["mdm", "arm"]
     (entry, *_) = curves.as_results(answers)
     assert (entry["condition"], entry["level"], entry["x"], entry["accuracy"]) == ("position=0", "0", 0.0, 1.0)
 

@@ -33,7 +33,7 @@ def test_a_film_holds_the_attention_of_its_trace(trace: fl.Trace) -> None:
     np.testing.assert_allclose(unpacked(made["received_heads"]), received, rtol=2e-3, atol=1e-7)
     np.testing.assert_allclose(unpacked(made["received_all"]), received.mean((1, 2)), rtol=2e-3, atol=1e-7)
     attention, recorded = unpacked(made["attention"]), trace.data["attention_mean"].values
-    if trace.diffusion:
+    if trace.kind == "mdm":
         np.testing.assert_allclose(attention, recorded, rtol=2e-3, atol=1e-7)
     else:  # one matrix for all steps: the prompt's rows are of the first, each further row of the step that added it
         P = trace.prompt_length
@@ -119,7 +119,7 @@ def test_a_trace_without_received_attention_is_refused() -> None:
 def test_a_frame_is_a_step_of_the_film(trace: fl.Trace) -> None:
     made = film(trace)
     length = int(np.isfinite(trace.data["received"].values[0, 0, 0]).sum())
-    one = frame(trace.data["received"].values[0, :, :, :length], trace.diffusion)
+    one = frame(trace.data["received"].values[0, :, :, :length], trace.attention)
     np.testing.assert_array_equal(unpacked(one["received"]), unpacked(made["received"])[0, :, :length])
     for rule in made["anchors"]:
         np.testing.assert_array_equal(

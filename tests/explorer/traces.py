@@ -33,7 +33,7 @@ def planted(
     heads: int,
     positions: int,
     new: int = 12,
-    diffusion: bool = True,
+    kind: str = "mdm",
     words: Sequence[str] = (),
     seed: int = 0,
 ) -> fl.Trace:
@@ -64,7 +64,9 @@ def planted(
         attrs={
             "model": "planted",
             "family": "llada",
-            "diffusion": int(diffusion),
+            "kind": kind,
+            "attention": "bidirectional" if kind == "mdm" else "causal",
+            "cached": int(kind == "arm"),
             "question": "Where does the anchor go?",
             "output": "to the right",
             "prompt_length": P,

@@ -59,7 +59,7 @@ def prompt(rng: np.random.Generator, docs: int, words: int, gold: int) -> tuple[
 def planted(
     *,
     model: str = "planted-mdm",
-    diffusion: bool = True,
+    kind: str = "mdm",
     steps: int = 12,
     layers: int = 6,
     heads: int = 4,
@@ -87,15 +87,15 @@ def planted(
     regions.append({"name": "answer", "start": length, "end": total})
     vocabulary = {s: i for i, s in enumerate(dict.fromkeys([*strings, *answer, MASK]))}
     final = np.array([vocabulary[s] for s in [*strings, *answer]])
-    order = np.arange(steps) if not diffusion else rng.permutation(steps)
+    order = np.arange(steps) if kind == "arm" else rng.permutation(steps)
     committed_at = np.full(total, -1)
     committed_at[length:] = np.argsort(order)
     tokens = np.where(committed_at[None] < np.arange(steps)[:, None], final[None], vocabulary[MASK])
-    if not diffusion:
+    if kind == "arm":
         tokens = np.where(np.arange(total)[None] < length + np.arange(steps)[:, None], final[None], -1)
     there = tokens >= 0
     plan = anchors or (lambda step, layer: {0: 0.5})
-    received = received_attention(rng, plan, there, steps, layers, heads, noise, diffusion)
+    received = received_attention(rng, plan, there, steps, layers, heads, noise, kind)
     data = xr.Dataset(
         {
             "tokens": (("step", "position"), tokens.astype(np.int64)),
@@ -108,7 +108,7 @@ def planted(
             **evidence(rng, steps, layers, heads, copying),
             "flow": (
                 ("step", "layer", "region", "region_to"),
-                flow(rng, regions, steps, layers, gold, gold_pull, diffusion),
+                flow(rng, regions, steps, layers, gold, gold_pull, kind),
             ),
         },
         coords={
@@ -121,8 +121,10 @@ def planted(
         },
         attrs={
             "model": model,
-            "family": "llada" if diffusion else "causal",
-            "diffusion": int(diffusion),
+            "family": "llada" if kind == "mdm" else "causal",
+            "kind": kind,
+            "attention": "bidirectional" if kind == "mdm" else "causal",
+            "cached": int(kind == "arm"),
             "n_layers": layers,
             "prompt_length": length,
             "regions": json.dumps(regions),
@@ -145,13 +147,13 @@ def received_attention(
     layers: int,
     heads: int,
     noise: float,
-    diffusion: bool,
+    kind: str,
 ) -> np.ndarray:
     total = there.shape[1]
     found = np.full((steps, layers, heads, total), np.nan, np.float32)
     for layer in range(layers):
         for head in range(heads):
-            if diffusion:
+            if kind == "mdm":
                 rows = [row(rng, plan(step, layer), total, total, noise) for step in range(steps)]
             else:  # causal: rows of the whole matrix once, then running column means
                 length = int(there[0].sum())
@@ -216,17 +218,17 @@ def flow(
     layers: int,
     gold: int,
     pull: float,
-    diffusion: bool,
+    kind: str,
 ) -> np.ndarray:
     names = [r["name"] for r in regions] + ["other"]
     found = 0.5 + rng.random((steps, layers, len(names), len(names)))
     if pull:
         found[..., names.index(f"doc{gold}")] *= 1 + 10 * pull
-    if not diffusion:
+    if kind == "arm":
         found = np.where(np.tri(len(names), dtype=bool), found, 0.0)
         found[..., names.index("other")] = 0.5
     found /= found.sum(axis=-1, keepdims=True)
-    if not diffusion:  # there is no answer yet when the first new token is made
+    if kind == "arm":  # there is no answer yet when the first new token is made
         found[0, :, names.index("answer")] = np.nan
         found[0, :, :, names.index("answer")] = np.nan
     return found.astype(np.float32)

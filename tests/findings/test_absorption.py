@@ -36,7 +36,7 @@ def test_the_table_puts_the_rules_side_by_side():
 
 def test_the_claim_compares_both_models_by_one_rule():
     mdm = [planted(seed=i, anchors=wandering(mass=0.2, others=1)) for i in range(6)]
-    arm = [planted(seed=i, model="arm", diffusion=False, anchors=lambda s, la: {0: 0.7}) for i in range(6)]
+    arm = [planted(seed=i, model="arm", kind="arm", anchors=lambda s, la: {0: 0.7}) for i in range(6)]
     found = absorption.claim([*mdm, *arm])
     assert found.verdict == "supported"
     assert found.rule == "sigma(k=3)"

@@ -30,7 +30,7 @@ def test_an_anchor_that_moves_every_other_step_turns_over_half_the_time():
 
 
 def test_one_planted_sink_does_not_move():
-    found = drift(planted(diffusion=False, anchors=lambda step, layer: {0: 0.6}))
+    found = drift(planted(kind="arm", anchors=lambda step, layer: {0: 0.6}))
     for name in (
         "turnover",
         "top_turnover",
@@ -87,7 +87,7 @@ def test_steps_that_were_left_out_count():
 
 
 def test_rounded_running_means_do_not_give_rows():
-    trace = planted(diffusion=False)
+    trace = planted(kind="arm")
     trace.data = trace.data.assign(received=trace.data["received"].astype(np.float16))
     assert drift(trace)["top_turnover_newest"].isnull().all()
 
@@ -100,15 +100,15 @@ def test_distances_and_slopes_by_hand():
 
 
 def test_our_anchors_are_those_of_the_trace():
-    for trace in (planted(anchors=wandering()), planted(diffusion=False)):
+    for trace in (planted(anchors=wandering()), planted(kind="arm")):
         for rule in ("sigma(3)", "share(0.3)", "excess(3)", "top(2)"):
-            ours = anchors_of(profile(trace).values, rule, trace.diffusion)
+            ours = anchors_of(profile(trace).values, rule, trace.attention)
             assert (ours == trace.anchors(rule).values).all()
 
 
 def test_the_claims_on_planted_models():
     mdm = [planted(seed=i, anchors=wandering(speed=1 + i % 3)) for i in range(6)]
-    arm = [planted(seed=i, model="planted-arm", diffusion=False) for i in range(6)]
+    arm = [planted(seed=i, model="planted-arm", kind="arm") for i in range(6)]
     moves, right = drift.claims([*mdm, *arm])
     assert (moves.verdict, moves.n, moves.rule) == ("supported", 6, "sigma(k=3)")
     assert moves.models == ("planted-mdm", "planted-arm")
@@ -120,7 +120,7 @@ def test_the_claims_on_planted_models():
 
 def test_an_arm_whose_anchors_move_too_is_reported_as_such():
     jumping = [planted(seed=i, anchors=wandering()) for i in range(6)]
-    also = [planted(seed=i, model="planted-arm", diffusion=False, anchors=jump(i)) for i in range(6)]
+    also = [planted(seed=i, model="planted-arm", kind="arm", anchors=jump(i)) for i in range(6)]
     found = drift.claim([*jumping, *also])
     assert found.verdict == "inconclusive"
     assert "newest query" in found.reason  # the running mean hides it: that is why the newest row is looked at
@@ -133,7 +133,7 @@ def jump(seed):
 
 
 def test_too_few_samples_decide_nothing():
-    found = drift.claim([planted(anchors=wandering()), planted(model="arm", diffusion=False)])
+    found = drift.claim([planted(anchors=wandering()), planted(model="arm", kind="arm")])
     assert found.verdict == "inconclusive" and "at least 5" in found.reason
 
 

@@ -24,7 +24,14 @@ def runs(tmp_path_factory):
         run = RunFolder.create(tmp_path_factory.mktemp("runs") / model, {"command": "trace"})
         for i in range(5):
             plan = wandering() if model == "mdm" else None
-            trace = planted(seed=i, model=model, diffusion=model == "mdm", anchors=plan, copying=(4, 1), gold=1 + i % 2)
+            trace = planted(
+                seed=i,
+                model=model,
+                kind=model,
+                anchors=plan,
+                copying=(4, 1),
+                gold=1 + i % 2,
+            )
             trace.save(run.trace_path(f"sample-{i}"))
         folders.append(run.path)
     return folders

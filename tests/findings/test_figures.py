@@ -19,7 +19,7 @@ VIEWS = [(name, view) for name in TRACED for view in get(name).views]
 @pytest.fixture(scope="module")
 def traces():
     mdm = [planted(seed=i, anchors=wandering(), copying=(1, 1), gold=1 + i, layers=2) for i in range(2)]
-    return mdm + [planted(seed=i, model="arm", diffusion=False, layers=2, gold=1 + i) for i in range(2)]
+    return mdm + [planted(seed=i, model="arm", kind="arm", layers=2, gold=1 + i) for i in range(2)]
 
 
 @pytest.mark.parametrize(("name", "view"), VIEWS)

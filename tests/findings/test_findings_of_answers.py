@@ -34,7 +34,7 @@ def planted(chances, n=150, seed=0, **labels):
                     accuracy_words=right,
                     f1=right,
                 )
-                row.diffusion = model.startswith("mdm")
+                row.kind = "mdm" if model.startswith("mdm") else "arm"
                 if "=" in condition:
                     row.stress, _, row.level = condition.partition("=")
                     row.x = float(place) if row.stress != "query" else None

@@ -53,14 +53,14 @@ def test_the_gold_document_is_named_and_drawn_to():
 
 
 def test_the_answer_of_an_arm_counts_from_the_step_at_which_it_exists():
-    found = flow(planted(diffusion=False))
+    found = flow(planted(kind="arm"))
     answer = list(found["region"].values).index("answer")
     assert np.isnan(found["rollout_steps"].values[0, 0, answer]).all()
     assert np.isfinite(found["rollout"].values[0, answer]).all()
 
 
 def test_a_row_of_zeros_is_an_answer_that_is_not_there_yet():
-    trace, same = planted(diffusion=False), planted(diffusion=False)
+    trace, same = planted(kind="arm"), planted(kind="arm")
     same.data["flow"].values[:] = np.nan_to_num(same.data["flow"].values)
     np.testing.assert_allclose(flow(trace)["rollout"], flow(same)["rollout"])
 

@@ -49,7 +49,7 @@ def test_the_parts_always_sum_to_the_advantage(norms, cosines):
 
 
 def test_the_measured_parts_sum_to_the_advantage_for_any_trace():
-    for trace in (planted(anchors=wandering()), planted(diffusion=False)):
+    for trace in (planted(anchors=wandering()), planted(kind="arm")):
         found = geometry(trace)
         assert np.isfinite(found["advantage"]).all()
         np.testing.assert_allclose(found["norm_part"] + found["angle_part"], found["advantage"], rtol=1e-5)
@@ -94,7 +94,7 @@ def test_a_trace_without_scores_says_what_to_record():
 
 def test_maps_show_queries_and_keys_where_they_were_recorded():
     """With a cache each position is recorded at the step that computed it; the map puts them together."""
-    trace = planted(diffusion=False, steps=3, layers=2)
+    trace = planted(kind="arm", steps=3, layers=2)
     rng = np.random.default_rng(0)
     length = trace.data.sizes["position"]
     q, k = rng.standard_normal((4, length, 8)), rng.standard_normal((2, length, 8))

@@ -89,7 +89,7 @@ def trace_of(step_attention_SLTT):
                 "received": (("step", "layer", "head", "position"), received),
             },
             coords={"step": range(steps), "layer": range(layers), "head": [0], "position": range(length)},
-            attrs={"model": "golden", "diffusion": 1},
+            attrs={"model": "golden", "kind": "mdm", "attention": "bidirectional", "cached": 0},
         )
     )
 

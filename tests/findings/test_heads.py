@@ -85,5 +85,5 @@ def test_the_claim_tells_deep_from_shallow():
     assert (none.verdict, none.reason) == ("inconclusive", "no head scores above 0.1")
     few = heads.claim([planted(seed=i, copying=(5, 0)) for i in range(2)])
     assert few.verdict == "inconclusive" and "only 2" in few.reason
-    arm = heads.claim([planted(diffusion=False)])
+    arm = heads.claim([planted(kind="arm")])
     assert arm.reason == "there is no MDM among the traces"

@@ -50,7 +50,7 @@ def test_masks_and_special_tokens_are_known_by_their_ids_whatever_they_look_like
 
 
 def test_positions_that_do_not_exist_yet_have_no_kind():
-    trace = planted(diffusion=False)
+    trace = planted(kind="arm")
     kinds = kinds_by_step(trace)
     assert ((kinds == "") == (trace.data["tokens"].values < 0)).all()
 
@@ -62,7 +62,7 @@ def test_list_markers_of_the_prompt_are_template():
 
 
 def test_shares_sum_to_one_and_so_does_the_base():
-    found = tokens([planted(anchors=wandering()), planted(diffusion=False, model="arm")])
+    found = tokens([planted(anchors=wandering()), planted(kind="arm", model="arm")])
     for name in ("share", "mass", "base"):
         np.testing.assert_allclose(found[name].sum("kind"), 1.0)
 

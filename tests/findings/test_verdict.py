@@ -72,7 +72,7 @@ def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):
 
 def test_every_finding_answers_with_verdicts_that_carry_everything():
     traces = [planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3) for i in range(5)]
-    traces += [planted(seed=i, diffusion=False, model="arm", gold=1 + i % 3) for i in range(5)]
+    traces += [planted(seed=i, kind="arm", model="arm", gold=1 + i % 3) for i in range(5)]
     texts = set()
     for name in TRACED:
         finding = get(name)
@@ -88,7 +88,9 @@ def test_every_finding_answers_with_verdicts_that_carry_everything():
 
 def test_each_mdm_is_judged_by_itself():
     traces = [
-        planted(seed=i, model=model, diffusion=model != "arm", anchors=wandering() if model == "a" else None)
+        planted(
+            seed=i, model=model, kind="arm" if model == "arm" else "mdm", anchors=wandering() if model == "a" else None
+        )
         for model in ("a", "b", "arm")
         for i in range(5)
     ]

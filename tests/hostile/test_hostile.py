@@ -236,7 +236,7 @@ def run(tmp_path: Path) -> RunFolder:
             "confidence": (("step", "position"), np.ones((2, 3), np.float32)),
             "received": (("step", "layer", "head", "position"), np.full((2, 1, 1, 3), 1 / 3, np.float32)),
         },
-        attrs={"sample_id": "a", "diffusion": 1, "prompt_length": 1},
+        attrs={"sample_id": "a", "kind": "mdm", "attention": "bidirectional", "cached": 0, "prompt_length": 1},
     )
     with RunFolder.create(tmp_path / "run", {"command": "trace", "asked": {}}) as made:
         made.put(("m", "a"), {"error": None}, made.save_trace("a", Trace(data)))

@@ -158,7 +158,7 @@ def test_pinned_anchors_keep_their_share_and_later_ones_lose_it(lens: fl.Lens) -
     assert held.any()
     drift = np.abs(after[1:, held] - first[0, held]).mean()
     free = np.abs(first[1:, held] - first[0, held]).mean()
-    assert drift <= free + 1e-6 or not lens.family.diffusion
+    assert drift <= free + 1e-6 or lens.family.kind == "arm"
 
 
 def test_a_control_touches_as_many_positions_and_none_of_the_anchors(lens: fl.Lens) -> None:
@@ -171,7 +171,7 @@ def test_a_control_touches_as_many_positions_and_none_of_the_anchors(lens: fl.Le
             trace = lens.trace(PROMPT, max_new_tokens=1, record=["received"], matrices=["attention"])
         attention = trace.data["attention"].values[0, 0].mean(0)
         last = attention[len(IDS) - 1]
-        hidden = np.flatnonzero(last[: len(IDS)] == 0) if not lens.family.diffusion else np.flatnonzero(last == 0)
+        hidden = np.flatnonzero(last[: len(IDS)] == 0) if lens.family.kind == "arm" else np.flatnonzero(last == 0)
         assert len(hidden) == 3 and not anchors[hidden].any()
         found.add(tuple(hidden))
     assert len(found) > 1, "every seed draws the same"

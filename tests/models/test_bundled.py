@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 import torch
-from recipes.tiny import card
 
 import floatlens
 from floatlens.errors import FloatLensError
 from floatlens.models import bundled
+from recipes.tiny import card
 
 
 @pytest.fixture(params=bundled.BUNDLED)

@@ -3,14 +3,14 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes.tiny import tokenizer as world_tokenizer
-from recipes.tiny.prompts import body, chat
 from transformers import AutoTokenizer
 
 from floatlens.data import prompt
 from floatlens.data.world.datasets import NAMES, samples
 from floatlens.data.world.episodes import Episode, Passage, Turn
 from floatlens.data.world.vocabulary import words
+from recipes.tiny import tokenizer as world_tokenizer
+from recipes.tiny.prompts import body, chat
 
 CHARACTERS = st.characters(exclude_categories=("Cs",))
 

@@ -6,14 +6,14 @@ import random
 
 import pytest
 import torch
-from recipes.tiny import curriculum, layouts, objectives
-from recipes.tiny import train as training
-from recipes.tiny.curriculum import ANSWER, END, FILL, STAGES
-from recipes.tiny.model import adapt, hidden, start
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from floatlens.errors import FloatLensError
+from recipes.tiny import curriculum, layouts, objectives
+from recipes.tiny import train as training
+from recipes.tiny.curriculum import ANSWER, END, FILL, STAGES
+from recipes.tiny.model import adapt, hidden, start
 
 
 @pytest.fixture(autouse=True)

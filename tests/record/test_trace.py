@@ -155,7 +155,7 @@ def test_what_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
     with pytest.raises(FloatLensError, match="record 'received'"):
         trace.anchors()
     with pytest.raises(FloatLensError, match="record including evidence"):
-        floatlens.heads(trace)
+        floatlens.findings.heads.measure(trace)
 
 
 def test_a_statistic_of_ones_own_is_recorded_by_its_name(lens: floatlens.Lens) -> None:

@@ -82,7 +82,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         errors=[{"sample": HOSTILE, "reason": HOSTILE}],
     )
     words = [f"Ġ{HOSTILE}", "Ġ<b>bold</b>", "Ġ&amp;", "Ġword"]
-    films = [film(planted(steps=4, layers=2, heads=2, positions=30, words=words, diffusion=d)) for d in (True, False)]
+    films = [film(planted(steps=4, layers=2, heads=2, positions=30, words=words, kind=k)) for k in ("mdm", "arm")]
     out = folder / "report.html"
     out.write_text(render(about, [section, failed], folder / "figures", films), encoding="utf-8")
     return out

@@ -258,7 +258,7 @@ def test_the_attention_of_one_token_is_the_models(to: TestClient, model: str) ->
             T = int((ids >= 0).sum())
             # of a cached model a step holds its own rows: the matrix is what the steps so far have put together
             matrix_SLTT = trace.data["attention_mean"].values[: step + 1]
-            matrix_LTT = matrix_SLTT[-1] if trace.diffusion else np.nanmax(np.nan_to_num(matrix_SLTT), 0)
+            matrix_LTT = matrix_SLTT[-1] if trace.kind == "mdm" else np.nanmax(np.nan_to_num(matrix_SLTT), 0)
             matrix_TT = (matrix_LTT.mean(0) if layer is None else matrix_LTT[layer])[:T, :T]
             for direction, wanted_T in (("from", matrix_TT[position]), ("to", matrix_TT[:, position])):
                 page.say(type="attention", id=1, step=step, layer=layer, position=position, direction=direction)

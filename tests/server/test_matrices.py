@@ -8,7 +8,7 @@ import torch
 from floatlens.errors import FloatLensError
 from floatlens.server.matrices import Matrices, Shelf
 
-ABOUT = {"steps": 8, "layers": [0, 1], "length": 10, "diffusion": True}
+ABOUT = {"steps": 8, "layers": [0, 1], "length": 10, "cached": False}
 STEP = 2 * 2 * 10 * 10  # bytes of a step
 
 

@@ -23,8 +23,8 @@ def command(
     from floatlens.record.npz import import_npz
     from floatlens.runs.folder import RunFolder
 
-    traces = [import_npz(file, model=model, diffusion=not autoregressive) for file in files]
-    asked = {"files": [str(file) for file in files], "model": model, "diffusion": not autoregressive}
+    traces = [import_npz(file, model=model, kind="arm" if autoregressive else "mdm") for file in files]
+    asked = {"files": [str(file) for file in files], "model": model, "kind": "arm" if autoregressive else "mdm"}
     run = RunFolder.create(out, {"command": "import", "asked": asked})
     for file, trace in zip(files, traces, strict=True):
         trace.save(run.trace_path(str(file)))

@@ -47,7 +47,7 @@ def command(
         "width": found["width"],
         "vocabulary": found["vocabulary"],
         "context": found["context"],
-        "mask token": found["mask_token_id"] if found["diffusion"] else "none (autoregressive)",
+        "mask token": found["mask_token_id"] if found["kind"] == "mdm" else "none (autoregressive)",
         "parameters": f"{found['parameters']:,}",
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
         "recorded": f"{size(found['record_bytes_per_step'])} a step at {positions} positions, all layers and heads",

@@ -20,7 +20,14 @@ def command(as_json: common.AsJson = False) -> None:
 
     if as_json:
         families = [
-            {"name": f.name, "about": f.about, "example": f.example, "diffusion": f.diffusion, "sampler": f.sampler}
+            {
+                "name": f.name,
+                "about": f.about,
+                "example": f.example,
+                "kind": f.kind,
+                "attention": f.attention,
+                "sampler": f.sampler,
+            }
             for f in FAMILIES.values()
         ]
         print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": [SMOLLM2]}))

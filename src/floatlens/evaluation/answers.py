@@ -11,7 +11,7 @@ import pyarrow
 from floatlens.errors import FloatLensError
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
-NEEDED = ("id", "model", "data", "condition", "accuracy", "diffusion")
+NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 
 
 def answers_of(source: Answers) -> pd.DataFrame:

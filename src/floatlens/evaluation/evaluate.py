@@ -73,7 +73,7 @@ class Row:
     new_tokens: int = 0
     recall: float | None = None
     answer_recall: float | None = None
-    diffusion: bool = False
+    kind: str = ""
     stress: str = ""
     level: str = ""
     x: float | None = None
@@ -107,7 +107,7 @@ def windows(
         prompts: dict[int, Prompt] = {}
         origins: dict[int, Origin] = {}
         for place, sample in enumerate(part):
-            blank = Row(sample.id, sample.question, sample.answers, diffusion=lens.family.diffusion, **labels)
+            blank = Row(sample.id, sample.question, sample.answers, kind=lens.family.kind, **labels)
             row, prompt = asked(lens, sample, asking, blank)
             rows.append(row)
             same = origin(prompt) if origin is not None and prompt is not None else None

@@ -50,7 +50,7 @@ def generation_of(lens: Any, trace: Trace) -> Generation:
     there = committed >= 0
     confidence = data["confidence"].values[committed[there], used[there]]
     kept = ids if end is None else ids[:end]
-    steps = data.sizes["step"] if trace.diffusion else len(used)
+    steps = data.sizes["step"] if trace.kind == "mdm" else len(used)
     mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
     return Generation(lens.decode(kept), kept, steps, mean, end is not None)
 

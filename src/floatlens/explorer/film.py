@@ -59,7 +59,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
     # A row of a causal model never changes once it is there: one matrix, gathered over all steps, serves every step.
-    matrix_steps = [] if matrices is None else steps_at if trace.diffusion else [S - 1]
+    matrix_steps = [] if matrices is None else [S - 1] if trace.cached else steps_at
     per_head_step = len(layers_at) * H * T * 2 * BASE64
     head_steps = _some(steps_at, spare / (2 if matrices is not None else 1) / per_head_step)
     spare -= len(head_steps) * per_head_step
@@ -76,7 +76,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     attention_SLTT = None
     if matrices is not None and attention_steps:
         chosen = matrices.isel({layer_dim: layers_at})
-        attention_SLTT = chosen.isel(step=attention_steps).values if trace.diffusion else _gathered(chosen)[None]
+        attention_SLTT = _gathered(chosen)[None] if trace.cached else chosen.isel(step=attention_steps).values
 
     vocabulary = trace._from_json("vocabulary", {})
     pieces = dict(zip(vocabulary, spelled(list(vocabulary.values())), strict=True))
@@ -86,7 +86,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "id": str(data.attrs.get("sample_id", "")),
         "model": trace.model,
         "family": trace.family,
-        "diffusion": trace.diffusion,
+        "diffusion": trace.kind == "mdm",
         "question": trace.question,
         "output": trace.answer,
         "answers": [str(answer) for answer in trace.answers],
@@ -111,19 +111,19 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "head_steps": [steps_at.index(i) for i in head_steps],
         "attention": packed(attention_SLTT, "float16") if attention_SLTT is not None else None,
         "attention_steps": [steps_at.index(i) for i in attention_steps],
-        "anchors": {parse_rule(r).id: bits(anchors_of(shown_SLT, r, trace.diffusion)) for r in rules},
+        "anchors": {parse_rule(r).id: bits(anchors_of(shown_SLT, r, trace.attention)) for r in rules},
         "anchors_all": {
-            parse_rule(r).id: bits(anchors_of(profile_SLT[steps_at].mean(axis=1), r, trace.diffusion)) for r in rules
+            parse_rule(r).id: bits(anchors_of(profile_SLT[steps_at].mean(axis=1), r, trace.attention)) for r in rules
         },
         "interventions": trace._from_json("interventions", []),
         "thinned": thinned or None,
     }
 
 
-def frame(received_LHT: Array, diffusion: bool, rules: Sequence[str] = RULES) -> dict[str, Any]:
+def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> dict[str, Any]:
     """One step of a film while it is being made: received attention, its mean over layers, and the anchors of both.
 
-    >>> frame(np.array([[[0.7, 0.1, 0.1, 0.1]]]), True, ["top(1)"])["anchors"]
+    >>> frame(np.array([[[0.7, 0.1, 0.1, 0.1]]]), "bidirectional", ["top(1)"])["anchors"]
     {'top(n=1)': {'dtype': 'uint8', 'shape': [1, 1], 'data': 'AQ=='}}
     """
     profile_LT = received_LHT.mean(axis=1, dtype=np.float32)
@@ -131,8 +131,8 @@ def frame(received_LHT: Array, diffusion: bool, rules: Sequence[str] = RULES) ->
     return {
         "received": packed(profile_LT, "float16"),
         "received_all": packed(mean_T, "float16"),
-        "anchors": {parse_rule(r).id: bits(anchors_of(profile_LT, r, diffusion)) for r in rules},
-        "anchors_all": {parse_rule(r).id: bits(anchors_of(mean_T, r, diffusion)) for r in rules},
+        "anchors": {parse_rule(r).id: bits(anchors_of(profile_LT, r, attention)) for r in rules},
+        "anchors_all": {parse_rule(r).id: bits(anchors_of(mean_T, r, attention)) for r in rules},
     }
 
 

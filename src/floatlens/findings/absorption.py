@@ -45,7 +45,7 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] =
 def _measure_one(trace: Trace, layer: Layers, rules: Sequence[str]) -> xr.Dataset:
     require(trace, "received", finding="absorption")
     a = profile(trace, layer)
-    anchors = [anchors_of(a.values, rule, trace.diffusion) for rule in rules]
+    anchors = [anchors_of(a.values, rule, trace.attention) for rule in rules]
     return xr.Dataset(
         {
             "absorption": (("rule", "layer"), np.array([absorb(a.values, s).mean(axis=0) for s in anchors])),

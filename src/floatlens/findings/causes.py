@@ -66,7 +66,7 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
             wide = wide.reindex(index=order, columns=names)
             data[f"{name}{suffix}"] = (("sample", "intervention"), wide.to_numpy(float))
     models, sets, ids = (order.get_level_values(i).to_numpy(object) for i in range(3))
-    diffusion = table.drop_duplicates("model").set_index("model")["diffusion"]
+    kinds = table.drop_duplicates("model").set_index("model")["kind"]
     return xr.Dataset(
         data,
         coords={
@@ -77,7 +77,7 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
             "model": ("sample", models),
             "data": ("sample", sets),
             "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(sets, ids, strict=True)], object)),
-            "diffusion": ("sample", diffusion.reindex(models).to_numpy(bool)),
+            "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
         },
         attrs={"finding": "causes", "rule": "", "floatlens": __version__},
     )
@@ -217,7 +217,7 @@ def pin_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None) -> Verdi
     return _judged(
         measured,
         _losses(measured, "accuracy", places),
-        side(measured, True, mdm),
+        side(measured, "mdm", mdm),
         claim="Pinning the anchors hurts the MDM",
         statistic="loss of accuracy beyond the control",
         beside={"loss beside the plain run": _raw(measured, "accuracy", places)}

@@ -73,7 +73,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     require(trace, "received", finding="drift")
     profile_SLT = profile(trace, layer)
     a = profile_SLT.values
-    anchors = anchors_of(a, rule, trace.diffusion)
+    anchors = anchors_of(a, rule, trace.attention)
     there = np.isfinite(a)
     always = there.all(axis=(0, 1))
     weights = np.where(anchors & always, a, np.nan)
@@ -81,12 +81,12 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     top = np.where(there, a, -1.0).argmax(axis=-1).astype(float)
     newest = np.full(a.shape[1], np.nan)
     precise = trace.data["received"].dtype != np.float16  # differences of rounded sums would be noise
-    if not trace.diffusion and len(a) > 2 and precise:
+    if trace.cached and len(a) > 2 and precise:
         rows = newest_rows(a)
-        newest = mean_over(turnover(anchors_of(rows, "top(1)", trace.diffusion), np.isfinite(rows)), 0)
+        newest = mean_over(turnover(anchors_of(rows, "top(1)", trace.attention), np.isfinite(rows)), 0)
     by_layer: dict[str, Array] = {
         "turnover": mean_over(turnover(anchors, there), 0),
-        "top_turnover": mean_over(turnover(anchors_of(a, "top(1)", trace.diffusion), there), 0),
+        "top_turnover": mean_over(turnover(anchors_of(a, "top(1)", trace.attention), there), 0),
         "top_turnover_newest": newest,
         "turnover_total": turnover(anchors[[0, -1]], there[[0, -1]])[0],
         "dwell": dwell(anchors),
@@ -142,7 +142,7 @@ def figure(
     for trace in pick(traces, sample):
         require(trace, "received", finding="drift")
         found = profile(trace, few_layers(trace) if layer is None else layer)
-        anchors = anchors_of(found.values, rule, trace.diffusion)
+        anchors = anchors_of(found.values, rule, trace.attention)
         for place, number in enumerate(found["layer"].values):
             panels.append((trace, int(number), found.values[:, place], anchors[:, place]))
     if backend == "none":
@@ -180,7 +180,7 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
             used[trace.model] += 1
             _panel(grid[row, column], trace, layer, a_ST, anchors_ST, positions, last=row == rows - 1, figure=figure)
             if row == 0:
-                kind = "MDM" if trace.diffusion else "ARM"
+                kind = trace.kind.upper()
                 grid[row, column].set_title(f"{style.short(trace.model)} ({kind})", pad=14, weight="bold")
             if column:
                 grid[row, column].set_ylabel("")

@@ -70,7 +70,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
     for place, number in enumerate(layers):  # one layer at a time: no copy of a whole variable
         a_ST = profile(trace, number).values[:, 0]
-        anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
+        anchors_ST = anchors_of(a_ST, rule, trace.attention)
         others_ST = np.isfinite(a_ST) & ~anchors_ST
         score_SHT, norm_SHT = (_layer(trace, name, number, "head") for name in ("qk", "qk_norm"))
         parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
@@ -139,13 +139,13 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     place = None if head is None else _place(trace, head)
     for number in layers:
         a_ST = profile(trace, number).values[:, 0]
-        anchors_ST = anchors_of(a_ST, rule, trace.diffusion)
+        anchors_ST = anchors_of(a_ST, rule, trace.attention)
         if full:
             assert head is not None and place is not None
             q, k = (_until(trace, name, number, at) for name in ("queries", "keys"))
             key = head // (_count_heads(trace) // len(k))
             maps = dict(zip(FACTORS, (m[0] for m in factors(q[[place]], k[[key]])), strict=True))
-            if not trace.diffusion:
+            if trace.cached:
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
                 maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
             row = anchors_ST[list(steps).index(at)][None]

@@ -282,7 +282,7 @@ def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
         objection=objection,
         what="samples with usable evidence",
     )
-    rows = side(measured, True, mdm)
+    rows = side(measured, "mdm", mdm)
     mean_LH = mean_over(hits[rows], 0)
     details = {
         "heads above 0.1": int((mean_LH > RETRIEVES).sum()),

@@ -47,7 +47,7 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
     wide = table.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES))
     order = pd.MultiIndex.from_frame(table[["model", "data", "id"]].drop_duplicates())
     wide = wide.reindex(order)
-    diffusion = table.drop_duplicates("model").set_index("model")["diffusion"]
+    kinds = table.drop_duplicates("model").set_index("model")["kind"]
     models, data, ids = (order.get_level_values(i).to_numpy(object) for i in range(3))
     blank = np.full(len(order), np.nan)
     scores = {
@@ -65,7 +65,7 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
             "model": ("sample", models),
             "data": ("sample", data),
             "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(data, ids, strict=True)], object)),
-            "diffusion": ("sample", diffusion.reindex(models).to_numpy(bool)),
+            "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
         },
         attrs={"finding": "knowledge", "score": score, "rule": "", "floatlens": __version__},
     )

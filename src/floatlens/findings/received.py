@@ -56,9 +56,9 @@ def few_layers(trace: Trace) -> list[int]:
     return sorted({there[0], there[len(there) // 2], there[-1]})
 
 
-def anchors_of(profile_SLT: Array, rule: str | Rule, diffusion: bool) -> Array:
+def anchors_of(profile_SLT: Array, rule: str | Rule, attention: str) -> Array:
     """Anchors (bool, same shape) in a profile by a named rule; a causal model's visibility goes to the rule."""
-    visible = None if diffusion else causal_visibility(np.isfinite(profile_SLT))
+    visible = causal_visibility(np.isfinite(profile_SLT)) if attention == "causal" else None
     return parse_rule(rule)(profile_SLT, visible)
 
 

@@ -59,14 +59,14 @@ class Finding:
     def claims(self, traces: Traces, **settings: Any) -> list[Verdict]:
         """The verdicts on all claims, for each MDM by itself, and against each ARM where two are compared."""
         measured: xr.Dataset = traces if is_measured(traces, self.name) else self.measure(traces, **settings)
-        sides: dict[bool, list[str | None]] = {True: [], False: []}
+        sides: dict[str, list[str | None]] = {"mdm": [], "arm": []}
         for model in models_of(measured):
-            sides[bool(measured["diffusion"].values[measured["model"].values == model].any())].append(model)
+            sides[str(measured["model_kind"].values[measured["model"].values == model][0])].append(model)
         found = []
         for claim in self._claims:
             compares = "arm" in inspect.signature(claim).parameters
-            for mdm in sides[True] or [None]:
-                for arm in (sides[False] or [None]) if compares else [None]:
+            for mdm in sides["mdm"] or [None]:
+                for arm in (sides["arm"] or [None]) if compares else [None]:
                     found.append(claim(measured, mdm=mdm, **({"arm": arm} if compares else {})))
         return found
 

@@ -48,16 +48,16 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], findi
         if "layer" in row.dims:
             row = row.assign(depth=("layer", depths(trace, row["layer"].values)))
         rows.append(row)
-        about.append((str(trace.data.attrs.get("sample_id", "")), trace.model, trace.diffusion))
+        about.append((str(trace.data.attrs.get("sample_id", "")), trace.model, trace.kind))
     stacked = (
         rows[0].expand_dims("sample") if len(rows) == 1 else xr.concat(rows, "sample", join="outer", data_vars="all")
     )
-    ids, models, diffusion = zip(*about, strict=True)
+    ids, models, kinds = zip(*about, strict=True)
     return stacked.assign_coords(
         sample=np.arange(len(rows)),
         sample_id=("sample", np.array(ids, dtype=object)),
         model=("sample", np.array(models, dtype=object)),
-        diffusion=("sample", np.array(diffusion, dtype=bool)),
+        model_kind=("sample", np.array(kinds, dtype=str)),
     ).assign_attrs(finding=finding, floatlens=__version__, **attrs)
 
 

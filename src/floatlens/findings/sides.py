@@ -24,9 +24,9 @@ from floatlens.findings.verdict import (
 NAN = (float("nan"), float("nan"))
 
 
-def side(measured: xr.Dataset, diffusion: bool, model: str | None) -> Array:
+def side(measured: xr.Dataset, kind: str, model: str | None) -> Array:
     """Rows of the samples on one side: MDMs or ARMs, of one model when it is named."""
-    rows = measured["diffusion"].values == diffusion
+    rows = measured["model_kind"].values == kind
     if model is not None:
         if model not in measured["model"].values:
             known = ", ".join(dict.fromkeys(map(str, measured["model"].values)))
@@ -59,7 +59,7 @@ def one_side(
     What `also` names must lie above zero too for the claim to hold; what `beside` names is reported only.
     `estimate(rows)` replaces the mean and its interval, `objection(rows)` may say why the samples cannot decide.
     """
-    rows = side(measured, True, mdm)
+    rows = side(measured, "mdm", mdm)
     usable = rows[np.isfinite(values[rows])]
     value, interval = float("nan"), NAN
     if len(usable):
@@ -110,7 +110,7 @@ def compare(
 
     `decide(interval, sides)` gives verdict, reason and details; it is asked only when both sides have enough samples.
     """
-    rows = {"mdm": side(measured, True, mdm), "arm": side(measured, False, arm)}
+    rows = {"mdm": side(measured, "mdm", mdm), "arm": side(measured, "arm", arm)}
     used = {name: r[np.isfinite(values[r])] for name, r in rows.items()}
     rule, models = str(measured.attrs.get("rule", "")), names(measured, rows["mdm"]) + names(measured, rows["arm"])
     for name, what in (("mdm", "MDM"), ("arm", "ARM")):

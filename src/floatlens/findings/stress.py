@@ -54,7 +54,7 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
         for name in (score, "x")
     )
     stress, models, data, ids = (order.get_level_values(i).to_numpy(object) for i in range(4))
-    diffusion = table.drop_duplicates("model").set_index("model")["diffusion"]
+    kinds = table.drop_duplicates("model").set_index("model")["kind"]
     return xr.Dataset(
         {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", _loss(value, x))},
         coords={
@@ -64,7 +64,7 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
             "model": ("sample", models),
             "data": ("sample", data),
             "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(data, ids, strict=True)], object)),
-            "diffusion": ("sample", diffusion.reindex(models).to_numpy(bool)),
+            "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
         },
         attrs={"finding": "stress", "score": score, "rule": "", "floatlens": __version__},
     )
@@ -193,7 +193,7 @@ def position_claim(
     measured = _of(answers, "position", score)
     if not measured.sizes["sample"]:
         return _absent("position", claim, statistic)
-    rows = {"MDM": side(measured, True, mdm), "ARM": side(measured, False, arm)}
+    rows = {"MDM": side(measured, "mdm", mdm), "ARM": side(measured, "arm", arm)}
     models = names(measured, rows["MDM"]) + names(measured, rows["ARM"])
     for kind, found in rows.items():
         if not len(found):

@@ -59,7 +59,7 @@ def measure(
 def _measure_one(trace: Trace, layer: Layers, rule: str, classifier: Classifier | None) -> xr.Dataset:
     require(trace, "received", finding="tokens")
     a = profile(trace, layer)
-    anchors_SLT = anchors_of(a.values, rule, trace.diffusion)
+    anchors_SLT = anchors_of(a.values, rule, trace.attention)
     kinds_ST = kinds_by_step(trace, classifier)
     names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
     if names != KINDS:
@@ -119,7 +119,7 @@ def mask_ids(trace: Trace) -> list[int]:
     first = trace.data["step"].values[0]
     open_T = trace.data["committed_at"].values >= first
     ids = np.unique(trace.data["tokens"].values[0][open_T])
-    return [int(ids[0])] if trace.diffusion and open_T.sum() > 1 and len(ids) == 1 else []
+    return [int(ids[0])] if trace.kind == "mdm" and open_T.sum() > 1 and len(ids) == 1 else []
 
 
 def template_positions(trace: Trace) -> list[bool]:

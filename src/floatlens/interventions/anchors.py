@@ -57,10 +57,10 @@ def find(attention: Attention, rule: str | Rule) -> tuple[Array, Array]:
     scene = attention.scene
     a_RN = attention.received_RT()
     pads = np.tile(scene.pads, len(a_RN) // scene.B)
-    return anchors(a_RN, pads, parse_rule(rule), scene.diffusion)
+    return anchors(a_RN, pads, parse_rule(rule), scene.family.attention)
 
 
-def anchors(a_RN: Array, pads: Array, rule: Rule, diffusion: bool) -> tuple[Array, Array]:
+def anchors(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tuple[Array, Array]:
     """Anchors of left-padded rows, each as it would be found alone, and the rows with NaN on their padding.
 
     >>> a = np.array([[0.7, 0.2, 0.1], [0.0, 0.4, 0.6]])
@@ -72,7 +72,7 @@ def anchors(a_RN: Array, pads: Array, rule: Rule, diffusion: bool) -> tuple[Arra
     index = np.arange(N)[None] + pads[:, None]
     there = index < N
     aligned = np.where(there, np.take_along_axis(a_RN, np.minimum(index, N - 1), 1), np.nan)
-    visible = None if diffusion else causal_visibility(there)
+    visible = causal_visibility(there) if attention == "causal" else None
     chosen = rule(aligned, visible) & there
     found = np.zeros(a_RN.shape, bool)
     rows, places = np.nonzero(chosen)

@@ -82,9 +82,7 @@ class Change:
     """What the attention function calls: it asks each intervention of the layer, and computes what comes of it."""
 
     def __init__(self, lens: Any, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
-        self.scene = Scene(
-            batch, new_tokens, lens.family.diffusion, pieces(lens), start_tokens(lens, batch, new_tokens)
-        )
+        self.scene = Scene(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
         self.by_layer: dict[int, list[Intervention]] = {}
         for one in interventions:
             one.begin(self.scene)
@@ -110,7 +108,7 @@ class Change:
 
 def start_tokens(lens: Any, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
     """The tokens that go into the first step: the prompts, and for a diffusion model the masks after them."""
-    if not lens.family.diffusion:
+    if lens.family.kind == "arm":
         return batch.ids_BP
     masks = batch.ids_BP.new_full((len(batch.prompts), new_tokens), lens.mask_id)
     return torch.cat([batch.ids_BP, masks], 1)

@@ -17,6 +17,7 @@ import torch
 from floatlens.data.token_kinds import GROUPS as GROUP_OF
 from floatlens.data.token_kinds import classify
 from floatlens.errors import FloatLensError
+from floatlens.models.family import Family
 from floatlens.observation.prompt_batch import PromptBatch
 
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
@@ -29,7 +30,7 @@ class Scene:
 
     batch: PromptBatch
     new_tokens: int
-    diffusion: bool
+    family: Family
     strings: Callable[[Sequence[int]], list[str]]
     tokens_BT: torch.Tensor
     step: int = 0
@@ -59,7 +60,7 @@ class Scene:
     @property
     def shortest(self) -> int:
         """Positions that the shortest row has at the first step."""
-        return min(len(p.ids) for p in self.batch.prompts) + (self.new_tokens if self.diffusion else 0)
+        return min(len(p.ids) for p in self.batch.prompts) + (0 if self.family.cached else self.new_tokens)
 
     def real_BN(self) -> np.ndarray[Any, Any]:
         """True for positions that are not padding."""

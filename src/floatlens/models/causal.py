@@ -16,7 +16,9 @@ FAMILY = Family(
     about="autoregressive, any causal language model of transformers",
     example="Qwen/Qwen2.5-7B-Instruct",
     recognises=recognises,
-    diffusion=False,
+    kind="arm",
+    attention="causal",
+    cached=True,
     sampler="autoregressive",
     shifted=True,
 )

@@ -88,7 +88,7 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
     loaded = torch_dtype(dtype, None)
     size = torch.empty(0, dtype=loaded if isinstance(loaded, torch.dtype) else torch.float32).element_size()
     mask = checkpoint.config.get("mask_token_id") or getattr(config, "mask_token_id", None)
-    if mask is None and checkpoint.family.diffusion:
+    if mask is None and checkpoint.family.kind == "mdm":
         from floatlens.models.tokenizer import load_tokenizer
 
         mask = getattr(load_tokenizer(checkpoint), "mask_token_id", None)
@@ -97,7 +97,8 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
         "family": checkpoint.family.name,
         "about": checkpoint.family.about,
         "class": type(config).__name__.removesuffix("Config"),
-        "diffusion": checkpoint.family.diffusion,
+        "kind": checkpoint.family.kind,
+        "attention": checkpoint.family.attention,
         "sampler": checkpoint.family.sampler,
         **about,
         "mask_token_id": mask,

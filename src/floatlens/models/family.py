@@ -19,6 +19,9 @@ Config = Mapping[str, Any]
 class Family:
     """A kind of checkpoint.
 
+    `kind`: a masked diffusion model ("mdm") denoises a whole sequence, an autoregressive one ("arm") appends tokens.
+    `attention`: which keys a query may see: all, those before it, or those of its block and of the blocks before.
+    `cached`: whether a step extends a cache of keys and values, so that its queries are the new positions alone.
     `shifted`: the logits that predict position j stand in row j - 1, as in an autoregressive model.
     `positions`: of a left-padded batch, "plain" counts the pads, "real" starts at the first real token.
     `native` is None where transformers reads the checkpoint as it is.
@@ -32,7 +35,9 @@ class Family:
     renames: Mapping[str, str] = field(default_factory=dict)
     head: Literal["causal", "masked"] = "causal"
     tokenizer: str | None = None
-    diffusion: bool = True
+    kind: Literal["mdm", "arm"] = "mdm"
+    attention: Literal["bidirectional", "causal", "block"] = "bidirectional"
+    cached: bool = False
     sampler: str = "llada"
     shifted: bool = False
     positions: Literal["plain", "real"] = "real"

@@ -74,7 +74,7 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
         raise FloatLensError(f"{path}: its member {member} is not a readable array: {error}") from None
 
 
-def import_npz(path: str | Path, *, model: str = "", diffusion: bool = True) -> Trace:
+def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace:
     """A Trace from a file of the paper's scripts.
 
     Step data gives head-averaged attention per step (head -1); without it the full matrices give one step, per head
@@ -91,7 +91,9 @@ def import_npz(path: str | Path, *, model: str = "", diffusion: bool = True) -> 
     data.attrs = {
         "model": model or Path(path).stem,
         "family": "imported",
-        "diffusion": int(diffusion),
+        "kind": kind,
+        "attention": "bidirectional" if kind == "mdm" else "causal",
+        "cached": 0,
         "sampler": "",
         "settings": json.dumps({}),
         "sample_id": Path(path).stem,

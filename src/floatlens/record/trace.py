@@ -51,9 +51,24 @@ class Trace:
         return str(self.data.attrs.get("family", ""))
 
     @property
-    def diffusion(self) -> bool:
-        """True for a masked diffusion model, False for an autoregressive one."""
-        return bool(self.data.attrs.get("diffusion", 0))
+    def kind(self) -> str:
+        """ "mdm" for a masked diffusion model, "arm" for an autoregressive one."""
+        return self._fact("kind")
+
+    @property
+    def attention(self) -> str:
+        """Which keys a query may see: "bidirectional", "causal" or "block"."""
+        return self._fact("attention")
+
+    @property
+    def cached(self) -> bool:
+        """Whether each step extended a cache, so that its queries are the new positions alone."""
+        return bool(int(self._fact("cached")))
+
+    def _fact(self, name: str) -> str:
+        if name not in self.data.attrs:
+            raise FloatLensError(f"the trace does not say its {name!r}; record it again with this version of FloatLens")
+        return str(self.data.attrs[name])
 
     @property
     def prompt_length(self) -> int:
@@ -116,7 +131,7 @@ class Trace:
                 "this trace holds no received attention, so no anchors; trace again and record 'received'"
             )
         received = self.data["received"].mean("head")
-        visible = None if self.diffusion else causal_visibility(np.isfinite(received.values))
+        visible = causal_visibility(np.isfinite(received.values)) if self.attention == "causal" else None
         return xr.DataArray(
             rule(received.values, visible),
             coords=received.coords,

@@ -38,16 +38,16 @@ class Watch(Iterator[Seen]):
         steps: Iterator[Step],
         recorder: Recorder,
         made: Callable[[Recorder], list[Trace]],
-        diffusion: bool,
+        cached: bool,
     ) -> None:
-        self.model, self.steps, self.recorder, self.made, self.diffusion = model, steps, recorder, made, diffusion
+        self.model, self.steps, self.recorder, self.made, self.cached = model, steps, recorder, made, cached
         self.configs = configs_of(model)
         self.index, self.over = 0, False
 
     def __next__(self) -> Seen:
         session = self.recorder.session
         # A diffusion step stands alone, so one that is not kept need not be looked at; a cached one builds on all.
-        session.paused = self.diffusion and self.index not in self.recorder.steps
+        session.paused = not self.cached and self.index not in self.recorder.steps
         with observing(self.model, session, self.configs):
             step = next(self.steps, None)
         if step is None:

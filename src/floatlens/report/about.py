@@ -56,9 +56,9 @@ def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
             attributes = _attributes(path)
             models.setdefault(str(attributes.get("model", "")), _of_trace(attributes))
             settings |= _sampler(attributes)
-    if "diffusion" in answers:
+    if "kind" in answers:
         for model, part in answers.groupby("model", sort=False):
-            kind = "MDM" if bool(part["diffusion"].iloc[0]) else "ARM"
+            kind = str(part["kind"].iloc[0]).upper()
             models.setdefault(str(model), {"name": str(model), "kind": kind, "family": "", "layers": ""})
     errors = [error for folder in folders for error in folder.errors()]
     found.models = sorted(models.values(), key=lambda model: model["kind"] != "MDM")
@@ -79,7 +79,7 @@ def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
 def _of_trace(attributes: dict[str, Any]) -> dict[str, str]:
     return {
         "name": str(attributes.get("model", "")),
-        "kind": "MDM" if attributes.get("diffusion") else "ARM",
+        "kind": str(attributes.get("kind", "")).upper(),
         "family": str(attributes.get("family", "")),
         "layers": str(attributes.get("n_layers", "")),
         "revision": str(attributes.get("revision", "")),

@@ -74,8 +74,8 @@ def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
                 chosen.setdefault(trace.model, trace)
                 if shown is None:
                     break
-    ordered = sorted(chosen.values(), key=lambda trace: not trace.diffusion)
+    ordered = sorted(chosen.values(), key=lambda trace: trace.kind != "mdm")
     kept = ordered[:MOST_FILMS]
-    if len(ordered) > MOST_FILMS and all(trace.diffusion for trace in kept):
-        kept[-1:] = [next((trace for trace in ordered if not trace.diffusion), kept[-1])]
+    if len(ordered) > MOST_FILMS and all(trace.kind == "mdm" for trace in kept):
+        kept[-1:] = [next((trace for trace in ordered if trace.kind != "mdm"), kept[-1])]
     return [film(trace, budget=FILMS) for trace in kept if "received" in trace.data]

@@ -17,6 +17,7 @@ import torch
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import bytes_per_step, shape
+from floatlens.models.family import Family
 from floatlens.observation.tile import TILE
 
 COMPUTE = 0.4  # share of the peak that forward passes reach
@@ -79,7 +80,7 @@ class Model:
     """What counts of a model: parameters in matrix products outside and in the head, and the shape of its attention."""
 
     name: str
-    diffusion: bool
+    family: Family
     parameters: int
     active: int  # in matrix products for each token, without the head
     head: int
@@ -108,7 +109,7 @@ def model_of(checkpoint: Checkpoint, dtype: str = "bfloat16") -> Model:
     s = {name: value or 0 for name, value in shape(config).items()}
     return Model(
         name=checkpoint.name,
-        diffusion=checkpoint.family.diffusion,
+        family=checkpoint.family,
         parameters=sum(p.numel() for p in made.parameters()),
         active=sum(w.numel() for w in linear) + sum(p.numel() for p in experts) * chosen // of,
         head=output.weight.numel() if output is not None else 0,
@@ -148,7 +149,7 @@ class Cost:
 def cost(model: Model, work: Work, itemsize: int = 4) -> Cost:
     """The cost of one sample."""
     T, P = work.length, work.prompt
-    if model.diffusion:
+    if model.family.kind == "mdm":
         forward = work.steps * forward_flops(model, T, T, work.new)
         looking = work.steps * looking_flops(model, T, T)
     else:
@@ -165,8 +166,8 @@ def seconds(model: Model, work: Work, device: Device, batch: int) -> tuple[float
     peak = (device.half if model.itemsize == 2 else device.single) * 1e12 * COMPUTE
     bandwidth = device.bandwidth * 1e9 * READING
     weights = model.parameters * model.itemsize
-    passes = work.steps if model.diffusion else work.new
-    cached = 0 if model.diffusion else batch * cache_bytes(model, work.length)
+    passes = work.steps if model.family.kind == "mdm" else work.new
+    cached = 0 if not model.family.cached else batch * cache_bytes(model, work.length)
     forward = max(batch * one.forward / peak, passes * (weights + cached) / bandwidth)
     return forward, batch * one.looking / (device.single * 1e12 * LOOKING)
 
@@ -180,9 +181,9 @@ def memory(model: Model, work: Work, batch: int) -> float:
     """Bytes on the device: weights, cache, activations of a layer, logits, and the workspace of looking."""
     T = work.length
     activations = batch * T * (6 * model.width + 4 * model.active / max(1, model.layers) / max(1, model.width))
-    logits = batch * (work.new if model.diffusion else 1) * model.vocabulary * 4 * 3
+    logits = batch * (work.new if model.family.kind == "mdm" else 1) * model.vocabulary * 4 * 3
     tile = batch * model.heads * min(TILE, T) * T * 4 * 3 if work.trace else 0
-    cache = 0 if model.diffusion else batch * cache_bytes(model, T)
+    cache = 0 if not model.family.cached else batch * cache_bytes(model, T)
     return model.parameters * model.itemsize + cache + activations * model.itemsize + logits + tile
 
 

@@ -19,7 +19,7 @@ from floatlens.explorer.film import film
 from floatlens.record.trace import Trace
 from floatlens.runs.folder import MANIFEST, RunFolder
 
-ABOUT = ("model", "question", "output", "diffusion")
+ABOUT = ("model", "question", "output", "kind")
 LONGEST = 300  # characters of a question in the list
 
 
@@ -133,5 +133,5 @@ def _about(path: Path, sample_id: str) -> dict[str, Any]:
         "model": found["model"],
         "question": found["question"],
         "answer": found["output"],
-        "diffusion": found["diffusion"] == "1",
+        "diffusion": found["kind"] == "mdm",
     }

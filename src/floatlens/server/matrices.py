@@ -24,17 +24,17 @@ class Matrices:
 
     What a causal model cannot see is 0, as in its softmax.
 
-    >>> kept = Matrices(steps=4, layers=[0], length=3, diffusion=True, room=40)
+    >>> kept = Matrices(steps=4, layers=[0], length=3, cached=False, room=40)
     >>> kept.every, kept.nbytes     # 18 bytes a step: two of four fit
     (2, 36)
     """
 
-    def __init__(self, *, steps: int, layers: list[int], length: int, diffusion: bool, room: int) -> None:
-        self.layers, self.diffusion = layers, diffusion
+    def __init__(self, *, steps: int, layers: list[int], length: int, cached: bool, room: int) -> None:
+        self.layers, self.cached = layers, cached
         one = 2 * len(layers) * length * length
         fitting = room // max(one, 1)
-        self.every = 1 if not diffusion else -(-steps // fitting) if fitting else 0
-        count = (-(-steps // self.every) if diffusion else 1) if fitting else 0
+        self.every = 1 if cached else -(-steps // fitting) if fitting else 0
+        count = (-(-steps // self.every) if not cached else 1) if fitting else 0
         self.matrices_SLTT: Array = np.zeros((count, len(layers), length, length), np.float16)
         self.lengths: dict[int, int] = {}
 
@@ -44,8 +44,8 @@ class Matrices:
 
     def add(self, step: int, mean_QT: Mapping[int, torch.Tensor]) -> None:
         """Take what a pass showed, by layer: the rows of its queries, which are the last of the sequence so far."""
-        place = step // self.every if self.every and self.diffusion else 0
-        if not len(self.matrices_SLTT) or (self.diffusion and step % self.every):
+        place = step // self.every if self.every and not self.cached else 0
+        if not len(self.matrices_SLTT) or (not self.cached and step % self.every):
             return
         for index, layer in enumerate(self.layers):
             rows_QT = mean_QT[layer].detach().float().cpu().numpy()
@@ -61,7 +61,7 @@ class Matrices:
                 f"the attention of this run was not kept: {N} positions in {len(self.layers)} layers need too much memory"
             )
         if step not in self.lengths:
-            if self.diffusion and step % self.every:
+            if not self.cached and step % self.every:
                 raise FloatLensError(
                     f"the attention of step {step} was not kept, for want of memory; every {self.every}. step was, from 0 on"
                 )
@@ -71,7 +71,7 @@ class Matrices:
             raise FloatLensError(f"position {position} does not exist at step {step}; there are {T}")
         if layer is not None and layer not in self.layers:
             raise FloatLensError(f"layer {layer} does not exist; there are {len(self.layers)}")
-        place = step // self.every if self.diffusion else 0
+        place = 0 if self.cached else step // self.every
         matrix_LTT = self.matrices_SLTT[place, :, :T, :T]
         chosen_LTT = matrix_LTT if layer is None else matrix_LTT[[self.layers.index(layer)]]
         picked_LT = chosen_LTT[:, position, :] if direction == "from" else chosen_LTT[:, :, position]

@@ -57,7 +57,7 @@ def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
         {
             "name": lens.name,
             "family": lens.family.name,
-            "diffusion": lens.family.diffusion,
+            "diffusion": lens.family.kind == "mdm",
             "block_length": lens.family.sampler == "llada",
             "layers": lens.shape["layers"],
             "heads": lens.shape["heads"],

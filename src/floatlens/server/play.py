@@ -45,7 +45,7 @@ def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict
                     steps=len(header["steps"]),
                     layers=sorted(results["received"]),
                     length=N,
-                    diffusion=lens.family.diffusion,
+                    cached=lens.family.cached,
                 )
             kept.add(step.index, {layer: rows_BQT[0] for layer, rows_BQT in results["attention_mean"].items()})
             message = moment(lens, step, results["received"], N)
@@ -83,7 +83,7 @@ def start(lens: Lens, asked: Run, prompt: Prompt, watch: Watch, specs: Sequence[
     """What is known of a film before its first step; the fields are the film's own, without arrays."""
     recorder = watch.recorder
     P, N = len(prompt.ids), recorder.N
-    diffusion = lens.family.diffusion
+    diffusion = lens.family.kind == "mdm"
     masks = [lens.mask_id] if diffusion else []
     ids = sorted({*prompt.ids, *masks})
     strings = lens.tokenizer.convert_ids_to_tokens(prompt.ids)  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def moment(lens: Lens, step: Step, received: dict[int, torch.Tensor], N: int) ->
         "tokens": filled(step.tokens_BT[0].cpu().numpy(), N, -1).tolist(),
         "after": filled(step.after_BT[0].cpu().numpy(), N, -1).tolist(),
         "confidence": [round(float(c), 4) if np.isfinite(c) else None for c in confidence_T],
-        **frame(received_LHT, lens.family.diffusion),
+        **frame(received_LHT, lens.family.attention),
     }
 
 

@@ -57,11 +57,11 @@ class Job:
                         made.append(row)
         return made
 
-    def lost(self, why: str, diffusion: bool) -> list[Outcome]:
+    def lost(self, why: str, kind: str) -> list[Outcome]:
         """The wanted rows when no worker survives them."""
         rows = [(sample, condition) for condition in self.conditions for sample, _ in self.pairs]
         wanted = [(s, c) for s, c in rows if (c.name, s.id) in self.missing]
-        return [replace(blank(self.model, self.data, s, c, diffusion), error=why) for s, c in wanted]
+        return [replace(blank(self.model, self.data, s, c, kind), error=why) for s, c in wanted]
 
     def _plain(self, worker: Worker, lens: Any) -> list[Plain | Failed]:
         about = (self.data, [(sample.id, prompt.ids) for sample, prompt in self.pairs], self.asking)
@@ -91,7 +91,7 @@ class Job:
             yield filled(self._blank(lens, sample, condition), prompt, measured, special=lens.special_ids)
 
     def _blank(self, lens: Any, sample: Sample, condition: Condition) -> Outcome:
-        return blank(self.model, self.data, sample, condition, lens.family.diffusion)
+        return blank(self.model, self.data, sample, condition, lens.family.kind)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def halves(pairs: Sequence[Pair]) -> tuple[Sequence[Pair], Sequence[Pair]]:
     return pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]
 
 
-def blank(model: str, data: str, sample: Sample, condition: Condition, diffusion: bool) -> Outcome:
+def blank(model: str, data: str, sample: Sample, condition: Condition, kind: str) -> Outcome:
     """The row of a question before it is asked."""
     return Outcome(
         sample.id,
@@ -130,7 +130,7 @@ def blank(model: str, data: str, sample: Sample, condition: Condition, diffusion
         model=model,
         data=data,
         condition=condition.name,
-        diffusion=diffusion,
+        kind=kind,
         intervention="" if condition.role == PLAIN else condition.name,
         role=condition.role,
         group=condition.group,

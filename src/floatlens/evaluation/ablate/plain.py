@@ -87,7 +87,7 @@ class Plain:
         for step, logits_BNV in zip(self.steps, replayed(self.lens, self.batch, new, trajectory), strict=True):
             for row, place in step.committed_BT[:, P:].nonzero().tolist():
                 if place < len(self.answers[row].ids) + int(self.answers[row].ended):
-                    at = place if self.lens.family.diffusion else 0
+                    at = place if self.lens.family.kind == "mdm" else 0
                     found[row, place] = logits_BNV[row, at].float().clone()
         return found
 

@@ -31,7 +31,7 @@ def replayed(
             change.begin(step, tokens_BT)
         with changing(lens.model, change) if change is not None else nullcontext():
             real_BT = _real(batch, tokens_BT)
-            if lens.family.diffusion:
+            if lens.family.kind == "mdm":
                 shifted = int(lens.family.shifted)
                 logits = network.logits(tokens_BT, real_BT, new_tokens + shifted)
                 yield logits[:, :-1] if shifted else logits
@@ -70,7 +70,7 @@ def gold_trajectory(
     whole_BN = torch.tensor([[*ids, *[filler] * (longest - len(ids))] for ids in gold], device=device)
     steps = []
     for count in range(longest):
-        if lens.family.diffusion:
+        if lens.family.kind == "mdm":
             x = torch.cat([batch.ids_BP, batch.ids_BP.new_full((len(gold), new_tokens), lens.mask_id)], 1)
             x[:, P : P + count] = whole_BN[:, :count]
         else:
@@ -83,7 +83,7 @@ def gold_surprise(lens: Any, batch: PromptBatch, new_tokens: int, gold: Sequence
     """Mean negative log probability of each gold answer's tokens, in nats; its exponential is the perplexity."""
     totals = torch.zeros(len(gold), dtype=torch.double)
     for step, logits in enumerate(replayed(lens, batch, new_tokens, gold_trajectory(lens, batch, new_tokens, gold))):
-        logp_BV = logits[:, step if lens.family.diffusion else 0].double().log_softmax(-1)
+        logp_BV = logits[:, step if lens.family.kind == "mdm" else 0].double().log_softmax(-1)
         for row, ids in enumerate(gold):
             if step < len(ids):
                 totals[row] -= logp_BV[row, ids[step]].cpu()

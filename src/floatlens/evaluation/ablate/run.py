@@ -58,7 +58,7 @@ def ablate(
     place = folder.place if folder is not None else None
     wanted: list[tuple[str, str, list[Condition], list[str]]] = []
     finished: dict[tuple[str, str], Callable[[], None]] = {}
-    diffusion: dict[str, bool] = {}
+    kinds: dict[str, str] = {}
 
     def jobs() -> Iterator[Job]:
         for model in models:
@@ -70,7 +70,7 @@ def ablate(
                 worker.hold(model.name, model)
             name = model if isinstance(model, str) else model.name
             lens = worker.planning(name, engine.inside)
-            diffusion[name] = lens.family.diffusion
+            kinds[name] = lens.family.kind
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             for data, questions in named.items():
                 done = watch(f"{name}, {data}", len(questions) * len(chosen)) if watch else ignore
@@ -87,7 +87,7 @@ def ablate(
     for job, made in engine.run(worker, jobs()):
         rows = made
         if isinstance(made, Died):
-            rows = job.lost(made.reason, diffusion[job.model])
+            rows = job.lost(made.reason, kinds[job.model])
             if folder is not None:
                 for row in rows:
                     folder.put((row.model, row.data, row.condition, row.id), vars(row))
@@ -116,7 +116,7 @@ def planned(
     """Batches of questions with their prompts, of like length; what cannot be asked has its rows at once."""
     pairs: list[Pair] = []
     for sample in samples:
-        rows = [blank(model, data, sample, condition, lens.family.diffusion) for condition in chosen]
+        rows = [blank(model, data, sample, condition, lens.family.kind) for condition in chosen]
         row, prompt = asked(lens, sample, asking, rows[0])
         if prompt is not None:
             pairs.append((sample, prompt))

@@ -23,7 +23,7 @@ def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
         about = dict(zip([*GROUP, "level"], key, strict=True))
         numbers = {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
         first = part.iloc[0]
-        rows.append({**about, "x": first["x"], "diffusion": bool(first["diffusion"]), "score": score, **numbers})
+        rows.append({**about, "x": first["x"], "kind": str(first["kind"]), "score": score, **numbers})
     return pd.DataFrame(rows)
 
 
@@ -41,9 +41,7 @@ def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
         for name, (value, low, high) in estimates(scores_NX, x_X).items():
             numbers |= {name: value, f"{name}_low": low, f"{name}_high": high}
         first = part.iloc[0]
-        rows.append(
-            {**dict(zip(GROUP, key, strict=True)), "diffusion": bool(first["diffusion"]), "score": score, **numbers}
-        )
+        rows.append({**dict(zip(GROUP, key, strict=True)), "kind": str(first["kind"]), "score": score, **numbers})
     return pd.DataFrame(rows)
 
 

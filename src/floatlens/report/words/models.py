@@ -15,7 +15,7 @@ def by_model(measured: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
     """Name, kind (MDM or ARM) and samples of each model."""
     for model in models_of(measured):
         part = measured.isel(sample=np.flatnonzero(measured["model"].values == model))
-        yield short(model), "MDM" if part["diffusion"].values.any() else "ARM", part
+        yield short(model), str(part["model_kind"].values[0]).upper(), part
 
 
 def mean(values: Array) -> float:
