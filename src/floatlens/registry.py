@@ -75,7 +75,7 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def add(self, name: str, entry: T, *, priority: int = 0) -> T:
-        """Add an entry and return it. Entries with a higher priority come first; those with the same, in order of addition."""
+        """Add an entry and return it. Entries with a higher priority come first, then those that were added first."""
         known = self._entries.get(name)
         if known is not None and not _same_source(known[1], entry):
             raise FloatLensError(f"the {self.noun} {name!r} is already registered; choose another name")
