@@ -14,10 +14,10 @@ import tracemalloc
 import numpy as np
 import xarray as xr
 
-from floatlens.findings.registry import NAMES, get
+from floatlens.findings.finding import FINDINGS
 from floatlens.record.trace import Trace
 
-TRACED = [name for name in NAMES if get(name).reads == "traces"]
+TRACED = [name for name in FINDINGS.names() if FINDINGS[name].reads == "traces"]
 STEPS, LAYERS, HEADS, POSITIONS, NEW = 32, 32, 32, 300, 32
 BYTES = 2**20
 
@@ -84,14 +84,14 @@ def main() -> None:
         print(f"{trace.model}: {size / BYTES:.0f} MB")
         times = {}
         for name in TRACED:
-            measure = get(name).measure  # imports are not what is measured
+            measure = FINDINGS[name].measure  # imports are not what is measured
             start = time.perf_counter(), time.process_time()
             measure(trace)
             times[name] = time.perf_counter() - start[0], time.process_time() - start[1]
         peaks = {}
         for name in TRACED:  # a second time: watching memory slows things down
             tracemalloc.start()
-            get(name).measure(trace)
+            FINDINGS[name].measure(trace)
             peaks[name] = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
         for name in TRACED:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from floatlens.cli.main import run
 from floatlens.findings import style
-from floatlens.findings.registry import get
+from floatlens.findings.finding import FINDINGS
 from floatlens.findings.style import short
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.traces import RunTraces
@@ -83,7 +83,7 @@ def made(folder: Path, name: str) -> Path:
 
 
 def draw(name: str, runs: list[Path], pictures: dict[str, dict[str, Any]]) -> None:
-    finding = get(name)
+    finding = FINDINGS[name]
     source: Any = RunTraces([RunFolder.open(path) for path in runs]) if finding.reads == "traces" else runs
     measured = finding.measure(source)
     for stem, settings in pictures.items():

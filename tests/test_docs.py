@@ -18,7 +18,7 @@ import floatlens
 from floatlens.cli.main import COMMANDS
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.readers.registry import read
-from floatlens.findings.registry import NAMES
+from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.models.registry import FAMILIES
 from floatlens.observation.registry import STATISTICS
@@ -83,7 +83,7 @@ def test_the_code_on_answers_runs(tmp_path: Path) -> None:
     run_page("findings/stress.md", stressed="stressed")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FINDINGS.names())
 def test_each_finding_has_a_page_that_explains_it(name: str) -> None:
     page = (DOCS / "findings" / f"{name}.md").read_text()
     for part in ("# ", "## The figure on the bundled models", "How to read it", "paper's scripts differ", "## Claim"):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from floatlens.findings.registry import NAMES, get
+from floatlens.findings.finding import FINDINGS
 from floatlens.record.trace import Trace
 
-TRACED = [name for name in NAMES if get(name).reads == "traces"]
+TRACED = [name for name in FINDINGS.names() if FINDINGS[name].reads == "traces"]
 
 WORDS = ["the", "of", "and", "in", "was", "born", "by", "city", "river", "poet", "wrote", "engine", "Ada", "Lovelace"]
 WORDS += [

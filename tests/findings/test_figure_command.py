@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from floatlens.cli.figure import command
 from floatlens.errors import FloatLensError
-from floatlens.findings.registry import get
+from floatlens.findings.finding import FINDINGS
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.traces import RunTraces
 from tests.findings.planted import TRACED, planted, wandering
@@ -57,8 +57,8 @@ def test_one_json_object_and_all_files(name, runs, run_command, tmp_path):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert {r["finding"] for r in found["results"]} == {name}
-    for view in get(name).views:
-        stem = name if view == get(name).views[0] else f"{name}-{view}"
+    for view in FINDINGS[name].views:
+        stem = name if view == FINDINGS[name].views[0] else f"{name}-{view}"
         for ending in ("png", "svg", "pdf", "parquet"):
             assert (tmp_path / f"{stem}.{ending}").is_file()
     assert json.loads((tmp_path / "claims.json").read_text())["claims"] == found["results"]

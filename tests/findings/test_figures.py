@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
-from floatlens.findings.registry import get
+from floatlens.findings.finding import FINDINGS
 from tests.findings.planted import TRACED, planted, wandering
 
-VIEWS = [(name, view) for name in TRACED for view in get(name).views]
+VIEWS = [(name, view) for name in TRACED for view in FINDINGS[name].views]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def traces():
 
 @pytest.mark.parametrize(("name", "view"), VIEWS)
 def test_every_view_draws_and_saves_with_its_data_beside_it(name, view, traces, tmp_path):
-    finding = get(name)
+    finding = FINDINGS[name]
     before = dict(mpl.rcParams)
     data = finding.figure(traces, view=view, backend="none")
     figure = finding.figure(traces, view=view)
@@ -45,30 +45,30 @@ def caption(figure):
 
 def test_a_single_trace_can_be_drawn_in_every_view(traces):
     for name, view in VIEWS:
-        assert isinstance(get(name).figure(traces[0], view=view), Figure)
+        assert isinstance(FINDINGS[name].figure(traces[0], view=view), Figure)
 
 
 def test_the_drift_map_draws_received_attention_anchors_and_commits(traces):
-    data = get("drift").figure(traces[0], layer=1, backend="none")
+    data = FINDINGS["drift"].figure(traces[0], layer=1, backend="none")
     trace = traces[0]
     received = data.pivot(index="step", columns="position", values="received").to_numpy()
     np.testing.assert_allclose(received, trace.data["received"].sel(layer=1).mean("head"), rtol=1e-5)
     anchors = data.pivot(index="step", columns="position", values="anchor").to_numpy()
     assert (anchors == trace.anchors().sel(layer=1).values).all()
-    figure = get("drift").figure(trace, layer=1)
+    figure = FINDINGS["drift"].figure(trace, layer=1)
     points = figure.axes[0].lines[0].get_xydata()
     committed = trace.data["committed_at"].values
     assert {tuple(p) for p in points} == {(p, committed[p]) for p in np.flatnonzero(committed >= 0)}
 
 
 def test_the_pointer_names_the_token(traces):
-    axes = get("drift").figure(traces[0], layer=0).axes[0]
+    axes = FINDINGS["drift"].figure(traces[0], layer=0).axes[0]
     assert "position 4 ' the'" in axes.format_coord(4.2, 1.1)
     assert axes.format_coord(-9, 0) == ""
 
 
 def test_few_positions_have_their_tokens_on_the_axis(traces):
-    axes = get("drift").figure(traces[0], layer=0, positions=slice(0, 10)).axes[0]
+    axes = FINDINGS["drift"].figure(traces[0], layer=0, positions=slice(0, 10)).axes[0]
     assert [t.get_text() for t in axes.get_xticklabels()][3:6] == ["Answer", "the", "question"]
 
 
@@ -76,15 +76,15 @@ def test_dollar_signs_in_a_name_or_a_token_are_no_mathematics(tmp_path):
     trace = planted(model=r"models/$\nonsense$", layers=2)
     words = json.loads(trace.data.attrs["vocabulary"])
     trace.data.attrs["vocabulary"] = json.dumps({token: r"$\x$" for token in words})
-    figure = get("drift").figure(trace, layer=0, positions=slice(0, 4))
+    figure = FINDINGS["drift"].figure(trace, layer=0, positions=slice(0, 4))
     style.save(figure, pd.DataFrame(), tmp_path / "drift")
     assert r"$\nonsense$ (MDM)" in (drawn := (tmp_path / "drift.svg").read_text()) and r"$\x$" in drawn
 
 
 def test_the_flow_figure_sweeps_gold_positions(traces):
-    data = get("flow").figure(traces, backend="none")
+    data = FINDINGS["flow"].figure(traces, backend="none")
     assert sorted(set(data["gold_position"])) == [1, 2]
-    figure = get("flow").figure(traces)
+    figure = FINDINGS["flow"].figure(traces)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles[:2] == ["gold at 1", "gold at 2"]
     labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
@@ -92,12 +92,12 @@ def test_the_flow_figure_sweeps_gold_positions(traces):
 
 
 def test_token_shares_that_are_drawn_fill_the_bar(traces):
-    data = get("tokens").figure(traces, backend="none")
+    data = FINDINGS["tokens"].figure(traces, backend="none")
     np.testing.assert_allclose(data.groupby(["model", "layer"])["mass"].sum(), 1.0)
 
 
 def test_an_unknown_backend_or_view_is_named(traces):
     with pytest.raises(FloatLensError, match="backend 'plotly'"):
-        get("drift").figure(traces, backend="plotly")
+        FINDINGS["drift"].figure(traces, backend="plotly")
     with pytest.raises(FloatLensError, match="view 'spiral'"):
-        get("flow").figure(traces, view="spiral")
+        FINDINGS["flow"].figure(traces, view="spiral")

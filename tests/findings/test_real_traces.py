@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.registry import get
+from floatlens.findings.finding import FINDINGS
 from floatlens.record.trace import Trace
 from tests import golden_data
 
@@ -18,7 +18,7 @@ def trace(request, tmp_path_factory):
 
 
 def test_drift_and_absorption(trace):
-    drift, absorption = get("drift")(trace), get("absorption")(trace, rule="top(1)")
+    drift, absorption = FINDINGS["drift"](trace), FINDINGS["absorption"](trace, rule="top(1)")
     received = trace.data["received"].mean("head")
     np.testing.assert_allclose(
         absorption["absorption"].squeeze(), 100 * received.max("position").mean("step"), rtol=1e-5
@@ -29,7 +29,7 @@ def test_drift_and_absorption(trace):
 
 
 def test_geometry_splits_the_recorded_scores(trace):
-    found = get("geometry")(trace, rule="top(2)")
+    found = FINDINGS["geometry"](trace, rule="top(2)")
     anchors = trace.anchors("top(2)")
     score = trace.data["qk"]
     expected = (score.where(anchors).mean("position") - score.where(~anchors).mean("position")).mean(("step", "head"))
@@ -38,13 +38,13 @@ def test_geometry_splits_the_recorded_scores(trace):
 
 
 def test_flow_of_a_prompt_without_documents(trace):
-    found = get("flow")(trace)
+    found = FINDINGS["flow"](trace)
     np.testing.assert_allclose(found["rollout"].sum("region_to"), 1.0, rtol=1e-5)
     assert found["gold_position"].item() == -1 and np.isnan(found["follows"].item())
-    assert get("flow").figure(trace, backend="none")["flow"].between(0, 1).all()
+    assert FINDINGS["flow"].figure(trace, backend="none")["flow"].between(0, 1).all()
 
 
 def test_what_a_trace_cannot_say_is_said(trace):
-    assert get("heads")(trace)["reason"].item() == "no gold document is named"
+    assert FINDINGS["heads"](trace)["reason"].item() == "no gold document is named"
     with pytest.raises(FloatLensError, match="holds no token strings"):
-        get("tokens")(trace)
+        FINDINGS["tokens"](trace)

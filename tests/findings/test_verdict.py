@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.registry import get
+from floatlens.findings.finding import FINDINGS
 from floatlens.findings.samples import per_sample, pick
 from floatlens.findings.verdict import (
     Verdict,
@@ -75,7 +75,7 @@ def test_every_finding_answers_with_verdicts_that_carry_everything():
     traces += [planted(seed=i, kind="arm", model="arm", gold=1 + i % 3) for i in range(5)]
     texts = set()
     for name in TRACED:
-        finding = get(name)
+        finding = FINDINGS[name]
         for verdict in finding.claims(traces):
             assert verdict.verdict in ("supported", "not supported", "inconclusive")
             assert verdict.finding == name and verdict.n == 5 and verdict.statistic and verdict.models
@@ -94,13 +94,13 @@ def test_each_mdm_is_judged_by_itself():
         for model in ("a", "b", "arm")
         for i in range(5)
     ]
-    found = {v.models: v.verdict for v in get("drift").claims(traces) if "move" in v.claim}
+    found = {v.models: v.verdict for v in FINDINGS["drift"].claims(traces) if "move" in v.claim}
     assert found == {("a", "arm"): "supported", ("b", "arm"): "not supported"}
 
 
 def test_an_unknown_finding_is_answered_with_the_known_ones():
     with pytest.raises(FloatLensError, match="drift, absorption"):
-        get("vibes")
+        FINDINGS["vibes"]
 
 
 def test_a_sample_is_picked_by_its_id_or_its_place():
@@ -112,7 +112,7 @@ def test_a_sample_is_picked_by_its_id_or_its_place():
 
 
 def test_models_of_different_depth_stand_side_by_side():
-    found = get("drift")([planted(layers=3), planted(layers=6, model="deep")])
+    found = FINDINGS["drift"]([planted(layers=3), planted(layers=6, model="deep")])
     assert found["depth"].values[0][:3].tolist() == [0.0, 0.5, 1.0]
     assert np.isnan(found["turnover"].values[0, 3:]).all()
     with pytest.raises(FloatLensError, match="0 traces"):

@@ -15,7 +15,7 @@ from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.comparison import open_sources
 from floatlens.evaluation.evaluate import CLOSED, OPEN
-from floatlens.findings.registry import NAMES
+from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
 from floatlens.runs.run_list import members
@@ -73,10 +73,10 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     assert all(open_book[row["model"], row["data"], row["id"]] == row["answer"] for _, row in usual.iterrows())
 
     claims = json.loads((found.path / "claims.json").read_text())["claims"]
-    assert {claim["finding"] for claim in claims} == set(NAMES)
+    assert {claim["finding"] for claim in claims} == set(FINDINGS.names())
     assert len(found.to_dataframe()) == len(claims)
     page = found.report.read_text()
-    for name in NAMES:
+    for name in FINDINGS:
         assert f'<section id="{name}"' in page
         assert all(
             (found.path / "figures" / f"{name}.{ending}").exists() for ending in ("png", "svg", "pdf", "parquet")

@@ -12,7 +12,7 @@ from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
-    from floatlens.findings.registry import Finding
+    from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
 
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
@@ -47,12 +47,12 @@ def command(
     """
     from floatlens.cli.progress import bar
     from floatlens.findings import style
-    from floatlens.findings.registry import get
+    from floatlens.findings.finding import FINDINGS
     from floatlens.findings.verdict import write_claims
     from floatlens.runs.run_list import members
     from floatlens.runs.traces import RunTraces
 
-    finding = get(name)
+    finding = FINDINGS[name]
     folders = [folder for run in runs for folder in members(run)]
     asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
     given = {key: value for key, value in asked.items() if value is not None}

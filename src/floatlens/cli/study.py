@@ -140,8 +140,8 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from floatlens.findings.spelling import number
     from floatlens.findings.style import short
-    from floatlens.report.spelling import number
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("claim", "models", "value", "95 % interval", "n", "verdict"):

@@ -19,10 +19,12 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import parse_rule
 from floatlens.findings import draw, style
+from floatlens.findings.by_model import by_model, mean
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.received import Layers, anchors_of, profile
-from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.sides import compare
+from floatlens.findings.spelling import number
 from floatlens.findings.verdict import INCONCLUSIVE, SUPPORTED, Verdict, interval_of_difference, judge
 from floatlens.record.trace import Trace
 
@@ -126,6 +128,12 @@ def figure(
     return figure
 
 
+@register_claim(
+    "absorption.sink",
+    finding="absorption",
+    sentence="The ARM absorbs more at its sink than the MDM at its anchors",
+    source="arXiv 2601.07894",
+)
 def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm: str | None = None) -> Verdict:
     """The ARM absorbs more at its sink than the MDM at its anchors, both by the same rule.
 
@@ -172,11 +180,6 @@ def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm
     return found
 
 
-absorption = Finding(
-    "absorption", paper="attention absorption", measure=measure, figure=figure, claims=(claim,), views=VIEWS
-)
-
-
 def absorb(a: Array, anchors: Array) -> Array:
     """Per cent of received attention `a` (..., T) that falls on the anchors.
 
@@ -185,3 +188,51 @@ def absorb(a: Array, anchors: Array) -> Array:
     """
     mass = np.where(anchors & np.isfinite(a), a, 0.0).sum(axis=-1, dtype=np.float64)
     return np.clip(100.0 * mass / np.maximum(np.nansum(a, axis=-1, dtype=np.float64), 1e-12), 0.0, 100.0)
+
+
+def tables(measured: xr.Dataset) -> list[Table]:
+    rows = []
+    for model, kind, part in by_model(measured):
+        by_rule = {str(r): mean(part["absorption"].sel(rule=r).values) for r in measured["rule"].values}
+        rows.append({"model": model, "kind": kind, **by_rule, "samples": part.sizes["sample"]})
+    return [as_table("Per cent of attention on the anchors, by rule, mean over layers", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found, rule = [], str(measured["rule"].values[0])
+    for model, kind, part in by_model(measured):
+        values_NL = part["absorption"].sel(rule=rule).values
+        by_layer = mean_over(values_NL, 0)
+        there = np.flatnonzero(np.isfinite(by_layer))
+        most, least = there[by_layer[there].argmax()], there[by_layer[there].argmin()]
+        layers = part["layer"].values
+        found.append(
+            f"By {rule} the anchors of {model} ({kind}) take {number(mean(values_NL))} % of all attention, from "
+            f"{number(float(by_layer[least]))} % at layer {layers[least]} to {number(float(by_layer[most]))} % at layer "
+            f"{layers[most]}."
+        )
+    first = {model: mean(part["absorption"].sel(rule="first").values) for model, _, part in by_model(measured)
+             if "first" in measured["rule"].values}  # fmt: skip
+    if first:
+        said = ", ".join(f"{number(value)} % in {model}" for model, value in first.items())
+        found.append(f"Position 0 alone, the place of the classic sink, takes {said}.")
+    return found
+
+
+REPORT = ReportText(
+    title="Absorption",
+    question="How much of all attention do the anchors take?",
+    views={
+        "layers": (
+            "Attention on the anchors by layer, one panel a rule",
+            "Each panel measures all models by the same rule; the rule decides the picture, so all stand side by side. The "
+            "band is one standard deviation over samples.",
+        )
+    },
+    tables=tables,
+    sentences=sentences,
+)
+absorption = register_finding(
+    Finding("absorption", paper="attention absorption", measure=measure, figure=figure, views=VIEWS, report=REPORT)
+)
+claims = absorption.claims

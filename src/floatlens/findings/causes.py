@@ -6,7 +6,6 @@ with an intervention, and with its matched control, in which as many random posi
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +21,11 @@ from floatlens.evaluation.ablate.outcome import MEASURES
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.findings import style
 from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects
-from floatlens.findings.registry import Finding
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, mean_over, models_of
 from floatlens.findings.sides import NAN, compare, names, side
+from floatlens.findings.spelling import number, percent, points
+from floatlens.findings.style import short
 from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
 from floatlens.version import __version__
 
@@ -182,6 +183,12 @@ def _raw(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
     return np.mean([plain - measured[score].values[:, place] for place in places], axis=0)
 
 
+@register_claim(
+    "causes.masking",
+    finding="causes",
+    sentence="Masking anchors hurts the ARM more than the MDM",
+    source="FloatLens",
+)
 def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     """Masking anchors hurts the ARM more than the MDM."""
     measured = measure(answers)
@@ -210,6 +217,12 @@ def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm:
     )
 
 
+@register_claim(
+    "causes.pinning",
+    finding="causes",
+    sentence="Pinning the anchors hurts the MDM",
+    source="FloatLens",
+)
 def pin_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None) -> Verdict:
     """Pinning the anchors hurts the MDM."""
     measured = measure(answers)
@@ -226,6 +239,12 @@ def pin_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None) -> Verdi
     )
 
 
+@register_claim(
+    "causes.heads",
+    finding="causes",
+    sentence="The top retrieval heads matter more than as many random heads",
+    source="FloatLens",
+)
 def heads_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
     """The top retrieval heads matter more than as many random heads."""
     measured = measure(answers)
@@ -240,6 +259,12 @@ def heads_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> V
     )
 
 
+@register_claim(
+    "causes.form",
+    finding="causes",
+    sentence="Shallow anchors matter for form",
+    source="FloatLens",
+)
 def form_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
     """Shallow anchors matter for form: masking them leaves fewer well-formed answers than masking deep ones."""
     measured = measure(answers)
@@ -256,6 +281,12 @@ def form_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Ve
     )
 
 
+@register_claim(
+    "causes.content",
+    finding="causes",
+    sentence="Deep heads matter for content",
+    source="FloatLens",
+)
 def content_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
     """Deep heads matter for content: taking out the deep ones costs more accuracy than the shallow ones."""
     measured = measure(answers)
@@ -301,26 +332,64 @@ def _judged(
     )
 
 
-class Causes(Finding):
-    """Its claims are about any model by itself, but for those about an MDM, or an MDM beside an ARM."""
+def tables(measured: xr.Dataset) -> list[Table]:
+    frame = table(measured)
+    shown = pd.DataFrame(
+        {
+            "intervention": frame["intervention"],
+            "model": [short(str(model)) for model in frame["model"]],
+            "without": frame["plain"],
+            "under it": frame["under"],
+            "under its control": frame["control"],
+            "lost beyond the control": frame["loss"],
+            "questions": frame["n"].astype(int),
+        }
+    )
+    return [as_table("Accuracy without and with each intervention", shown, number)]
 
-    def claims(self, traces: Any, **settings: Any) -> list[Verdict]:
-        measured = measure(traces)
-        found = []
-        for claim in self._claims:
-            if "model" in inspect.signature(claim).parameters:
-                found += [claim(measured, model=model) for model in models_of(measured)]
-        rest = [claim for claim in self._claims if "model" not in inspect.signature(claim).parameters]
-        paired = Finding("causes", paper="", measure=measure, figure=figure, claims=rest, views=())
-        return paired.claims(measured) + found
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    frame = table(measured)
+    for model, of in frame.groupby("model", sort=False):
+        worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
+        plain = float(of["plain"].iloc[0])
+        found.append(
+            f"{short(str(model))} has {percent(plain)} right when it is left alone. What costs it most beyond the matched "
+            f"control is {worst['intervention']}: {points(-float(worst['loss']))} points ({percent(float(worst['under']))} "
+            f"right under it, {percent(float(worst['control']))} under the control)."
+        )
+    return found
 
 
-causes = Causes(
-    "causes",
-    paper="beyond the paper",
-    measure=measure,
-    figure=figure,
-    claims=(anchors_claim, pin_claim, heads_claim, form_claim, content_claim),
-    views=VIEWS,
-    reads="answers",
+REPORT = ReportText(
+    title="Causes",
+    question="What are anchors and retrieval heads for?",
+    views={
+        "dose": (
+            "Score over the dose, beside the control",
+            "The more anchors are masked or heads taken out, the further right. The control treats as many random positions "
+            "or heads alike; where the two lines part, it matters which ones are taken.",
+        ),
+        "effects": (
+            "What each intervention takes beyond its control",
+            "Zero is as much as random positions or heads take. Lines are 95 % intervals over questions.",
+        ),
+    },
+    tables=tables,
+    sentences=sentences,
 )
+causes = register_finding(
+    Finding(
+        "causes",
+        paper="beyond the paper",
+        measure=measure,
+        figure=figure,
+        views=VIEWS,
+        reads="answers",
+        report=REPORT,
+        part="causes",
+        applies=lambda answers: "role" in answers and bool(answers["role"].notna().any()),
+    )
+)
+claims = causes.claims

@@ -21,11 +21,13 @@ from matplotlib.figure import Figure
 
 from floatlens.anchors import parse_rule
 from floatlens.findings import draw, style
+from floatlens.findings.by_model import by_model, extreme, mean
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
 from floatlens.findings.received import AVERAGE, Layers, anchors_of, few_layers, newest_rows, profile
-from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
 from floatlens.findings.sides import compare, one_side
+from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
@@ -143,8 +145,8 @@ def figure(
         require(trace, "received", finding="drift")
         found = profile(trace, few_layers(trace) if layer is None else layer)
         anchors = anchors_of(found.values, rule, trace.attention)
-        for place, number in enumerate(found["layer"].values):
-            panels.append((trace, int(number), found.values[:, place], anchors[:, place]))
+        for place, index in enumerate(found["layer"].values):
+            panels.append((trace, int(index), found.values[:, place], anchors[:, place]))
     if backend == "none":
         return pd.concat([_cells(*panel, positions) for panel in panels], ignore_index=True)
     return _draw(panels, rule, positions)
@@ -224,6 +226,12 @@ def _panel(
     figure.colorbar(mesh, ax=axes, pad=0.01, aspect=12).ax.tick_params(labelsize=6)
 
 
+@register_claim(
+    "drift.moves",
+    finding="drift",
+    sentence="Anchors move in the MDM and not in the ARM",
+    source="arXiv 2601.07894, section 3.1",
+)
 def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm: str | None = None) -> Verdict:
     """Anchors move in the MDM and not in the ARM.
 
@@ -269,6 +277,12 @@ def _moves(
     return SUPPORTED, numbers.strip("()"), details
 
 
+@register_claim(
+    "drift.shift",
+    finding="drift",
+    sentence="Anchors shift right over steps",
+    source="arXiv 2601.07894, section 3.1",
+)
 def claim_shift(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> Verdict:
     """Anchors shift right over steps: the centre of the MDM's anchors moves to later positions."""
     measured = traces if is_measured(traces, "drift") else measure(traces, rule=rule)
@@ -281,11 +295,6 @@ def claim_shift(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = Non
         mdm=mdm,
         beside={"shift of the centre of all received attention": mean_over(measured["shift"].values, 1)},
     )
-
-
-drift = Finding(
-    "drift", paper="§3.1", measure=measure, figure=figure, claims=(claim, claim_shift), views=VIEWS, maps=("heatmap",)
-)
 
 
 def turnover(anchors: Array, there: Array | None = None) -> Array:
@@ -361,3 +370,66 @@ def similarity(a: Array) -> Array:
     dot = np.einsum("...t,...t->...", before, after)
     norms = [np.sqrt(np.einsum("...t,...t->...", x, x)) for x in (before, after)]
     return dot / np.maximum(norms[0] * norms[1], 1e-12)
+
+
+def tables(measured: xr.Dataset) -> list[Table]:
+    rows = [
+        {
+            "model": model,
+            "kind": kind,
+            "turnover": mean(part["turnover"].values),
+            "dwell, steps": mean(part["dwell"].values),
+            "anchors a step": mean(part["n_anchors"].values),
+            "strongest position changes": mean(part["top_turnover"].values),
+            "shift of the anchors": mean(part["anchor_shift"].values),
+            "step-to-step similarity of heads": mean(part["head_similarity"].values),
+            "samples": part.sizes["sample"],
+        }
+        for model, kind, part in by_model(measured)
+    ]
+    return [as_table("Means over samples, steps and layers", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    for model, kind, part in by_model(measured):
+        layer, most = extreme(part, "turnover")
+        found.append(
+            f"In {model} ({kind}) {percent(mean(part['turnover'].values))} of the anchors are replaced from one step to "
+            f"the next, most at layer {layer} ({percent(most)}); an anchor stays for "
+            f"{number(mean(part['dwell'].values), 2)} steps, and the strongest position changes at "
+            f"{percent(mean(part['top_turnover'].values))} of the steps."
+        )
+    for model, kind, part in by_model(measured):
+        if kind == "MDM":
+            shift = mean(part["anchor_shift"].values)
+            way = "right" if shift > 0 else "left"
+            found.append(
+                f"Over the whole decoding the centre of {model}'s anchors moves {way} by {percent(abs(shift))} of the "
+                "sequence."
+            )
+    return found
+
+
+REPORT = ReportText(
+    title="Drift",
+    question="Do the anchors move while the model writes?",
+    views={
+        "heatmap": (
+            "Received attention, steps down, positions across",
+            "Dark is much attention, on a square-root scale. Framed or hatched cells are anchors; a vertical streak is an "
+            "anchor that stays, a broken one an anchor that moves. Dots show where and when a token is committed.",
+        ),
+        "numbers": (
+            "Movement by layer",
+            "Turnover is the share of anchors replaced from one step to the next; dwell time is how long one stays. An ARM "
+            "is calm by construction, since each of its steps adds one row to a running mean: compare with care.",
+        ),
+    },
+    tables=tables,
+    sentences=sentences,
+)
+drift = register_finding(
+    Finding("drift", paper="§3.1", measure=measure, figure=figure, views=VIEWS, maps=("heatmap",), report=REPORT)
+)
+claims = drift.claims

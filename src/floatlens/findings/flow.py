@@ -8,6 +8,7 @@ it stands beside; and step by step for an MDM, which rereads the whole prompt at
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
-from floatlens.findings.registry import Finding
+from floatlens.findings.by_model import by_model, mean
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.sides import one_side
+from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import Verdict, bootstrap
 from floatlens.record.trace import Trace
 
@@ -259,6 +262,12 @@ def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure
     return figure
 
 
+@register_claim(
+    "flow.gold",
+    finding="flow",
+    sentence="Flow follows the gold document in the MDM",
+    source="arXiv 2601.07894",
+)
 def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
     """Flow follows the gold document in the MDM: from the answer, more to the gold document than to another one.
 
@@ -291,9 +300,6 @@ def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
         objection=objection,
         what="samples with a gold document",
     )
-
-
-flow = Finding("flow", paper="region flow", measure=measure, figure=figure, claims=(claim,), views=VIEWS)
 
 
 def pool(attention_TT: Array, spans: list[tuple[int, int]]) -> Array:
@@ -356,3 +362,82 @@ def balanced_mean(values: Array, groups: Array) -> float:
     2.5
     """
     return float(np.mean([values[groups == g].mean() for g in np.unique(groups)]))
+
+
+def tables(measured: xr.Dataset) -> list[Table]:
+    rows = []
+    for model, kind, part in by_model(measured):
+        targets = {f"to {name}": share for name, share in _from_answer(part).items()}
+        rows.append({"model": model, "kind": kind, **targets, "samples": part.sizes["sample"]})
+    return [as_table("Rollout from the answer, share of the row, mean over samples", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    for model, kind, part in by_model(measured):
+        to = _from_answer(part)
+        gold, other = to["gold document"], to["another document"]
+        more = "more" if gold > other else "less"
+        found.append(
+            f"Through all layers the answer of {model} ({kind}) draws {percent(gold, 1)} from the gold document and "
+            f"{percent(other, 1)} from each other one on average, {more} from the gold by "
+            f"{percent(abs(gold - other), 1)} of the row; {percent(to['query'], 1)} comes from the question and "
+            f"{percent(to['answer'])} from the answer itself."
+        )
+    places = sorted({int(p) for p in measured["gold_position"].values if p > 0})
+    if len(places) > 1:
+        found.append(f"Gold stood at {len(places)} different places, so place and relevance can be told apart.")
+    return found
+
+
+def select(measured: xr.Dataset, view: str) -> xr.Dataset:
+    """For the map, the samples with the commonest number of documents: prompts of 5 and of 20 share no readable map."""
+    if view != "rollout":
+        return measured
+    documents = [i for i, name in enumerate(measured["region"].values) if document_number(str(name)) > 0]
+    diagonal_NR = np.diagonal(measured["rollout"].values, axis1=1, axis2=2)
+    counts = np.isfinite(diagonal_NR[:, documents]).sum(axis=1)
+    commonest = Counter(counts.tolist()).most_common(1)[0][0]
+    return measured.isel(sample=np.flatnonzero(counts == commonest))
+
+
+def _from_answer(part: xr.Dataset) -> dict[str, float]:
+    regions = [str(r) for r in part["region_to"].values]
+    rows_NR: Array = part["rollout"].sel(region="answer").values
+    found: dict[str, list[float]] = {name: [] for name in TARGETS}
+    for row_R, gold in zip(rows_NR, part["gold"].values, strict=True):
+        for name in TARGETS:
+            columns = columns_of(name, regions, str(gold).split(", ") if gold else [])
+            if columns:
+                found[name].append(float(mean_over(row_R[columns], 0)))
+    return {name: mean(values) if values else float("nan") for name, values in found.items()}  # type: ignore[arg-type]
+
+
+REPORT = ReportText(
+    title="Region flow",
+    question="From which parts of the prompt does the answer draw?",
+    views={
+        "rollout": (
+            "Flow between regions through all layers, one column a place of the gold document",
+            "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. A mark "
+            "that moves with the frame is flow that follows the gold document. Shown are prompts of the commonest size. "
+            "What an ARM shows above the diagonal passed through other, the template's tokens all over the prompt: it does "
+            "not look ahead.",
+        ),
+        "layers": (
+            "What the answer attends to, by layer",
+            "Attention from the answer to each target at each layer, without rollout.",
+        ),
+        "steps": (
+            "What the answer draws from, step by step",
+            "The rollout at each step: does the model turn from the question to the evidence, or to its own words?",
+        ),
+    },
+    tables=tables,
+    sentences=sentences,
+    select=select,
+)
+flow = register_finding(
+    Finding("flow", paper="region flow", measure=measure, figure=figure, views=VIEWS, report=REPORT)
+)
+claims = flow.claims

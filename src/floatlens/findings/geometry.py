@@ -25,9 +25,10 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
+from floatlens.findings.by_model import by_model, mean
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_table
 from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
-from floatlens.findings.registry import Finding
 from floatlens.findings.samples import (
     Array,
     Traces,
@@ -40,6 +41,7 @@ from floatlens.findings.samples import (
     require,
 )
 from floatlens.findings.sides import one_side
+from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
 
@@ -68,17 +70,17 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
         trace.data["value_norm"].load()
     layers = choose_layers(trace, layer)
     numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
-    for place, number in enumerate(layers):  # one layer at a time: no copy of a whole variable
-        a_ST = profile(trace, number).values[:, 0]
+    for place, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
+        a_ST = profile(trace, index).values[:, 0]
         anchors_ST = anchors_of(a_ST, rule, trace.attention)
         others_ST = np.isfinite(a_ST) & ~anchors_ST
-        score_SHT, norm_SHT = (_layer(trace, name, number, "head") for name in ("qk", "qk_norm"))
+        score_SHT, norm_SHT = (_layer(trace, name, index, "head") for name in ("qk", "qk_norm"))
         parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
         for name, part_SH in zip(PARTS, parts, strict=True):
             numbers[name][place] = mean_over(part_SH, (0, 1))
         if "value_norm" in trace.data:
             value_SKT = _layer(
-                trace, "value_norm", number, "kv_head" if "kv_head" in trace.data["value_norm"].dims else "head"
+                trace, "value_norm", index, "kv_head" if "kv_head" in trace.data["value_norm"].dims else "head"
             )
             for name, group in (("value_norm_anchors", anchors_ST), ("value_norm_rest", others_ST)):
                 has = group.any(axis=-1) & anchors_ST.any(axis=-1)
@@ -137,24 +139,24 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     if at not in steps:
         raise FloatLensError(f"step {at} was not recorded for {trace.model}; recorded are {spell(steps)}")
     place = None if head is None else _place(trace, head)
-    for number in layers:
-        a_ST = profile(trace, number).values[:, 0]
+    for index in layers:
+        a_ST = profile(trace, index).values[:, 0]
         anchors_ST = anchors_of(a_ST, rule, trace.attention)
         if full:
             assert head is not None and place is not None
-            q, k = (_until(trace, name, number, at) for name in ("queries", "keys"))
+            q, k = (_until(trace, name, index, at) for name in ("queries", "keys"))
             key = head // (_count_heads(trace) // len(k))
             maps = dict(zip(FACTORS, (m[0] for m in factors(q[[place]], k[[key]])), strict=True))
             if trace.cached:
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
                 maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
             row = anchors_ST[list(steps).index(at)][None]
-            found += [(number, name, "query", values, row) for name, values in maps.items()]
+            found += [(index, name, "query", values, row) for name, values in maps.items()]
             continue
         for name in FACTORS:
-            values_SHT = _layer(trace, name, number, "head")
+            values_SHT = _layer(trace, name, index, "head")
             values = values_SHT.mean(axis=1) if place is None else values_SHT[:, place]
-            found.append((number, name, "step", values, anchors_ST))
+            found.append((index, name, "step", values, anchors_ST))
     return found
 
 
@@ -275,6 +277,12 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
     return figure
 
 
+@register_claim(
+    "geometry.angle",
+    finding="geometry",
+    sentence="The anchors' advantage turns from norm and angle to angle with depth",
+    source="arXiv 2601.07894",
+)
 def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> Verdict:
     """The anchors' advantage turns from norm and angle to angle with depth.
 
@@ -297,11 +305,6 @@ def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> 
             "share of the angle, deep half": angle,
         },
     )
-
-
-geometry = Finding(
-    "geometry", paper="QK geometry", measure=measure, figure=figure, claims=(claim,), views=VIEWS, maps=("heatmap",)
-)
 
 
 def group_mean(values: Array, group: Array) -> Array:
@@ -346,3 +349,64 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     score = queries @ keys_HTD.transpose(0, 2, 1)
     norm = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys_HTD, axis=-1)[:, None, :]
     return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
+
+
+def tables(measured: xr.Dataset) -> list[Table]:
+    rows = []
+    for model, kind, part in by_model(measured):
+        norm = [mean(x) for x in halves(part["norm_share"].values, part["depth"].values)]
+        angle = [mean(x) for x in halves(part["angle_share"].values, part["depth"].values)]
+        rows.append(
+            {
+                "model": model,
+                "kind": kind,
+                "score advantage": mean(part["advantage"].values),
+                "norm's share, shallow": norm[0],
+                "norm's share, deep": norm[1],
+                "angle's share, shallow": angle[0],
+                "angle's share, deep": angle[1],
+                "value norm, anchors / others": mean(part["value_ratio"].values),
+                "samples": part.sizes["sample"],
+            }
+        )
+    return [as_table("Means over samples; shallow and deep halves of the layers", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    for model, kind, part in by_model(measured):
+        shallow, deep = (mean(x) for x in halves(part["norm_share"].values, part["depth"].values))
+        ratio = mean(part["value_ratio"].values)
+        found.append(
+            f"In {model} ({kind}) the length of the keys has a share of {percent(shallow)} in the anchors' score advantage "
+            f"in the shallow half of the layers and of {percent(deep)} in the deep half (a negative share works against "
+            f"them); the rest is their direction. Anchors carry values {number(ratio, 2)} times as long as those of other "
+            "keys."
+        )
+    return found
+
+
+REPORT = ReportText(
+    title="QK geometry",
+    question="Do anchors win by the length of their keys, or by their direction?",
+    views={
+        "split": (
+            "The anchors' score advantage and its two parts, by layer",
+            "q·k is the product of the norms times the cosine. The two coloured lines are an exact split of the black one: "
+            "what the norm adds and what the angle adds. Below: how long the anchors' values are, 1 is like all others.",
+        ),
+        "heatmap": (
+            "Score, norm product and cosine of one sample",
+            "Steps down, positions across, means over queries and heads. Framed: anchors. An anchor that stands out in the "
+            "middle map wins by its norm, one that stands out in the right map by its angle.",
+        ),
+    },
+    tables=tables,
+    sentences=sentences,
+)
+geometry = register_finding(
+    Finding(
+        "geometry", paper="QK geometry", measure=measure, figure=figure, views=VIEWS, maps=("heatmap",), report=REPORT
+    )
+)
+claims = geometry.claims

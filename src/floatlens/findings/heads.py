@@ -26,9 +26,11 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
-from floatlens.findings.registry import Finding
+from floatlens.findings.by_model import by_model, mean
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
 from floatlens.findings.sides import one_side, side
+from floatlens.findings.spelling import count, number
 from floatlens.findings.verdict import Verdict, bootstrap
 from floatlens.record.trace import Trace
 
@@ -260,6 +262,12 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     return figure
 
 
+@register_claim(
+    "heads.deep",
+    finding="heads",
+    sentence="Retrieval heads sit deep in the MDM",
+    source="arXiv 2601.07894",
+)
 def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
     """Retrieval heads sit deep in the MDM: mean depth of the heads that score above 0.1, less one half."""
     measured = traces if is_measured(traces, "heads") else measure(traces)
@@ -290,9 +298,6 @@ def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
         "left out": dict(Counter(str(r) for r in measured["reason"].values[rows] if r)),
     }
     return replace(found, details=details)
-
-
-heads = Finding("heads", paper="retrieval heads", measure=measure, figure=figure, claims=(claim,), views=VIEWS)
 
 
 def step_mean(values_SLH: Array, count_S: Array) -> Array:
@@ -333,3 +338,71 @@ def depth_of_heads(score_LH: Array, depth_L: Array) -> float:
     """
     layer, _ = np.nonzero(score_LH > RETRIEVES)
     return float(depth_L[layer].mean()) if len(layer) else 0.5
+
+
+def tables(measured: xr.Dataset) -> list[Table]:
+    rows = []
+    for model, kind, part in by_model(measured):
+        hit_LH = mean_over(part["hit"].values, 0)
+        rows.append(
+            {
+                "model": model,
+                "kind": kind,
+                "heads above 0.1": int((hit_LH > RETRIEVES).sum()),
+                "heads above 0.5": int((hit_LH > STRONG).sum()),
+                "heads": int(np.isfinite(hit_LH).sum()),
+                "mean depth of heads above 0.1": depth_of_heads(hit_LH, mean_over(part["depth"].values, 0))
+                if (hit_LH > RETRIEVES).any()
+                else float("nan"),
+                "step-to-step overlap of the top heads": mean(part["overlap_steps"].values),
+                "samples used": int((part["reason"].values == "").sum()),
+            }
+        )
+    return [as_table("Copy scores of the heads", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    for model, kind, part in by_model(measured):
+        hit_LH = mean_over(part["hit"].values, 0)
+        if not np.isfinite(hit_LH).any():
+            found.append(f"No sample of {model} ({kind}) can be used: no committed token stands in its gold document.")
+            continue
+        layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
+        strong = int((hit_LH > RETRIEVES).sum())
+        found.append(
+            f"{model} ({kind}) has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that look at the very token "
+            f"being copied in more than one of ten commits; the best is head {head} of layer {part['layer'].values[layer]} "
+            f"with a score of {number(float(hit_LH[layer, head]), 2)}."
+        )
+    return found
+
+
+def notes(measured: xr.Dataset) -> list[str]:
+    left = json.loads(str(measured.attrs.get("left_out", "{}")))
+    return [f"{count(n, 'sample')} left out: {reason}." for reason, n in left.items()]
+
+
+REPORT = ReportText(
+    title="Retrieval heads",
+    question="Which heads fetch the answer from the gold document?",
+    views={
+        "map": (
+            "Scores of every head, layers down, heads across",
+            "A head's copy score is the share of committed answer tokens at whose commit its most attended key was that "
+            "very token in the gold document. The mass score counts all attention on the gold evidence; the query-only "
+            "score needs no generation.",
+        ),
+        "depth": (
+            "Where in the model the heads sit",
+            "Depth 0 is the first layer and 1 the last.",
+        ),
+    },
+    tables=tables,
+    sentences=sentences,
+    notes=notes,
+)
+heads = register_finding(
+    Finding("heads", paper="retrieval heads", measure=measure, figure=figure, views=VIEWS, report=REPORT)
+)
+claims = heads.claims

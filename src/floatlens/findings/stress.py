@@ -20,9 +20,11 @@ from floatlens.evaluation.evaluate import SCORES
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.registry import STRESSES
 from floatlens.findings import style
-from floatlens.findings.registry import Finding
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, is_measured, mean_over
 from floatlens.findings.sides import NAN, compare, names, side
+from floatlens.findings.spelling import listed, number, percent
+from floatlens.findings.style import short
 from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores, too_few
 from floatlens.version import __version__
 
@@ -82,7 +84,7 @@ def long(measured: xr.Dataset) -> pd.DataFrame:
     """The measurement as a table of answers, one row a question and level."""
     table = measured[["value", "x"]].to_dataframe().reset_index()
     table = table[np.isfinite(table["value"])].rename(
-        columns={"value": str(measured.attrs["score"]), "sample_id": "id"}
+        columns={"value": str(measured.attrs["score"]), "sample_id": "id", "model_kind": "kind"}
     )
     table["level"] = [str(level).partition("=")[2] for level in table["level"]]
     return table
@@ -155,6 +157,12 @@ def _points(found: tuple[float, float], unit: dict[str, float]) -> tuple[str, st
     return verdict, reason if verdict != INCONCLUSIVE else f"the interval holds zero ({reason})"
 
 
+@register_claim(
+    "stress.noise",
+    finding="stress",
+    sentence="",
+    source="arXiv 2601.07894",
+)
 def noise_claim(
     answers: Answers | xr.Dataset, *, score: str = "accuracy", mdm: str | None = None, arm: str | None = None
 ) -> Verdict:
@@ -181,6 +189,12 @@ def noise_claim(
     )
 
 
+@register_claim(
+    "stress.position",
+    finding="stress",
+    sentence="",
+    source="arXiv 2601.07894",
+)
 def position_claim(
     answers: Answers | xr.Dataset, *, score: str = "accuracy", mdm: str | None = None, arm: str | None = None
 ) -> Verdict:
@@ -251,12 +265,61 @@ def _absent(stress: str, claim: str, statistic: str, reason: str = "", models: t
     return Verdict("stress", claim, statistic, float("nan"), NAN, INCONCLUSIVE, "", 0, models, reason)
 
 
-stress = Finding(
-    "stress",
-    paper="robustness",
-    measure=measure,
-    figure=figure,
-    claims=(noise_claim, position_claim),
-    views=VIEWS,
-    reads="answers",
+def tables(measured: xr.Dataset) -> list[Table]:
+    frame = _robustness(measured)
+    kept = [c for c in ("stress", "data", "model", "range", "slope", "loss", "levels", "n") if c in frame]
+    frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})
+    frame["model"] = [short(str(m)) for m in frame["model"]]
+    return [as_table(f"{measured.attrs['score']} under stress", frame, number)]
+
+
+def _robustness(measured: xr.Dataset) -> pd.DataFrame:
+    return curves.robustness(long(measured), str(measured.attrs["score"]))
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    score = str(measured.attrs["score"])
+    points = curves.curves(long(measured), score)
+    found = []
+    for (stress, data), part in points.groupby(["stress", "data"], sort=False):
+        said = []
+        for model, of in part.groupby("model", sort=False):
+            worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
+            if worst["mean"] == best["mean"]:
+                said.append(f"{short(str(model))} stays at {percent(best['mean'])}")
+                continue
+            said.append(
+                f"{short(str(model))} lies between {percent(worst['mean'])} ({worst['level']}) and "
+                f"{percent(best['mean'])} ({best['level']})"
+            )
+        found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(said)}.")
+    return found
+
+
+REPORT = ReportText(
+    title="Stress",
+    question="What is left when the passages get harder to use?",
+    views={
+        "curves": (
+            "Score over the levels of each stress, one line a model",
+            "A flat line is a model that does not care. Bands are 95 % intervals over questions; levels without a place on "
+            "the axis stand at its right end.",
+        )
+    },
+    tables=tables,
+    sentences=sentences,
 )
+stress = register_finding(
+    Finding(
+        "stress",
+        paper="robustness",
+        measure=measure,
+        figure=figure,
+        views=VIEWS,
+        reads="answers",
+        report=REPORT,
+        part="stress",
+        applies=lambda answers: bool((answers["stress"] != "").any()),
+    )
+)
+claims = stress.claims

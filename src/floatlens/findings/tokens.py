@@ -19,10 +19,12 @@ from floatlens.anchors import parse_rule
 from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, groups_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
+from floatlens.findings.by_model import by_model, mean
+from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.received import Layers, anchors_of, profile
-from floatlens.findings.registry import Finding
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.sides import one_side
+from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
 
@@ -213,6 +215,12 @@ def figure(
     return figure
 
 
+@register_claim(
+    "tokens.structure",
+    finding="tokens",
+    sentence="Shallow anchors are more structural than deep ones",
+    source="arXiv 2601.07894",
+)
 def claim(
     traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, classifier: Classifier | None = None
 ) -> Verdict:
@@ -237,11 +245,6 @@ def claim(
     )
 
 
-tokens = Finding(
-    "tokens", paper="shallow structure, deep content", measure=measure, figure=figure, claims=(claim,), views=VIEWS
-)
-
-
 def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Array, Array]:
     """Share of each kind among the anchors and in their mass (L, K), all steps together; NaN without anchors.
 
@@ -255,3 +258,57 @@ def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Arr
         total = sums.sum(axis=1, keepdims=True)
         totals.append(np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan))
     return totals[0], totals[1]
+
+
+def tables(measured: xr.Dataset) -> list[Table]:
+    rows = []
+    structural = measured["group"].values == "structural"
+    for model, kind, part in by_model(measured):
+        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
+        rows.append(
+            {
+                "model": model,
+                "kind": kind,
+                "structural anchor mass, shallow": shallow,
+                "structural anchor mass, deep": deep,
+                "structural share of all tokens": mean(part["base"].values[:, structural].sum(axis=1)),
+                "samples": part.sizes["sample"],
+            }
+        )
+    return [as_table("Shares of the anchors' attention", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    names = [str(k) for k in measured["kind"].values]
+    for model, kind, part in by_model(measured):
+        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
+        by_kind = mean_over(mean_over(part["mass"].values, 0), 0)
+        leading = names[int(np.nanargmax(by_kind))] if np.isfinite(by_kind).any() else "none"
+        found.append(
+            f"In {model} ({kind}) structural tokens hold {percent(shallow)} of the anchors' attention in the shallow half "
+            f"of the layers and {percent(deep)} in the deep half; the leading kind over all layers is {leading}."
+        )
+    return found
+
+
+REPORT = ReportText(
+    title="Token kinds",
+    question="Are the anchors structure or content?",
+    views={
+        "depth": (
+            "What the anchors are, layer by layer",
+            "Each bar splits the anchors' attention at a layer by kind of token: structure in blues, content in oranges. "
+            "The bar on the right is how common each kind is among all tokens; where a layer's bar differs from it, anchors "
+            "are chosen, not drawn at random.",
+        )
+    },
+    tables=tables,
+    sentences=sentences,
+)
+tokens = register_finding(
+    Finding(
+        "tokens", paper="shallow structure, deep content", measure=measure, figure=figure, views=VIEWS, report=REPORT
+    )
+)
+claims = tokens.claims

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from floatlens.findings.spelling import count, listed
 from floatlens.findings.style import short
 from floatlens.report.analyse import answers_in
-from floatlens.report.spelling import count, listed
 from floatlens.runs.folder import RunFolder
 from floatlens.version import __version__
 

@@ -13,14 +13,12 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
-from floatlens.evaluation.evaluate import CLOSED, OPEN
 from floatlens.files import written_atomically
 from floatlens.findings import style
-from floatlens.findings.registry import NAMES, Finding, get
+from floatlens.findings.finding import FINDINGS, Finding
+from floatlens.findings.spelling import count
 from floatlens.record.trace import Trace
-from floatlens.report.section import Drawing, Section, Words
-from floatlens.report.spelling import count
-from floatlens.report.words.registry import words
+from floatlens.report.section import Drawing, Section
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.progress import Watch
 from floatlens.runs.traces import RunTraces
@@ -35,10 +33,10 @@ def analyse(
 
     `shown` is the sample that maps show. A finding that fails says so in its section and leaves the others alone.
     """
-    finding, about = get(name), words(name)
+    finding = FINDINGS[name]
+    text = finding.report
     folders = [RunFolder.open(run) for run in runs]
-    section = Section(name, about.title if about else name.capitalize(), finding.paper)
-    section.question = about.question if about else (finding.__doc__ or "").splitlines()[0]
+    section = Section(name, text.title, finding.paper, text.question)
     done = watch(f"{name}: figures and claims", 1) if watch else None
     try:
         source = _source(finding, folders)
@@ -46,10 +44,9 @@ def analyse(
         section.claims = [verdict.to_dict() for verdict in finding.claims(measured)]
         section.settings = _settings(finding, measured)
         _write_numbers(measured, target / NUMBERS / f"{name}.parquet")
-        section.drawings = _drawn(finding, about, measured, _mapped(source, folders, shown), target / FIGURES)
-        if about is not None:
-            section.seen, section.tables = about.seen(measured), about.tables(measured)
-            section.notes = about.notes(measured)
+        section.drawings = _drawn(finding, measured, _mapped(source, folders, shown), target / FIGURES)
+        section.seen, section.tables = text.sentences(measured), text.tables(measured)
+        section.notes = text.notes(measured)
     except Exception as error:  # whatever one finding stumbles over is told in its section; the others go on
         logging.getLogger(__name__).debug("finding %s failed", name, exc_info=True)
         said = " ".join(str(error).split())
@@ -64,17 +61,11 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
     folders = [RunFolder.open(run) for run in runs]
     traced = any(folder.samples() for folder in folders)
     answers = answers_in(folders)
-    found = []
-    for name in NAMES:
-        if get(name).reads == "traces":
-            found += [name] * traced
-        elif name == "knowledge":
-            found += [name] * {CLOSED, OPEN}.issubset(answers["condition"])
-        elif name == "stress":
-            found += [name] * bool((answers["stress"] != "").any())
-        else:  # causes
-            found += [name] * ("role" in answers and bool(answers["role"].notna().any()))
-    return tuple(found)
+    return tuple(
+        name
+        for name, finding in FINDINGS.items()
+        if (traced if finding.reads == "traces" else len(answers) > 0 and finding.applies(answers))
+    )
 
 
 def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
@@ -116,16 +107,16 @@ def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any
     return found or source
 
 
-def _drawn(finding: Finding, about: Words | None, measured: Any, mapped: Any, target: Path) -> list[Drawing]:
+def _drawn(finding: Finding, measured: Any, mapped: Any, target: Path) -> list[Drawing]:
     found = []
     for view in finding.views:
-        source = mapped if view in finding.maps else about.shown(measured, view) if about else measured
+        source = mapped if view in finding.maps else finding.report.select(measured, view)
         data = finding.figure(source, view=view, backend="none")
         if isinstance(data, pd.DataFrame) and data.empty:  # such as doses, in a run that gave none
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
         style.save(finding.figure(source, view=view), data, target / stem)
-        title, reading = about.views.get(view, (view, "")) if about else (view, "")
+        title, reading = finding.report.views.get(view, (view, ""))
         found.append(Drawing(stem, title, reading))
     return found
 

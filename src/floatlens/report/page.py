@@ -18,13 +18,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from floatlens import explorer
+from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.report import whiskers
 from floatlens.report.about import About
 from floatlens.report.download import Download, csv_of
 from floatlens.report.drawing import inlined
 from floatlens.report.section import Section
-from floatlens.report.spelling import count, listed, number
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 VERDICTS = ("supported", "not supported", "inconclusive", "not measured")

@@ -9,7 +9,7 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking
 from floatlens.evaluation.plan import Plan
-from floatlens.findings.registry import NAMES
+from floatlens.findings.finding import FINDINGS
 from floatlens.models.checkpoint import find
 from floatlens.runs.manifest import describe
 from floatlens.studies.parts.registry import PARTS
@@ -22,7 +22,7 @@ class StudyPlan:
 
     models: tuple[str, ...]
     data: tuple[str, ...]
-    findings: tuple[str, ...] = NAMES
+    findings: tuple[str, ...] = field(default_factory=lambda: tuple(FINDINGS.names()))
     sizes: Sizes = field(default_factory=Sizes)
     limit: int | None = None  # questions read of a data set; parts ask the first of them, however far they are cut
     asking: Asking = field(default_factory=Asking)
@@ -40,7 +40,8 @@ class StudyPlan:
     @property
     def parts(self) -> tuple[str, ...]:
         """The work that the findings need, in the order in which later parts can use what earlier ones made."""
-        return tuple(name for name, part in PARTS.items() if set(part.findings) & set(self.findings))
+        needed = {FINDINGS[name].part for name in self.findings}
+        return tuple(name for name in PARTS if name in needed)
 
     def reading(self) -> StudyPlan:
         """The same plan, knowing how many questions it must read for its largest part."""
@@ -85,10 +86,10 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...
     >>> chosen(only=["stress", "drift"]), chosen(skip=["stress"])[-1] != "stress"
     (('drift', 'stress'), True)
     """
+    known = FINDINGS.names()
     for name in (*only, *skip):
-        if name not in NAMES:
-            raise FloatLensError(f"there is no finding {name!r}; there are {', '.join(NAMES)}")
-    found = tuple(name for name in NAMES if name in (only or NAMES) and name not in skip)
+        _ = FINDINGS[name]
+    found = tuple(name for name in known if name in (only or known) and name not in skip)
     if not found:
-        raise FloatLensError(f"--skip leaves none of {', '.join(only or NAMES)}; name fewer")
+        raise FloatLensError(f"--skip leaves none of {', '.join(only or known)}; name fewer")
     return found

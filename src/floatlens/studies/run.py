@@ -19,6 +19,7 @@ from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking
 from floatlens.evaluation.source import Source
 from floatlens.evaluation.table import table1
 from floatlens.files import written_atomically
+from floatlens.findings.finding import FINDINGS
 from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
@@ -213,8 +214,8 @@ def _sized(
             left,
             lambda sizes, parts: predicted(plan, sources, rates, sizes, parts, jobs, engine),
         )
-        gone = {finding for name in set(plan.parts) - set(parts) for finding in PARTS[name].findings}
-        plan = replace(plan, sizes=sizes, findings=tuple(name for name in plan.findings if name not in gone))
+        kept_findings = tuple(name for name in plan.findings if FINDINGS[name].part in parts)
+        plan = replace(plan, sizes=sizes, findings=kept_findings)
     text = json.dumps({"sizes": asdict(plan.sizes), "findings": plan.findings, "cut": cut}, indent=2)
     with written_atomically(kept) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")

@@ -74,4 +74,4 @@ def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str,
     return {"open": PASSES * len(conditions(specs, None, seeds)) * len(first(chosen(sources), sizes.causes))}
 
 
-PART = Part("causes", ("causes",), run, units)
+PART = Part("causes", run, units)

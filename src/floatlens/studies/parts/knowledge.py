@@ -28,4 +28,4 @@ def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str,
     return {"open": asked - traced, "closed": asked}
 
 
-PART = Part("knowledge", ("knowledge",), run, units)
+PART = Part("knowledge", run, units)

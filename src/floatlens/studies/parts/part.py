@@ -70,7 +70,6 @@ class Part:
     """`run` does the work; `units` says how many traces and answers (open or closed book) it takes, for planning."""
 
     name: str
-    findings: tuple[str, ...]
     run: Callable[[Bench], None]
     units: Callable[[Sizes, StudyPlan, Sequence[Source]], dict[str, int]]
 

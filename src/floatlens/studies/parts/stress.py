@@ -61,4 +61,4 @@ def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str,
     return {"open": sum(len(level.samples) for several in made.values() for level in several) - shared}
 
 
-PART = Part("stress", ("stress",), run, units)
+PART = Part("stress", run, units)

@@ -24,4 +24,4 @@ def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str,
     return {"trace": each(sources, sizes.traces)}
 
 
-PART = Part("traces", ("drift", "absorption", "geometry", "tokens", "heads", "flow"), run, units)
+PART = Part("traces", run, units)
