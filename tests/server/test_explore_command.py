@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -13,12 +14,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import floatlens
 from floatlens.server import serve
-from floatlens.server.guard import LOOPBACK
+from floatlens.server.guard import HEADER, LOOPBACK
 from tests.commands import run
 
 ADDRESS = re.compile(r"http://(\S+?):(\d+)/\?token=([\w-]{40,})")
@@ -48,7 +50,8 @@ def exploring(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_it_prints_one_address_that_works_and_ends_quietly() -> None:
     with exploring() as (program, address):
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        bare, _, token = address.partition("?token=")
+        with urllib.request.urlopen(urllib.request.Request(bare, headers={HEADER: token}), timeout=60) as answer:
             page = answer.read().decode()
         assert all(f'"name": "{name}"' in page for name in ("tiny-mdm", "tiny-dream", "tiny-arm"))
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -101,6 +104,19 @@ def test_others_are_let_in_only_when_told_and_with_a_warning(
     assert "warning: --host 0.0.0.0 lets in everyone" in done.stderr and done.stderr.count("\n") == 1
     assert ADDRESS.search(done.stdout)[1] == socket.gethostname()  # type: ignore[index]
     assert served == ["127.0.0.1", "0.0.0.0"]
+
+
+def test_the_browser_is_started_with_a_private_file_and_not_with_the_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(serve.webbrowser, "open", opened.append)
+    monkeypatch.setattr(
+        serve.threading, "Thread", lambda target, args, daemon: SimpleNamespace(start=lambda: target(*args))
+    )
+    serve.open_browser("http://127.0.0.1:1/?ticket=secret&a=b")
+    path = Path(urllib.request.url2pathname(opened[0].removeprefix("file://")))
+    assert "secret" not in opened[0] and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert 'url=http://127.0.0.1:1/?ticket=secret&amp;a=b"' in path.read_text()
 
 
 def test_names_of_a_loopback_server_are_loopback_names() -> None:

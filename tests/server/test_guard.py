@@ -14,7 +14,7 @@ from tests.server.talking import HOST, TOKEN, app_of, client, connected
 PATHS = ["/", "/assets/explorer.js", "/api/runs", "/api/film?run=0&sample=0"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page() -> TestClient:
     return client(app_of("tiny-mdm"))
 
@@ -77,8 +77,33 @@ def test_a_ticket_opens_one_page_once() -> None:
         assert page.get(wrong, **ask).status_code == 403
     assert page.get("/?ticket=once", headers={"host": "evil.example"}, **ask).status_code == 403
     opened = page.get("/?ticket=once", **ask)
-    assert opened.status_code == 303 and opened.headers["location"] == f"/?token={TOKEN}"
+    assert opened.status_code == 200 and 'content="0; url=/"' in opened.text and TOKEN not in opened.text
+    assert page.get("/").status_code == 200, "the cookie opens the page from now on"
+    page.cookies.clear()
     assert page.get("/?ticket=once", **ask).status_code == 403
+
+
+def test_the_token_leaves_the_address_bar_for_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
+    page = client(app_of("tiny-mdm"))
+    cookie = page.get(f"/?token={TOKEN}").headers["set-cookie"]
+    assert TOKEN in cookie and all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
+    assert 'id="explorer"' in page.get("/").text, "the bare address shows the page"
+    assert page.get("/api/runs").status_code == 200
+    own = {"host": HOST, "origin": f"http://{HOST}", "cookie": cookie.partition(";")[0]}
+    with page.websocket_connect("/live", headers=own):
+        pass
+    with (
+        pytest.raises(WebSocketDisconnect),
+        page.websocket_connect("/live", headers={**own, "origin": "http://evil.example"}),
+    ):
+        pass
+
+
+def test_a_wrong_cookie_opens_nothing() -> None:
+    page = client(app_of("tiny-mdm"))
+    name = page.get(f"/?token={TOKEN}").headers["set-cookie"].partition("=")[0]
+    page.cookies.clear()
+    assert page.get("/", headers={"cookie": f"{name}=wrong"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:8123", "127.0.0.1", "[::1]:8123", "LOCALHOST:1"])
@@ -116,7 +141,8 @@ def test_every_answer_forbids_the_rest(page: TestClient, path: str, allowed: boo
     assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
     assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
     assert headers["referrer-policy"] == "no-referrer" and headers["x-frame-options"] == "DENY"
-    assert "access-control-allow-origin" not in headers and "set-cookie" not in headers
+    assert "access-control-allow-origin" not in headers
+    assert ("set-cookie" in headers) == (allowed and path == "/")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +167,10 @@ def test_nothing_is_changed_by_a_request(page: TestClient, method: str) -> None:
     assert page.request(method, f"/api/runs?token={TOKEN}").status_code == 405
 
 
-def test_the_page_holds_the_token_as_data_and_its_script_comes_from_here(page: TestClient) -> None:
-    shown = page.get(f"/?token={TOKEN}")
-    assert f'src="/assets/explorer.js?token={TOKEN}"' in shown.text and f'"token": "{TOKEN}"' in shown.text
+def test_the_page_does_not_hold_the_token_and_its_script_comes_from_here(page: TestClient) -> None:
+    shown = page.get("/", headers={HEADER: TOKEN})
+    assert 'src="/assets/explorer.js"' in shown.text and TOKEN not in shown.text
     assert f"ws://{HOST}" in shown.headers["content-security-policy"]
     script = page.get(f"/assets/explorer.js?token={TOKEN}")
-    built = Path(__file__).parents[3] / "src/floatlens/explorer/assets/explorer.js"
+    built = Path(__file__).parents[2] / "src/floatlens/explorer/assets/explorer.js"
     assert script.text == built.read_text() and script.headers["content-type"].startswith("text/javascript")

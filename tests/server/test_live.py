@@ -278,8 +278,8 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
     import asyncio
 
     from floatlens.server.connection import TOO_SLOW, Connection
-    from floatlens.server.matrices import Shelf
-    from floatlens.server.worker import Worker
+    from floatlens.server.matrix_cache import MatrixCache
+    from floatlens.server.model_thread import ModelThread
 
     class Deaf:
         """Asks nonsense without end, and never takes an answer."""
@@ -297,7 +297,7 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
             self.closed = code
 
     async def talk(socket: Any) -> Connection:
-        connection = Connection(socket, {}, Worker(1), Shelf(0), Limits(unsent=10))
+        connection = Connection(socket, {}, ModelThread(1), MatrixCache(0), Limits(unsent=10))
         await asyncio.wait_for(connection.talk(), 60)
         return connection
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from floatlens.errors import FloatLensError
 from floatlens.server import limits
 from floatlens.server.limits import Limits
-from floatlens.server.messages import Run, id_of, read
+from floatlens.server.messages import RunRequest, id_of, read
 from tests.server.talking import QUESTION, app_of, client, connected
 
 GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
@@ -52,7 +52,12 @@ def test_what_is_out_of_bounds_is_one_sentence(change: dict[str, Any], said: str
 
 def test_what_is_left_out_has_the_usual_value() -> None:
     message = read(json.dumps(GOOD), 1000)
-    assert isinstance(message, Run) and message.max_new_tokens == 32 and message.passages == [] and message.seed == 0
+    assert (
+        isinstance(message, RunRequest)
+        and message.max_new_tokens == 32
+        and message.passages == []
+        and message.seed == 0
+    )
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text() | st.floats(), st.lists).map(json.dumps))

@@ -84,7 +84,7 @@ def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], l
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
     from floatlens.runs.threads import settle
-    from floatlens.server.folders import runs_in
+    from floatlens.server.run_folders import runs_in
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []

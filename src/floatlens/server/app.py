@@ -1,4 +1,4 @@
-"""The live explorer as a web application: a page, the films of run folders, and a socket on which models run."""
+"""The live explorer as a web application: the page, the films of run folders, and a socket on which models run."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.page import asset
 from floatlens.lens import Lens
 from floatlens.server.connection import Connection
-from floatlens.server.folders import Folders
 from floatlens.server.guard import LOOPBACK, Guard
 from floatlens.server.limits import Limits
-from floatlens.server.matrices import Shelf
+from floatlens.server.matrix_cache import MatrixCache
+from floatlens.server.model_thread import ModelThread
 from floatlens.server.page import live_data, page, policy
-from floatlens.server.worker import Worker
+from floatlens.server.run_folders import RunFolders
 
 FIRST = 3  # films of the first question that a page of run folders starts with, side by side
 
 
 class Explorer:
-    """The models and run folders that are shown, and the requests that may be made of them."""
+    """The models and run folders on show, and the handlers of requests."""
 
-    def __init__(self, lenses: Sequence[Lens], folders: Folders, token: str, limits: Limits) -> None:
+    def __init__(self, lenses: Sequence[Lens], folders: RunFolders, limits: Limits) -> None:
         self.lenses = {lens.name: lens for lens in lenses}
-        self.folders, self.token, self.limits = folders, token, limits
-        self.worker = Worker(limits.waiting)
-        self.shelf = Shelf(limits.attention_bytes)
+        self.folders, self.limits = folders, limits
+        self.worker = ModelThread(limits.waiting)
+        self.shelf = MatrixCache(limits.attention_bytes)
         self.connected = 0
 
     @cached_property
     def reading(self) -> asyncio.Lock:
-        """Films are made one at a time: each takes its memory."""
+        """A lock, so that films are made one at a time: each needs memory."""
         return asyncio.Lock()
 
     async def page(self, request: Request) -> Response:
         host, secure = request.headers["host"], request.url.scheme == "https"
         runs = await run_in_threadpool(self.folders.contents)
-        live = await run_in_threadpool(live_data, host, secure, self.token, self.lenses.values(), runs)
+        live = await run_in_threadpool(live_data, host, secure, self.lenses.values(), runs)
         films = []
         for place in first(runs):
-            with suppress(FloatLensError):  # the list says that it is there; choosing it says what is wrong with it
+            with suppress(FloatLensError):  # it stays in the list; opening it says what is wrong
                 films.append(await self._film(*place))
-        text = await run_in_threadpool(page, films, live, self.token)
+        text = await run_in_threadpool(page, films, live)
         return HTMLResponse(text, headers={"content-security-policy": policy(host)})
 
     async def script(self, request: Request) -> Response:
@@ -102,8 +102,8 @@ def application(
     ticket: str | None = None,
     limits: Limits | None = None,
 ) -> Starlette:
-    """The application. `hosts` are the names it answers to; every request needs the token; `ticket` opens one page."""
-    explorer = Explorer(lenses, Folders(runs), token, limits or Limits())
+    """Build the application. It answers to the names in `hosts`; every request needs the token; `ticket` opens one page."""
+    explorer = Explorer(lenses, RunFolders(runs), limits or Limits())
     made = Starlette(
         routes=[
             Route("/", explorer.page),
@@ -120,7 +120,7 @@ def application(
 
 
 def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Places of the films to start with: the first sample, in all runs that have it; diffusion models first.
+    """Return (run, sample) of the films to start with: the first sample in all runs that have it, MDMs first.
 
     The cursor of films side by side counts the steps of the first, and a diffusion model has more of them.
 
@@ -134,7 +134,7 @@ def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def whole(text: str | None, name: str) -> int:
-    """A number from an address, and nothing but a number."""
+    """Parse a number in a query field; anything but decimal digits is refused."""
     if text is None or not (text.isascii() and text.isdecimal() and len(text) < 8):
         raise FloatLensError(f"{name} must be a whole number, counted from 0; /api/runs lists them")
     return int(text)

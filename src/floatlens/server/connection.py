@@ -1,4 +1,4 @@
-"""One page that is connected: reads what it asks, sends what its runs show, and stops them when it goes."""
+"""One connected page: reads its requests, sends the steps of its runs, and stops them when it disconnects."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 from floatlens.server.limits import Limits
-from floatlens.server.matrices import Matrices, Shelf
-from floatlens.server.messages import Attention, Run, Stop, id_of, read
-from floatlens.server.play import play
-from floatlens.server.worker import Job, Worker
+from floatlens.server.live_run import play
+from floatlens.server.matrix_cache import MatrixCache, RunMatrices
+from floatlens.server.messages import AttentionRequest, RunRequest, StopRequest, id_of, read
+from floatlens.server.model_thread import LiveJob, ModelThread
 
-IDLE, TOO_SLOW = 4000, 4001  # why the server closed, in the range that is free for applications
+IDLE, TOO_SLOW = 4000, 4001  # close codes, in the range reserved for applications
 
 
 class Connection:
-    """A conversation over one WebSocket. A message that cannot be read is answered with one sentence."""
+    """A WebSocket connection. A message that cannot be parsed is answered with an error message."""
 
     def __init__(
-        self, socket: WebSocket, lenses: Mapping[str, Lens], worker: Worker, shelf: Shelf, limits: Limits
+        self, socket: WebSocket, lenses: Mapping[str, Lens], worker: ModelThread, shelf: MatrixCache, limits: Limits
     ) -> None:
         self.socket, self.lenses, self.worker, self.shelf, self.limits = socket, lenses, worker, shelf, limits
         self.loop = asyncio.get_running_loop()
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, LiveJob] = {}
         self.shown: set[int] = set()
-        self.lost = False  # it does not read
+        self.lost = False  # it does not read what we send
         self.gone = False  # it has closed
 
     async def talk(self) -> None:
-        """Until the page goes, or has been silent for too long."""
+        """Serve until the page disconnects or has been idle for too long."""
         sending = asyncio.create_task(self._send_all())
         try:
             while True:
@@ -68,32 +68,34 @@ class Connection:
         about: dict[str, Any] = {"id": None}
         try:
             message = read(text, self.limits.message_bytes)
-            about = message.model_dump() if isinstance(message, Attention) else {"id": message.id}
+            about = message.model_dump() if isinstance(message, AttentionRequest) else {"id": message.id}
             match message:
-                case Run():
+                case RunRequest():
                     self._run(message)
-                case Stop():
+                case StopRequest():
                     if message.id in self.jobs:
                         self.jobs[message.id].stop()
-                case Attention():
+                case AttentionRequest():
                     self._attention(message)
         except FloatLensError as error:
             if about["id"] is None and len(text) <= self.limits.message_bytes:
                 about = {"id": id_of(text)}
             self.say({**about, "type": "error", "message": " ".join(str(error).split())})
 
-    def _run(self, asked: Run) -> None:
+    def _run(self, asked: RunRequest) -> None:
         lens = self.lenses.get(asked.model)
         if lens is None:
             raise FloatLensError(
                 f"model {asked.model!r} is not served here; there are {', '.join(self.lenses) or 'none'}"
             )
         if asked.id in self.jobs:
-            raise FloatLensError(f"run {asked.id} is going on already; give the new one another id")
+            raise FloatLensError(f"run {asked.id} is already running; give the new one another id")
         if len(self.jobs) >= self.limits.waiting_each:
-            raise FloatLensError(f"{len(self.jobs)} runs of this page wait already; try again when some are done")
+            raise FloatLensError(
+                f"{len(self.jobs)} runs of this page are already queued; try again when some have finished"
+            )
         self.shown.add(asked.id)
-        job = Job(
+        job = LiveJob(
             asked.id,
             partial(play, lens, asked, partial(self._keep, asked.id)),
             self._from_thread,
@@ -107,20 +109,20 @@ class Connection:
             raise
         self.say({"type": "queued", "id": asked.id, "ahead": ahead, "loading": "model" not in lens.__dict__})
 
-    def _keep(self, number: int, **about: Any) -> Matrices:
+    def _keep(self, number: int, **about: Any) -> RunMatrices:
         made = self.shelf.new((id(self), number), **about)
-        if self.gone:  # a run whose first step was under way when the page went
+        if self.gone:  # the page disconnected during the first step
             self.shelf.drop([(id(self), number)])
         return made
 
-    def _attention(self, asked: Attention) -> None:
+    def _attention(self, asked: AttentionRequest) -> None:
         values = self.shelf.get((id(self), asked.id)).of(asked.step, asked.layer, asked.position, asked.direction)
         self.say({**asked.model_dump(), "values": values})
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
     def say(self, message: dict[str, Any]) -> None:
-        """Send, in the order of saying; from the event loop's own thread."""
+        """Queue a message; call it from the event loop's thread only."""
         self._put(json.dumps(message, ensure_ascii=False, allow_nan=False))
 
     def _from_thread(self, message: dict[str, Any]) -> None:
@@ -129,7 +131,7 @@ class Connection:
     def _soon(self, call: Any, *arguments: Any) -> None:
         try:
             self.loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the server is gone, and with it whoever would read this
+        except RuntimeError:  # the server has shut down
             for job in list(self.jobs.values()):
                 job.stop()
 
@@ -144,5 +146,5 @@ class Connection:
         while True:
             try:
                 await self.socket.send_text(await self.unsent.get())
-            except (WebSocketDisconnect, RuntimeError):  # it went away; `talk` hears of it as well
+            except (WebSocketDisconnect, RuntimeError):  # disconnected; `talk` notices as well
                 return

@@ -1,19 +1,24 @@
-"""Who may ask: a browser that was given the token, looking at a page that this server sent.
+"""Access control: which requests the server answers.
 
 A page from elsewhere can make a browser send requests to this machine, and a name can be made to point here (DNS
-rebinding). So the Host must be a name of ours, the Origin, where there is one, must be that same host, and every request
-must bring the token that was printed when the server started.
+rebinding). So the Host header must be one of our names, the Origin header, if present, must be the same host, and every
+request must carry the token that was printed when the server started.
+
+A browser that opens the printed address gets the token as a cookie (HttpOnly, SameSite=Strict) and is sent on to the bare
+address, so that the token stays neither in the address bar nor in the history.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import secrets
 from collections.abc import Collection
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -32,12 +37,23 @@ NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-act
 WITHOUT_TOKEN = "the token is missing or wrong; use the address that floatlens explore printed"
 
 
-class Guard:
-    """ASGI middleware: nothing behind it sees a request that may not be made.
+SIGN_IN = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/"><title>FloatLens</title></head>
+<body><a href="/">Continue to FloatLens</a></body></html>
+"""
 
-    `hosts` are the names that a Host header may have. `any_address` allows every numeric address as well, for a server
-    that listens on all of them: a number cannot be rebound. `ticket` opens the page once, in place of the token: a browser
-    is started with its address among its arguments, which every user of the machine may read.
+
+class Guard:
+    """ASGI middleware that stops every request that is not allowed.
+
+    Parameters
+    ----------
+    hosts
+        The names that a Host header may have.
+    any_address
+        Also allow every numeric address, for a server that listens on all of them: a number cannot be rebound.
+    ticket
+        Opens the page once, in place of the token.
     """
 
     def __init__(
@@ -51,6 +67,8 @@ class Guard:
     ) -> None:
         self.app, self.token, self.any_address, self.ticket = app, token, any_address, ticket
         self.hosts = {host.lower() for host in hosts}
+        # Cookies do not know ports: the name differs per server, so that two of them do not overwrite each other's.
+        self.cookie = f"floatlens-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -61,11 +79,11 @@ class Guard:
                 await receive()
                 return await send({"type": "websocket.close", "code": 1008, "reason": refusal})
             return await self.app(scope, receive, send)
-        if refusal is WITHOUT_TOKEN and self.redeems(scope):
-            response: Response = RedirectResponse(f"/?token={self.token}", 303, HEADERS)
-            return await response(scope, receive, send)
+        by_ticket = refusal is WITHOUT_TOKEN and self.redeems(scope)
+        if by_ticket or (not refusal and scope["path"] == "/" and "token" in query_fields(scope)):
+            return await self.sign_in()(scope, receive, send)
         if refusal:
-            response = PlainTextResponse(
+            response: Response = PlainTextResponse(
                 refusal + "\n", 403, {**HEADERS, "content-security-policy": NOTHING, "connection": "close"}
             )
             return await response(scope, receive, send)
@@ -82,8 +100,18 @@ class Guard:
 
         await self.app(scope, receive, guarded)
 
+    def sign_in(self) -> Response:
+        """Set the cookie and send the browser to the bare address.
+
+        The page refreshes itself instead of redirecting: a redirect that began outside this site, as from the file that
+        the browser was started with, would not carry a SameSite=Strict cookie.
+        """
+        response = HTMLResponse(SIGN_IN, headers={**HEADERS, "content-security-policy": NOTHING})
+        response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return response
+
     def refusal(self, scope: Scope) -> str | None:
-        """Why a request is refused, or None."""
+        """Return why a request is refused, or None if it is allowed."""
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self.known(hosts[0]):
@@ -99,20 +127,23 @@ class Guard:
         return name in self.hosts or (self.any_address and numeric(name))
 
     def has_token(self, scope: Scope, headers: Headers) -> bool:
-        given = [*asked(scope).get("token", ()), *headers.getlist(HEADER)]
+        given = [*query_fields(scope).get("token", ()), *headers.getlist(HEADER)]
+        if not given:
+            cookies = cookie_parser("; ".join(headers.getlist("cookie")))
+            given = [cookies[self.cookie]] if self.cookie in cookies else []
         return len(given) == 1 and same(given[0], self.token)
 
     def redeems(self, scope: Scope) -> bool:
-        """Does it bring the ticket? Then nobody can again."""
-        given = asked(scope).get("ticket", ())
+        """Whether the request carries the ticket, which is then used up."""
+        given = query_fields(scope).get("ticket", ())
         if self.ticket is None or scope["path"] != "/" or len(given) != 1 or not same(given[0], self.ticket):
             return False
         self.ticket = None
         return True
 
 
-def asked(scope: Scope) -> dict[str, list[str]]:
-    """The fields of an address; none if there are more than anything of ours has."""
+def query_fields(scope: Scope) -> dict[str, list[str]]:
+    """Return the query fields of a request; none if there are more than any request of ours has."""
     try:
         return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
     except ValueError:
@@ -120,12 +151,12 @@ def asked(scope: Scope) -> dict[str, list[str]]:
 
 
 def same(given: str, wanted: str) -> bool:
-    """Equal? In a time that does not tell how much of it is."""
+    """Compare two secrets in constant time."""
     return secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 def hostname(host: str) -> str:
-    """The name in a Host header, without its port.
+    """Return the name in a Host header, without its port.
 
     >>> hostname("LocalHost:8000"), hostname("[::1]:8000"), hostname("evil.example:80@localhost")
     ('localhost', '::1', '')
@@ -141,7 +172,7 @@ def hostname(host: str) -> str:
 
 
 def numeric(name: str) -> bool:
-    """Is it an address rather than a name?
+    """Whether a host is a numeric address rather than a name.
 
     >>> numeric("192.168.0.7"), numeric("::1"), numeric("example.org")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""How much a page may ask for: enough for every prompt that a person types, too little to bring the machine down."""
+"""Limits on what a page may request: enough for any prompt that a person types, too little to exhaust the machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SPEC = 300  # characters of one intervention
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server takes upon itself.
+    """Limits on the work of the server.
 
-    message_bytes      the longest message that is read; one of more than four times that length ends the connection
-    waiting            runs that may wait, of all pages together
-    waiting_each       runs that one page may have waiting or running
-    connections        pages that may be connected
-    unsent             messages that a page which does not read may leave unread, before it is let go
-    idle_seconds       a page that neither asks nor runs anything for so long is let go; it connects again when it asks
-    attention_bytes    memory for attention matrices of all runs that are kept for questions about single tokens
+    message_bytes      longest message that is parsed; one of more than four times that length closes the connection
+    waiting            queued runs, over all pages
+    waiting_each       queued or running runs per page
+    connections        connected pages
+    unsent             messages queued for a page that does not read them, before it is disconnected
+    idle_seconds       seconds without requests or runs before a page is disconnected; it reconnects when needed
+    attention_bytes    memory for the attention matrices that answer requests about single tokens
     """
 
     message_bytes: int = 256 * 1024
@@ -37,7 +37,7 @@ class Limits:
 
 
 def shown() -> dict[str, int]:
-    """What the page needs to know, to refuse at once what the server would refuse."""
+    """Return the limits that the page checks before it sends a request."""
     return {
         "question": QUESTION,
         "passages": PASSAGES,

@@ -1,4 +1,4 @@
-"""What a page may say: three messages, checked before anything else looks at them."""
+"""The messages that a page may send, validated before anything else sees them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Message(BaseModel):
 
 
 class GivenPassage(Message):
-    """A passage as the page has it."""
+    """A passage as the page sends it."""
 
     title: str = Field("", max_length=limits.PASSAGE)
     text: str = Field(max_length=limits.PASSAGE)
     gold: bool = False
 
 
-class Run(Message):
-    """Answer a question, and show each step."""
+class RunRequest(Message):
+    """Answer a question and send each step."""
 
     type: Literal["run"]
     id: Id
@@ -40,26 +40,26 @@ class Run(Message):
     interventions: list[Spec] = Field(default_factory=list, max_length=limits.INTERVENTIONS)
 
     @model_validator(mode="after")
-    def something_to_read(self) -> Run:
+    def something_to_read(self) -> RunRequest:
         if not self.question.strip():
             raise ValueError("the question is empty; type one")
         length = len(self.question) + sum(len(p.title) + len(p.text) for p in self.passages)
         if length > limits.CHARACTERS:
             raise ValueError(
-                f"question and passages have {length:,} characters together; at most {limits.CHARACTERS:,} are read"
+                f"question and passages have {length:,} characters together; the maximum is {limits.CHARACTERS:,}"
             )
         return self
 
 
-class Stop(Message):
-    """End a run before its next step."""
+class StopRequest(Message):
+    """Stop a run before its next step."""
 
     type: Literal["stop"]
     id: Id
 
 
-class Attention(Message):
-    """The attention of one token at one step: the row `from` it, or the column `to` it. No layer: their mean."""
+class AttentionRequest(Message):
+    """The attention of one token at one step: the row `from` it or the column `to` it, averaged over layers by default."""
 
     type: Literal["attention"]
     id: Id
@@ -69,23 +69,24 @@ class Attention(Message):
     direction: Literal["from", "to"] = "from"
 
 
-_ANY: TypeAdapter[Run | Stop | Attention] = TypeAdapter(
-    Annotated[Run | Stop | Attention, Field(discriminator="type")], config=ConfigDict(hide_input_in_errors=True)
+AnyMessage = Annotated[RunRequest | StopRequest | AttentionRequest, Field(discriminator="type")]
+_ANY: TypeAdapter[RunRequest | StopRequest | AttentionRequest] = TypeAdapter(
+    AnyMessage, config=ConfigDict(hide_input_in_errors=True)
 )
 
 
-def read(text: str, longest: int) -> Run | Stop | Attention:
-    """The message in a text, or one sentence that says what is wrong with it.
+def read(text: str, longest: int) -> RunRequest | StopRequest | AttentionRequest:
+    """Parse a message; the error says in one sentence what is wrong with it.
 
     >>> read('{"type": "stop", "id": 3}', 100)
-    Stop(type='stop', id=3)
+    StopRequest(type='stop', id=3)
     >>> read('{"type": "stop"}', 100)
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: the message 'stop' is not understood: id: Field required
+    floatlens.errors.FloatLensError: the message 'stop' is invalid: id: Field required
     """
     if len(text.encode("utf-8", "surrogatepass")) > longest:
-        raise FloatLensError(f"a message of {len(text):,} characters is too long; at most {longest:,} bytes are read")
+        raise FloatLensError(f"a message of {len(text):,} characters is too long; the maximum is {longest:,} bytes")
     try:
         return _ANY.validate_json(text.encode("utf-8", "replace"))
     except ValidationError as error:
@@ -93,7 +94,7 @@ def read(text: str, longest: int) -> Run | Stop | Attention:
 
 
 def id_of(text: str) -> int | None:
-    """The id of a message that could not be read, so that its sender knows which it was."""
+    """Return the id of a message that could not be parsed, so that its sender can match the error."""
     try:
         found = TypeAdapter(dict[str, Any]).validate_json(text.encode("utf-8", "replace")).get("id")
     except ValidationError:
@@ -108,8 +109,8 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "json_invalid":
         return "the message is not JSON"
     if not places:
-        return f"the message is not understood: {what}"
+        return f"the message is invalid: {what}"
     about = f"{'.'.join(places[1:])}: {what}" if len(places) > 1 else what
     if first["type"] == "value_error":
         return what
-    return f"the message {places[0]!r} is not understood: {about}"
+    return f"the message {places[0]!r} is invalid: {about}"

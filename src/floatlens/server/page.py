@@ -1,4 +1,4 @@
-"""The page of the live explorer, and the policy that it carries."""
+"""The page of the live explorer and its Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
-from urllib.parse import quote
 
 from floatlens.explorer.page import embed
 from floatlens.lens import Lens
@@ -15,8 +14,8 @@ from floatlens.server import limits
 EXAMPLES = (("one fact", "world:fresh", 16), ("two hops", "world:hops", 16), ("a life", "world:long", 48))
 
 
-def page(films: Sequence[dict[str, Any]], live: dict[str, Any], token: str) -> str:
-    """The whole page; everything that varies travels as data, except for the token in the address of the script."""
+def page(films: Sequence[dict[str, Any]], live: dict[str, Any]) -> str:
+    """Return the whole page; everything that varies travels as data."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -29,14 +28,14 @@ def page(films: Sequence[dict[str, Any]], live: dict[str, Any], token: str) -> s
 </head>
 <body>
 {embed(films, "explorer", script=False, live=live)}
-<script type="module" src="/assets/explorer.js?token={quote(token, safe="")}"></script>
+<script type="module" src="/assets/explorer.js"></script>
 </body>
 </html>
 """
 
 
 def policy(host: str) -> str:
-    """The Content-Security-Policy of the page: our script, our socket, nobody else."""
+    """Return the Content-Security-Policy of the page: only our script and our socket."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -52,7 +51,7 @@ def policy(host: str) -> str:
 
 
 def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
-    """What the page offers of each model; no weight is read for it."""
+    """Describe each model to the page, without reading weights."""
     return [
         {
             "name": lens.name,
@@ -68,7 +67,7 @@ def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
 
 
 def about_interventions() -> list[dict[str, Any]]:
-    """The interventions by name: what each does, and its settings with their defaults."""
+    """Describe the interventions: what each does, and its settings with their defaults."""
     from floatlens.interventions import INTERVENTIONS
 
     return [
@@ -90,7 +89,7 @@ def about_interventions() -> list[dict[str, Any]]:
 
 @cache
 def examples() -> list[dict[str, Any]]:
-    """Something to ask at once: the first test questions of the bundled world, which the bundled models can read."""
+    """Return example questions: the first test questions of the bundled world, which the bundled models can read."""
     from floatlens.data.readers.registry import read
 
     return [
@@ -106,14 +105,12 @@ def examples() -> list[dict[str, Any]]:
     ]
 
 
-def live_data(
-    host: str, secure: bool, token: str, lenses: Iterable[Lens], runs: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """What the page needs to talk to the server."""
+def live_data(host: str, secure: bool, lenses: Iterable[Lens], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the page needs to talk to the server."""
     models = about_models(lenses)
     return {
         "url": f"{'wss' if secure else 'ws'}://{host}/live",
-        "token": token,
+        "token": "",  # the browser sends its cookie
         "models": models,
         "interventions": about_interventions() if models else [],
         "examples": examples() if models else [],

@@ -1,13 +1,17 @@
-"""From an application to an address: binds a socket, runs until it is told to end."""
+"""Run the application: bind a socket, print an address, serve until stopped."""
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import os
 import socket
 import sys
+import tempfile
 import threading
 import webbrowser
+from html import escape
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +23,7 @@ from floatlens.server.limits import Limits
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes one that is free."""
+    """Open a listening socket; port 0 takes a free one."""
     if not 0 <= port <= 65535:
         raise FloatLensError(f"--port {port} is not a port; use 0 for a free one, or a number up to 65535")
     try:
@@ -39,7 +43,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def names(host: str, bound: socket.socket) -> dict[str, Any]:
-    """The names that a Host header may have: of loopback alone, or of what was asked for as well."""
+    """Return the names that a Host header may have: those of loopback, and `host` where it is another address."""
     if is_loopback(bound):
         return {"hosts": {*LOOPBACK, host}, "any_address": False}
     everywhere = ipaddress.ip_address(bound.getsockname()[0]).is_unspecified
@@ -47,14 +51,14 @@ def names(host: str, bound: socket.socket) -> dict[str, Any]:
 
 
 def address(host: str, bound: socket.socket, **fields: str) -> str:
-    """What to open in a browser."""
+    """Return the address to open in a browser."""
     name, port = bound.getsockname()[:2]
     shown = socket.gethostname() if ipaddress.ip_address(name).is_unspecified else host
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?{urlencode(fields)}"
 
 
 def server(app: Any, limits: Limits) -> uvicorn.Server:
-    """The server of an application: quiet, and with an end to the size of messages."""
+    """Configure the server: no access log, and a limit to the size of messages."""
     config = uvicorn.Config(
         app,
         access_log=False,  # it would write the token
@@ -70,12 +74,26 @@ def server(app: Any, limits: Limits) -> uvicorn.Server:
 
 
 def run(app: Any, bound: socket.socket, limits: Limits) -> None:
-    """Serve until Ctrl-C; open pages are told, runs end after their step."""
+    """Serve until Ctrl-C; open pages are told, and running models stop after their step."""
     server(app, limits).run(sockets=[bound])
 
 
 def open_browser(url: str) -> None:
-    """Open the address, where there is a screen; a browser of the terminal would take the terminal away."""
+    """Open an address in the browser if there is a screen; a text browser would take over the terminal.
+
+    Every user of a machine can read the arguments of its processes, so the browser is given a private file (mode 0600) that
+    forwards to the address. The file is removed when the program ends.
+    """
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    threading.Thread(target=webbrowser.open, args=(forwarding_file(url).as_uri(),), daemon=True).start()
+
+
+def forwarding_file(url: str) -> Path:
+    """Write an HTML file that forwards to an address, readable by this user only."""
+    number, name = tempfile.mkstemp(prefix="floatlens-", suffix=".html")
+    path = Path(name)
+    atexit.register(path.unlink, missing_ok=True)
+    with open(number, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(url)}">\n')
+    return path

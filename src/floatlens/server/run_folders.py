@@ -1,7 +1,7 @@
-"""The run folders that the server was given: what is in them, by number, and never anything else.
+"""The run folders that the server was given, addressed by number.
 
-A page names a run and a sample by their places in the list; no text of a request becomes part of a path. A sample that
-is, or holds, a link to somewhere outside of its run is not read.
+A page names a run and a sample by their index; no text of a request becomes part of a path. A sample that is, or contains,
+a link to somewhere outside its run is not read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.record.trace import Trace
-from floatlens.runs.folder import MANIFEST, RunFolder
+from floatlens.runs.folder import MANIFEST, SAMPLES
 
-ABOUT = ("model", "question", "output", "kind")
+ATTRIBUTES = ("model", "question", "output", "kind")
 LONGEST = 300  # characters of a question in the list
 
 
-class Folders:
-    """Some run folders, read-only. A sample keeps its number while the server runs, whatever is added to its run."""
+class RunFolders:
+    """Run folders, read-only. A sample keeps its number while the server runs, even when samples are added to its run."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = [path.resolve() for path in paths]
@@ -34,13 +34,13 @@ class Folders:
         self._made = lru_cache(maxsize=8)(_film)
 
     def contents(self) -> list[dict[str, Any]]:
-        """Each run with its samples, in the order of their numbers."""
+        """List the runs with their samples, in the order of their numbers."""
         return [
             {
                 "run": run,
                 "name": name,
                 "samples": [
-                    {"sample": place, **_about(path, sample_id)}
+                    {"sample": place, **describe_sample(path, sample_id)}
                     for place, (path, sample_id) in enumerate(self._samples(run))
                 ],
             }
@@ -48,7 +48,7 @@ class Folders:
         ]
 
     def film(self, run: int, sample: int) -> dict[str, Any]:
-        """The film of a sample; the last few are kept."""
+        """Return the film of a sample; the most recent ones are cached."""
         if not 0 <= run < len(self.paths):
             raise FloatLensError(f"run {run} does not exist; there are {len(self.paths)}, counted from 0")
         samples = self._samples(run)
@@ -61,9 +61,10 @@ class Folders:
 
     def _samples(self, run: int) -> list[tuple[Path, str]]:
         with self.reading:
-            for sample_id, path in RunFolder.open(self.paths[run]).samples():
-                if path not in self.known[run] and inside(path, self.paths[run]):
-                    self.known[run][path] = sample_id
+            for path in sorted((self.paths[run] / SAMPLES).glob("[!.]*")):
+                # A link may point anywhere, so it is checked before anything behind it is read.
+                if path not in self.known[run] and inside(path, self.paths[run]) and (path / "zarr.json").is_file():
+                    self.known[run][path] = str(read_attributes(path).get("sample_id", path.name))
             return list(self.known[run].items())
 
 
@@ -73,15 +74,15 @@ def _film(path: Path) -> dict[str, Any]:
         json.dumps(made, allow_nan=False)
     except FloatLensError:
         raise
-    except Exception as error:  # what a broken file brings about has no end: codecs, JSON, shapes
+    except Exception as error:  # a damaged file can fail in any way: codecs, JSON, shapes
         raise FloatLensError(f"sample {path.name} cannot be shown: {type(error).__name__}: {error}") from error
     return made
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The run folders with traces that a folder is or holds: itself, or those one or two levels under it, as a study's.
+    """Return the run folders with traces in a folder: itself, or those one or two levels below it, as in a study.
 
-    A run of its own is taken even without a trace, so that one that has only begun can be looked at.
+    A run folder is also returned without traces, so that a run that has just started can be opened.
     """
     found = [place for pattern in ("*", "*/*") for place in path.glob(f"{pattern}/{MANIFEST}") if _traces(place.parent)]
     if found and not _traces(path):
@@ -94,7 +95,7 @@ def _traces(path: Path) -> bool:
 
 
 def inside(path: Path, root: Path) -> bool:
-    """Does a folder lie inside `root`, with all that it holds, links followed?"""
+    """Whether a folder and everything in it lie inside `root`, with links resolved."""
     if not path.resolve().is_relative_to(root):
         return False
     for folder, folders, files in os.walk(path):
@@ -106,7 +107,7 @@ def inside(path: Path, root: Path) -> bool:
 
 
 def names(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of paths that tell them apart.
+    """Return the shortest ends of paths that distinguish them.
 
     >>> names([Path("a/tiny-mdm"), Path("b/tiny-mdm"), Path("c")])
     ['a/tiny-mdm', 'b/tiny-mdm', 'c']
@@ -121,17 +122,23 @@ def names(paths: Sequence[Path]) -> list[str]:
     return made
 
 
-def _about(path: Path, sample_id: str) -> dict[str, Any]:
-    """What the list says of a sample; of one that cannot be read its id."""
+def read_attributes(path: Path) -> dict[str, Any]:
+    """Return the attributes of a stored trace; none if its file is cut off or is something else."""
     try:
-        attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-        found = {name: str(attributes.get(name, ""))[:LONGEST] for name in ABOUT}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        found = dict.fromkeys(ABOUT, "")
+        found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def describe_sample(path: Path, sample_id: str) -> dict[str, Any]:
+    """Return what the list shows of a sample; one that cannot be read has only its id."""
+    attributes = read_attributes(path)
+    model, question, output, kind = (str(attributes.get(name, ""))[:LONGEST] for name in ATTRIBUTES)
     return {
         "id": sample_id[:LONGEST],
-        "model": found["model"],
-        "question": found["question"],
-        "answer": found["output"],
-        "diffusion": found["kind"] == "mdm",
+        "model": model,
+        "question": question,
+        "answer": output,
+        "diffusion": kind == "mdm",
     }

@@ -1,4 +1,4 @@
-"""One run as the messages that a page gets: `start`, a `step` for each forward pass while it happens, `done`."""
+"""A live run as messages: `start`, one `step` per forward pass as it happens, and `done`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from floatlens.decode.step import Step
 from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.lens import Lens
 from floatlens.record.watch import Watch
-from floatlens.server.matrices import Matrices
-from floatlens.server.messages import Run
+from floatlens.server.matrix_cache import RunMatrices
+from floatlens.server.messages import RunRequest
 
-RECORD = ("received",)  # all that a film draws
+RECORD = ("received",)  # all that a film needs
 
 
-def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict[str, Any]]:
-    """Run what was asked; closing the generator between two messages ends the run and undoes all of it."""
+def play(lens: Lens, asked: RunRequest, keep: Callable[..., RunMatrices]) -> Iterator[dict[str, Any]]:
+    """Run a request; closing the generator between two messages ends the run and restores the model."""
     prompt = prompt_of(lens, asked)
     settings: dict[str, Any] = {
         "max_new_tokens": asked.max_new_tokens,
@@ -38,7 +38,7 @@ def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict
         known = [int(i) for i in header["vocabulary"]]
         yield {"type": "start", "id": asked.id, "film": header}
         N = header["length"]
-        kept: Matrices | None = None
+        kept: RunMatrices | None = None
         for step, results in watch:
             if kept is None:
                 kept = keep(
@@ -51,20 +51,20 @@ def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict
             message = moment(lens, step, results["received"], N)
             new = sorted({i for i in (*message["tokens"], *message["after"]) if i >= 0} - set(known))
             known += new
-            spelling = pieces(lens, known)  # how a piece is spelled shows only among others
+            spelling = pieces(lens, known)  # the spelling of a piece depends on the others
             yield {"type": "step", "id": asked.id, **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
         [trace] = watch.traces()
     yield {"type": "done", "id": asked.id, "film": film(trace)}
 
 
-def prompt_of(lens: Lens, asked: Run) -> Prompt:
-    """The prompt; empty passages are left out."""
+def prompt_of(lens: Lens, asked: RunRequest) -> Prompt:
+    """Build the prompt; empty passages are left out."""
     passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
     return lens.prompt(asked.question, passages)
 
 
 def intervening(lens: Lens, specs: Sequence[str]) -> AbstractContextManager[list[str]]:
-    """The interventions as a context; its value is the list of their canonical specs."""
+    """Enter interventions; the context's value is the list of their canonical specs."""
     if not specs:
         return nullcontext([])
     from floatlens.interventions import parse
@@ -79,8 +79,8 @@ def intervening(lens: Lens, specs: Sequence[str]) -> AbstractContextManager[list
     return entered()
 
 
-def start(lens: Lens, asked: Run, prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
-    """What is known of a film before its first step; the fields are the film's own, without arrays."""
+def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a film that are known before its first step."""
     recorder = watch.recorder
     P, N = len(prompt.ids), recorder.N
     diffusion = lens.family.kind == "mdm"
@@ -117,7 +117,7 @@ def start(lens: Lens, asked: Run, prompt: Prompt, watch: Watch, specs: Sequence[
 
 
 def moment(lens: Lens, step: Step, received: dict[int, torch.Tensor], N: int) -> dict[str, Any]:
-    """One step: what went in, what is there after it, how sure the sampler was, and what was attended to."""
+    """Return one step: tokens before and after, the sampler's confidence, and received attention."""
     T = step.tokens_BT.shape[1]
     received_LHT = np.full((len(received), received[min(received)].shape[1], N), np.nan, np.float32)
     for place, layer in enumerate(sorted(received)):
@@ -133,11 +133,11 @@ def moment(lens: Lens, step: Step, received: dict[int, torch.Tensor], N: int) ->
 
 
 def filled(values_T: Array, N: int, filler: float) -> Array:
-    """Values for all N positions; those that do not exist yet hold the filler."""
+    """Pad values to all N positions; positions that do not exist yet get the filler."""
     return np.concatenate([values_T, np.full(N - len(values_T), filler, values_T.dtype)])
 
 
 def pieces(lens: Lens, ids: Sequence[int]) -> dict[str, str]:
-    """Token ids and how they are spelled to a person."""
+    """Return readable strings by token id."""
     found = lens.token_strings(ids)
     return dict(zip(found, spelled(list(found.values())), strict=True))

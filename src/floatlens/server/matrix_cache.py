@@ -1,7 +1,7 @@
-"""The attention matrices of the last runs, so that a question about one token is answered without running again.
+"""Attention matrices of recent runs, so that requests about one token are answered without running again.
 
-Mean over heads, float16, written while the run goes on. Memory is bounded: the oldest runs are let go first, and a run
-that alone would need more than half of it keeps every n-th step, with the smallest n that fits.
+Mean over heads, float16, written during the run. Memory is bounded: the oldest runs are dropped first, and a run that
+alone would need more than half of it keeps every n-th step, with the smallest n that fits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from floatlens.errors import FloatLensError
 Array = np.ndarray[Any, Any]
 
 
-class Matrices:
-    """Attention of one run: A_TT per kept step and layer; of an autoregressive run one, to which each step adds rows.
+class RunMatrices:
+    """Attention of one run: one matrix (T, T) per kept step and layer; a cached run has one, to which each step adds rows.
 
-    What a causal model cannot see is 0, as in its softmax.
+    Keys that a query may not see are 0, as in the softmax.
 
-    >>> kept = Matrices(steps=4, layers=[0], length=3, cached=False, room=40)
-    >>> kept.every, kept.nbytes     # 18 bytes a step: two of four fit
+    >>> kept = RunMatrices(steps=4, layers=[0], length=3, cached=False, room=40)
+    >>> kept.every, kept.nbytes     # 18 bytes per step: two of four fit
     (2, 36)
     """
 
@@ -43,7 +43,7 @@ class Matrices:
         return int(self.matrices_SLTT.nbytes)
 
     def add(self, step: int, mean_QT: Mapping[int, torch.Tensor]) -> None:
-        """Take what a pass showed, by layer: the rows of its queries, which are the last of the sequence so far."""
+        """Store the rows of one forward pass by layer; its queries are the last positions of the sequence so far."""
         place = step // self.every if self.every and not self.cached else 0
         if not len(self.matrices_SLTT) or (not self.cached and step % self.every):
             return
@@ -54,7 +54,7 @@ class Matrices:
         self.lengths[step] = T
 
     def of(self, step: int, layer: int | None, position: int, direction: str) -> list[float | None]:
-        """What `position` attends to (`from`), or what attends to it (`to`); None where there is no position yet."""
+        """Return what `position` attends to (`from`) or what attends to it (`to`); None where no position exists yet."""
         N = self.matrices_SLTT.shape[-1]
         if not len(self.matrices_SLTT):
             raise FloatLensError(
@@ -79,17 +79,17 @@ class Matrices:
         return [round(float(a), 6) for a in mean_T] + [None] * (N - T)
 
 
-class Shelf:
-    """The matrices of the last runs, the oldest let go when memory runs out. The worker adds, the pages ask."""
+class MatrixCache:
+    """The matrices of recent runs; the oldest are dropped when memory runs out. The model thread adds, pages read."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.runs: OrderedDict[Hashable, Matrices] = OrderedDict()
+        self.runs: OrderedDict[Hashable, RunMatrices] = OrderedDict()
         self.lock = Lock()
 
-    def new(self, key: Hashable, **about: Any) -> Matrices:
-        """Room for a run that is about to start."""
-        made = Matrices(room=self.limit // 2, **about)
+    def new(self, key: Hashable, **about: Any) -> RunMatrices:
+        """Reserve memory for a run that is about to start."""
+        made = RunMatrices(room=self.limit // 2, **about)
         with self.lock:
             self.runs.pop(key, None)
             while self.runs and sum(kept.nbytes for kept in self.runs.values()) + made.nbytes > self.limit:
@@ -97,8 +97,8 @@ class Shelf:
             self.runs[key] = made
         return made
 
-    def get(self, key: Hashable) -> Matrices:
-        """The matrices of a run."""
+    def get(self, key: Hashable) -> RunMatrices:
+        """Return the matrices of a run."""
         found = self.runs.get(key)
         if found is None:
             raise FloatLensError("the attention of this run is no longer kept, or it has not begun; run it again")

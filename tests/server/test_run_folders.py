@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from floatlens.explorer.film import film
 from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
-from floatlens.server.folders import names, runs_in
+from floatlens.server.guard import HEADER
+from floatlens.server.run_folders import names, runs_in
 from tests.explorer.traces import tiny
 from tests.server.talking import TOKEN, app_of, client
 
@@ -102,8 +103,14 @@ def garble_attributes(sample: Path) -> None:
     (sample / "zarr.json").write_text(json.dumps(about))
 
 
+def cut_metadata(sample: Path) -> None:
+    text = (sample / "zarr.json").read_text()
+    (sample / "zarr.json").write_text(text[: len(text) // 2])
+
+
 @pytest.mark.parametrize(
-    "break_it", [lambda sample: shutil.rmtree(sample / "tokens"), shorten_chunks, garble_attributes, shutil.rmtree]
+    "break_it",
+    [lambda sample: shutil.rmtree(sample / "tokens"), shorten_chunks, garble_attributes, cut_metadata, shutil.rmtree],
 )
 def test_a_broken_sample_is_one_sentence_and_the_page_still_opens(run: RunFolder, break_it: Callable) -> None:
     to = served(run.path)
@@ -114,13 +121,21 @@ def test_a_broken_sample_is_one_sentence_and_the_page_still_opens(run: RunFolder
         code, answer = get(to, f"/api/film?run=0&sample={sample['sample']}")
         assert code == 404 and isinstance(answer, dict) and "\n" not in answer["error"]
     assert get(to, "/api/runs")[0] == 200
-    assert to.get(f"/?token={TOKEN}").status_code == 200
+    assert to.get("/", headers={HEADER: TOKEN}).status_code == 200
+
+
+def test_a_sample_that_was_cut_off_before_the_start_is_listed_by_its_folder(run: RunFolder) -> None:
+    cut_metadata(run.trace_path("b"))
+    to = served(run.path)
+    code, [listed] = get(to, "/api/runs")
+    assert code == 200 and len(listed["samples"]) == 2
+    assert to.get("/", headers={HEADER: TOKEN}).status_code == 200
 
 
 def test_the_page_starts_with_the_same_question_of_every_run(run: RunFolder, tmp_path: Path) -> None:
     other = RunFolder.create(tmp_path / "runs" / "arm", {"command": "trace"})
     Trace(tiny("tiny-arm").data.assign_attrs(sample_id="b")).save(other.trace_path("b"))
-    shown = served(other.path, run.path).get(f"/?token={TOKEN}").text
+    shown = served(other.path, run.path).get("/", headers={HEADER: TOKEN}).text
     data = shown.partition('id="explorer-data">')[2].partition("</script>")[0]
     assert [made["model"] for made in json.loads(data)["films"]] == ["tiny-mdm", "tiny-arm"]
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.server.matrices import Matrices, Shelf
+from floatlens.server.matrix_cache import MatrixCache, RunMatrices
 
 ABOUT = {"steps": 8, "layers": [0, 1], "length": 10, "cached": False}
 STEP = 2 * 2 * 10 * 10  # bytes of a step
 
 
 def test_a_run_that_is_too_large_keeps_every_nth_step_and_says_so() -> None:
-    kept = Matrices(**ABOUT, room=3 * STEP)
+    kept = RunMatrices(**ABOUT, room=3 * STEP)
     assert kept.every == 3 and kept.nbytes <= 3 * STEP
     for step in range(8):
         kept.add(step, {layer: torch.full((10, 10), 0.1 * step) for layer in (0, 1)})
@@ -23,7 +23,7 @@ def test_a_run_that_is_too_large_keeps_every_nth_step_and_says_so() -> None:
 
 
 def test_a_run_of_which_not_one_step_fits_keeps_nothing_and_says_so() -> None:
-    kept = Matrices(**ABOUT, room=STEP - 1)
+    kept = RunMatrices(**ABOUT, room=STEP - 1)
     kept.add(0, {layer: torch.ones(10, 10) for layer in (0, 1)})
     assert kept.nbytes == 0
     with pytest.raises(FloatLensError, match="was not kept: 10 positions in 2 layers"):
@@ -31,7 +31,7 @@ def test_a_run_of_which_not_one_step_fits_keeps_nothing_and_says_so() -> None:
 
 
 def test_the_oldest_runs_are_let_go_first() -> None:
-    shelf = Shelf(limit=20 * STEP)
+    shelf = MatrixCache(limit=20 * STEP)
     for number in range(4):
         shelf.new(number, **ABOUT)
     assert list(shelf.runs) == [2, 3]

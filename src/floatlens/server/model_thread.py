@@ -1,7 +1,7 @@
-"""The one thread that runs models: first come, first served.
+"""The thread that runs models, in the order of requests.
 
 Observing and intervening change a model's config while a pass is computed, so two runs of one model must never overlap;
-and on one machine two runs at once would both be slow. A run is asked to stop between two steps.
+and two runs at once on one machine would both be slow. A run is stopped between two steps.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Messages = Callable[[], Iterator[dict[str, Any]]]
 
 
 @dataclass(eq=False)
-class Job:
-    """A run that waits or goes on: `messages` starts it, `send` (from the worker's thread) gets each message."""
+class LiveJob:
+    """A queued or active run: `messages` starts it, `send` receives each message (called from the model thread)."""
 
     id: int
     messages: Messages
@@ -31,29 +31,29 @@ class Job:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Ask it to end before its next step, or not to begin."""
+        """Stop before the next step, or do not start."""
         self.stopped.set()
 
 
-class Worker:
-    """A queue of jobs and the thread that does them. The thread starts with the first job."""
+class ModelThread:
+    """A queue of jobs and the thread that runs them. The thread starts with the first job."""
 
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting
-        self.jobs: deque[Job] = deque()
-        self.current: Job | None = None
+        self.jobs: deque[LiveJob] = deque()
+        self.current: LiveJob | None = None
         self.something = threading.Condition()
         self.thread: threading.Thread | None = None
         self.closed = False
 
-    def submit(self, job: Job) -> int:
-        """Put a job into the queue; returns how many are before it."""
+    def submit(self, job: LiveJob) -> int:
+        """Queue a job; return the number of jobs before it."""
         with self.something:
             if self.closed:
-                raise FloatLensError("the server is going down")
+                raise FloatLensError("the server is shutting down")
             waiting = sum(not other.stopped.is_set() for other in self.jobs)
             if waiting >= self.waiting:
-                raise FloatLensError(f"{waiting} runs are waiting already; try again when some are done")
+                raise FloatLensError(f"{waiting} runs are already queued; try again when some have finished")
             ahead = waiting + (self.current is not None)
             self.jobs.append(job)
             if self.thread is None:
@@ -63,7 +63,7 @@ class Worker:
             return ahead
 
     def close(self, patience: float = 10.0) -> None:
-        """Stop all jobs, and wait for the step that is under way: a program that ends in the middle of one may crash."""
+        """Stop all jobs and wait for the current step: a program that exits in the middle of one may crash."""
         with self.something:
             self.closed = True
             for job in (*self.jobs, *filter(None, [self.current])):
@@ -86,8 +86,8 @@ class Worker:
                 job.over()
 
 
-def perform(job: Job) -> None:
-    """Do a job: whatever goes wrong becomes one sentence for the page, and the worker goes on."""
+def perform(job: LiveJob) -> None:
+    """Run a job; an error becomes a message to the page, and the thread continues."""
     if job.stopped.is_set():
         return job.send({"type": "stopped", "id": job.id})
     try:
