@@ -14,7 +14,7 @@ import floatlens as fl
 from floatlens.explorer import page
 from floatlens.explorer.film import film
 from floatlens.explorer.page import asset
-from floatlens.explorer.widget import Still
+from floatlens.explorer.widget import FilmFrame
 from tests.browser import Visit
 from tests.explorer.traces import planted, tiny
 
@@ -317,7 +317,7 @@ def test_what_was_left_out_is_said_on_the_page(open_page: Open, written: Any) ->
 
 
 def test_a_notebook_without_widgets_shows_the_page_in_a_frame(open_page: Open, tmp_path: Path, mdm: fl.Trace) -> None:
-    still = Still([film(mdm, budget=300_000)])
+    still = FilmFrame([film(mdm, budget=300_000)])
     assert "tiny-mdm" in repr(still)
     (tmp_path / "cell.html").write_text(f"<!doctype html><body>{still._repr_html_()}</body>")
     visit = open_page((tmp_path / "cell.html").as_uri())

@@ -12,7 +12,7 @@ import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import unpacked
 from floatlens.explorer.film import film, frame
-from floatlens.explorer.widget import Still
+from floatlens.explorer.widget import FilmFrame
 from tests.explorer.traces import planted, tiny
 
 
@@ -148,5 +148,5 @@ def test_a_trace_without_words_or_regions_is_a_film_too() -> None:
 def test_without_anywidget_a_notebook_gets_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
     view = planted(steps=2, layers=1, heads=1, positions=20).explore()
-    assert isinstance(view, Still)
+    assert isinstance(view, FilmFrame)
     assert view._repr_html_().startswith('<iframe sandbox="allow-scripts"')

@@ -31,7 +31,7 @@ def test_sizes_are_the_largest_that_fit(time: int) -> None:
     assert seconds(sizes, parts) <= time
     bigger = Sizes(*(int(n * 1.1) + 1 for n in (sizes.traces, sizes.knowledge, sizes.stress, sizes.causes)))  # type: ignore[operator]
     assert seconds(bigger, parts) > time
-    assert f"knowledge: {sizes.knowledge} questions a data set instead of 100" in cut
+    assert f"knowledge: {sizes.knowledge} questions per data set instead of 100" in cut
 
 
 def test_parts_go_before_a_size_falls_below_what_a_claim_needs() -> None:

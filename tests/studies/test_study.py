@@ -136,7 +136,7 @@ def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.Capt
     code = command_line([*words, "--budget", "1s", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert any("knowledge: 5 questions a data set instead of 100" in sentence for sentence in printed["cut"])
+    assert any("knowledge: 5 questions per data set instead of 100" in sentence for sentence in printed["cut"])
     assert printed["report"].endswith("report.html")
     entry = next(each for each in printed["results"] if each["condition"] == OPEN)
     assert entry["n"] == 5 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])

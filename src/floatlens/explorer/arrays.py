@@ -1,4 +1,4 @@
-"""How an array travels to the page: its type, its shape, and its bytes (little-endian) as base64."""
+"""Arrays as JSON for the page: dtype, shape, and little-endian bytes as base64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DTYPES = ("float16", "int32", "uint8")
 
 
 def packed(array: Array, dtype: str) -> dict[str, Any]:
-    """An array as JSON can hold it.
+    """Encode an array as JSON.
 
     >>> packed(np.array([1, 2]), "int32")
     {'dtype': 'int32', 'shape': [2], 'data': 'AQAAAAIAAAA='}
@@ -23,7 +23,7 @@ def packed(array: Array, dtype: str) -> dict[str, Any]:
 
 
 def unpacked(value: dict[str, Any]) -> Array:
-    """The array that `packed` packed.
+    """Decode what `packed` returned.
 
     >>> unpacked(packed(np.array([0.5, np.nan]), "float16"))
     array([0.5, nan], dtype=float16)
@@ -33,7 +33,7 @@ def unpacked(value: dict[str, Any]) -> Array:
 
 
 def bits(flags: Array) -> dict[str, Any]:
-    """Yes or no, eight to a byte along the last axis, the first in the lowest bit.
+    """Pack booleans into bits along the last axis, the first in the lowest bit.
 
     >>> unpacked(bits(np.array([True, False, False, True])))
     array([9], dtype=uint8)

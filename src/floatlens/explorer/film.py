@@ -1,8 +1,7 @@
-"""The film of a trace: what the explorer draws, as one JSON object of a size that a page can carry.
+"""The film of a trace: what the explorer draws, as one JSON object of bounded size.
 
-Received attention, tokens and confidence step by step; anchors by Python's own rules, so that the page never has an
-opinion of its own about what an anchor is. What does not fit the budget is thinned by a fixed rule, and `thinned` says
-what was left out. docs/explorer.md describes each field.
+Received attention, tokens and confidence step by step. Anchors are computed here, so that the page does not define them
+a second time. What does not fit the budget is thinned by a fixed rule, and `thinned` says what was left out. docs/explorer.md describes each field.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from floatlens.findings.tokens import mask_ids, template_positions
 from floatlens.record.trace import Trace
 
 FORMAT = "floatlens-film/1"
-RULES = ("sigma(3)", "top(1)", "first", "share(0.3)", "excess(3)")  # the first is the one that a page starts with
-BUDGET = 6_000_000  # bytes of text: three such films stay within the 15 MB of a report
+RULES = ("sigma(3)", "top(1)", "first", "share(0.3)", "excess(3)")  # the first is the default of the page
+BUDGET = 6_000_000  # bytes; three such films fit into a report of 15 MB
 BASE64 = 4 / 3
-FEW_STEPS, FEW_LAYERS = 32, 8  # steps are thinned down to so many before layers are, and then layers before more steps
+FEW_STEPS, FEW_LAYERS = 32, 8  # steps are thinned to this number before layers are, then layers before more steps
 
 
 def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) -> dict[str, Any]:
-    """The film of a trace, at most about `budget` bytes as JSON.
+    """Return the film of a trace, at most about `budget` bytes as JSON.
 
-    If it does not fit, matrices go first, then heads, then steps, then layers: of each, as many as fit, evenly spaced
+    If it does not fit, matrices are thinned first, then heads, then steps, then layers; those that fit are evenly spaced
     from the first to the last. `film["thinned"]` is None, or the sentences that say so.
 
     >>> film(lens.trace("Who?"))["thinned"]      # doctest: +SKIP
@@ -58,7 +57,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
-    # A row of a causal model never changes once it is there: one matrix, gathered over all steps, serves every step.
+    # A row of a cached model never changes: one matrix, assembled over all steps, serves every step.
     matrix_steps = [] if matrices is None else [S - 1] if trace.cached else steps_at
     per_head_step = len(layers_at) * H * T * 2 * BASE64
     head_steps = _some(steps_at, spare / (2 if matrices is not None else 1) / per_head_step)
@@ -121,7 +120,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
 
 def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> dict[str, Any]:
-    """One step of a film while it is being made: received attention, its mean over layers, and the anchors of both.
+    """Return one step of a live film: received attention, its mean over layers, and the anchors of both.
 
     >>> frame(np.array([[[0.7, 0.1, 0.1, 0.1]]]), "bidirectional", ["top(1)"])["anchors"]
     {'top(n=1)': {'dtype': 'uint8', 'shape': [1, 1], 'data': 'AQ=='}}
@@ -137,7 +136,7 @@ def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> 
 
 
 def evenly(count: int, keep: int) -> list[int]:
-    """`keep` of `count` places, evenly spaced from the first to the last.
+    """Return `keep` of `count` indices, evenly spaced from the first to the last.
 
     >>> evenly(10, 4), evenly(3, 9), evenly(5, 1)
     ([0, 3, 6, 9], [0, 1, 2], [4])
@@ -153,13 +152,13 @@ def _some(places: Sequence[int], room: float) -> list[int]:
 
 
 def _base_bytes(S: int, L: int, T: int, n_rules: int) -> float:
-    """Size of what a film cannot do without, as text."""
+    """Return the size of the mandatory part of a film, in bytes of text."""
     per_step = (L + 1) * (2 * T + n_rules * -(-T // 8)) + 6 * T
     return (S * per_step + 4 * T) * BASE64 + 60 * T
 
 
 def _fitting(S: int, L: int, T: int, n_rules: int, budget: int) -> tuple[list[int], list[int]]:
-    """Places of the steps and layers that fit the budget."""
+    """Return the indices of the steps and layers that fit the budget."""
 
     def fits(steps: int, layers: int) -> bool:
         return _base_bytes(steps, layers, T, n_rules) <= budget
@@ -176,7 +175,7 @@ def _fitting(S: int, L: int, T: int, n_rules: int, budget: int) -> tuple[list[in
 
 
 def _matrices(trace: Trace, layer_dim: str) -> xr.DataArray | None:
-    """Head-mean attention (step, layer, query, key), where it was recorded for the same layers; not read yet."""
+    """Return head-mean attention (step, layer, query, key) if it was recorded for the same layers; loaded lazily."""
     for name in ("attention_mean", "attention"):
         if name in trace.data and trace.data[name].dims[1] == layer_dim:
             found = trace.data[name]
@@ -185,7 +184,7 @@ def _matrices(trace: Trace, layer_dim: str) -> xr.DataArray | None:
 
 
 def _gathered(rows_SLTT: xr.DataArray) -> Array:
-    """The whole matrix of a causal model (layer, query, key), each row from the step that computed it."""
+    """Assemble the matrix of a cached model (layer, query, key), each row from the step that computed it."""
     whole_LTT = np.zeros(rows_SLTT.shape[1:], np.float32)
     for step in range(rows_SLTT.sizes["step"]):
         step_LTT = rows_SLTT.isel(step=step).values
@@ -194,7 +193,7 @@ def _gathered(rows_SLTT: xr.DataArray) -> Array:
 
 
 def _kinds(trace: Trace) -> list[str]:
-    """Kind of the final token at each position; special tokens and the mask are known by their ids."""
+    """Return the kind of the final token at each position; special tokens and the mask are recognised by their ids."""
     special, masks = trace._from_json("special_ids", []), mask_ids(trace)
     kinds = classify(trace.strings(), template_positions(trace))
     for position, token in enumerate(trace.final_tokens):

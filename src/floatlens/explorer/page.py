@@ -1,7 +1,7 @@
-"""The explorer in a page: a fragment for the report, or a whole file that opens from disk and asks nobody for anything.
+"""The explorer as HTML: a fragment for the report, or a self-contained file that opens from disk.
 
-The script is the same bytes in every page, so its hash is enough for a Content-Security-Policy. What comes from prompts
-and tokens travels as JSON that the browser never parses as HTML; the script draws it on canvas or sets it as text.
+The script is the same in every page, so its hash is enough for a Content-Security-Policy. Text from prompts and tokens
+travels as JSON that the browser never parses as HTML; the script draws it on a canvas or sets it as text.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 @cache
 def asset() -> str:
-    """The script: one ES module that finds its places in the page and mounts the explorer there."""
+    """Return the script: one ES module that mounts the explorer in its elements."""
     return (files("floatlens.explorer") / "assets" / "explorer.js").read_text(encoding="utf-8")
 
 
 def script_hashes() -> list[str]:
-    """What a Content-Security-Policy allows so that the embedded script runs: source expressions for script-src."""
+    """Return the script-src expressions that allow the embedded script."""
     return [_source(asset())]
 
 
@@ -38,19 +38,19 @@ def _source(text: str) -> str:
 
 
 def policy() -> str:
-    """The Content-Security-Policy of a page that holds nothing but the explorer: its script and one style, no more."""
+    """Return the Content-Security-Policy of a page that contains only the explorer."""
     return f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src {_source(STYLE)}; base-uri 'none'"
 
 
 def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live: dict[str, Any] | None = None) -> str:
-    """HTML fragment that shows films; `id` is the element's. A page with several needs the script once: `script=False`.
+    """Return an HTML fragment that shows films in an element `id`; with several per page, include the script once.
 
     >>> print(embed([], "films", script=False))
     <div id="films" data-floatlens-explorer="films-data"></div>
     <script type="application/json" id="films-data">{"films": [], "live": null}</script>
     """
     if not id or not set(id) <= ID_CHARACTERS:
-        raise FloatLensError(f"{id!r} cannot be the id of an element; use letters, digits, - and _")
+        raise FloatLensError(f"{id!r} is not a valid element id; use letters, digits, - and _")
     data = escaped_json({"films": list(films), "live": live})
     parts = [
         f'<div id="{id}" data-floatlens-explorer="{id}-data"></div>',
@@ -62,7 +62,7 @@ def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live
 
 
 def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
-    """A whole page with the explorer, self-contained."""
+    """Return a self-contained page with the explorer."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -81,7 +81,7 @@ def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
 
 
 def escaped_json(value: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element or start another.
+    """Encode JSON so that it can stand inside a script element.
 
     >>> escaped_json("</script>")
     '"\\\\u003c/script\\\\u003e"'

@@ -1,7 +1,7 @@
-"""The explorer in a notebook: a widget where anywidget is installed, elsewhere the same page in a frame.
+"""The explorer in a notebook: a widget if anywidget is installed, otherwise the same page in a frame.
 
 Both show the same films. The widget also shares its state: `view.state = {"step": 4}` moves the film, and `view.state`
-says where the reader is.
+tells the current step, layer and token.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ HEIGHT = 900  # pixels of the frame
 
 
 def explore(traces: Sequence[Trace], *, rules: Sequence[str] = RULES, budget: int = BUDGET, frame: bool = False) -> Any:
-    """A view of traces, to be the last line of a cell: a widget, or a `Still` without anywidget or with `frame`.
+    """Show traces in a notebook cell: a widget, or a `FilmFrame` without anywidget or with `frame=True`.
 
-    A frame needs no kernel, so it also moves in a notebook that is only read: on a web page, in an export.
+    A frame needs no kernel, so it also works in an exported notebook or on a web page.
     """
     films = [film(trace, rules=rules, budget=budget) for trace in traces]
     if frame:
-        return Still(films)
+        return FilmFrame(films)
     try:
         import anywidget
         import traitlets
     except ImportError:
-        return Still(films)
+        return FilmFrame(films)
 
     class Explorer(anywidget.AnyWidget):
         """Films in a notebook. `state`: step, layer, head, rule, colour, pin, direction, speed."""
@@ -40,14 +40,14 @@ def explore(traces: Sequence[Trace], *, rules: Sequence[str] = RULES, budget: in
         state = traitlets.Dict().tag(sync=True)
 
         def save(self, path: str | Path) -> Path:
-            """Write the view as one HTML file that needs nothing else."""
-            return Still(self.films).save(path)
+            """Write the view as one self-contained HTML file."""
+            return FilmFrame(self.films).save(path)
 
     return Explorer(films=films)
 
 
-class Still:
-    """Films as a page in a frame: needs no kernel and no widget."""
+class FilmFrame:
+    """Films as a page in a frame; needs no kernel and no widget."""
 
     def __init__(self, films: Sequence[dict[str, Any]]) -> None:
         self.films = list(films)
@@ -57,7 +57,7 @@ class Still:
         return f"<floatlens explorer: {shown}; .save('film.html') writes it as a page>"
 
     def _repr_html_(self) -> str:
-        """The whole page as the frame's own document; `sandbox` keeps it from reaching the notebook."""
+        """Return the page as a sandboxed frame, which cannot reach the notebook."""
         return (
             f'<iframe sandbox="allow-scripts" width="100%" height="{HEIGHT}" style="border:0" '
             f'title="FloatLens explorer" srcdoc="{html.escape(page(self.films), quote=True)}"></iframe>'

@@ -1,4 +1,4 @@
-"""What was run: models, data, numbers of traces and answers, settings, and what went wrong or was left out."""
+"""Summarise what was run: models, data, numbers of traces and answers, settings, failures and omissions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_ERRORS = 20
 
 @dataclass
 class About:
-    """The head and the foot of the report."""
+    """The header and footer of the report."""
 
     title: str
     models: list[dict[str, str]] = field(default_factory=list)
@@ -37,13 +37,13 @@ class About:
 
     @property
     def line(self) -> str:
-        """One line under the title."""
+        """Return the line under the title."""
         parts = [f"{count(len(self.models), 'model')}", f"{count(self.traces, 'trace')}", count(self.answers, "answer")]
         return ", ".join(parts) + (f" on {listed(self.data)}" if self.data else "")
 
 
 def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
-    """Read it all from the runs themselves."""
+    """Collect the summary from the run folders."""
     folders = [RunFolder.open(home) for home in homes]
     answers = answers_in(folders)
     models: dict[str, dict[str, str]] = {}
@@ -87,7 +87,7 @@ def _of_trace(attributes: dict[str, Any]) -> dict[str, str]:
 
 
 def _sampler(attributes: dict[str, Any]) -> dict[str, str]:
-    """The sampler's settings, by the model that they were used with."""
+    """Return the sampler's settings by model."""
     given = json.loads(str(attributes.get("settings", "{}")))
     said = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
     return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": said}

@@ -1,4 +1,4 @@
-"""From runs to sections: measure a finding, draw it, judge its claims, and put what is seen into words."""
+"""Turn runs into report sections: measure a finding, draw its figures, test its claims and describe the result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FIGURES, NUMBERS = "figures", "findings"
 def analyse(
     name: str, runs: Sequence[Path], target: Path, shown: str | None = None, watch: Watch | None = None
 ) -> Section:
-    """One finding on all traces and answers of the runs: its figures and numbers in `target`, and its section.
+    """Analyse one finding on all traces and answers of the runs; write its figures and numbers to `target`.
 
-    `shown` is the sample that maps show. A finding that fails says so in its section and leaves the others alone.
+    `shown` is the sample that maps show. An error is reported in the finding's section and does not affect the others.
     """
     finding = FINDINGS[name]
     text = finding.report
@@ -47,7 +47,7 @@ def analyse(
         section.drawings = _drawn(finding, measured, _mapped(source, folders, shown), target / FIGURES)
         section.seen, section.tables = text.sentences(measured), text.tables(measured)
         section.notes = text.notes(measured)
-    except Exception as error:  # whatever one finding stumbles over is told in its section; the others go on
+    except Exception as error:  # any failure is reported in the finding's section; the other findings continue
         logging.getLogger(__name__).debug("finding %s failed", name, exc_info=True)
         said = " ".join(str(error).split())
         section.problem = said if isinstance(error, FloatLensError) else f"{type(error).__name__}: {said}"
@@ -57,7 +57,7 @@ def analyse(
 
 
 def available(runs: Sequence[Path]) -> tuple[str, ...]:
-    """The findings for which the runs hold something to measure."""
+    """Return the names of the findings that the runs have data for."""
     folders = [RunFolder.open(run) for run in runs]
     traced = any(folder.samples() for folder in folders)
     answers = answers_in(folders)
@@ -69,7 +69,7 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
 
 
 def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
-    """All answers of the runs, possibly none."""
+    """Return all answers of the runs, possibly none."""
     paths = [folder.path for folder in folders if (folder.path / "answers.parquet").exists()]
     if not paths:
         return pd.DataFrame({"condition": [], "stress": [], "model": []}, dtype=object)
@@ -77,7 +77,7 @@ def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
 
 
 def shown_sample(runs: Sequence[Path]) -> str | None:
-    """The sample that maps and explorer show: traced for every model, and with the longest answer, the first of equals."""
+    """Choose the sample for maps and the explorer: traced for every model, with the longest answer."""
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
         for _, path in RunFolder.open(run).samples():
@@ -97,12 +97,14 @@ def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
         return RunTraces(folders)
     answers = answers_in(folders)
     if answers.empty:
-        raise FloatLensError(f"there are no answers for {finding.name}; make them with floatlens eval or stress")
+        raise FloatLensError(
+            f"there are no answers for {finding.name}; create them with floatlens eval or floatlens stress"
+        )
     return answers
 
 
 def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any:
-    """The traces that maps show: those of one sample, since a large run need not be opened for them."""
+    """Return the traces that maps show: those of one sample, so that a large run is not opened for them."""
     found = [Trace.open(path) for folder in folders for name, path in folder.samples() if name == shown]
     return found or source
 
@@ -112,7 +114,7 @@ def _drawn(finding: Finding, measured: Any, mapped: Any, target: Path) -> list[D
     for view in finding.views:
         source = mapped if view in finding.maps else finding.report.select(measured, view)
         data = finding.figure(source, view=view, backend="none")
-        if isinstance(data, pd.DataFrame) and data.empty:  # such as doses, in a run that gave none
+        if isinstance(data, pd.DataFrame) and data.empty:  # for example doses, in a run without any
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
         style.save(finding.figure(source, view=view), data, target / stem)
@@ -136,7 +138,7 @@ def _settings(finding: Finding, measured: Any) -> dict[str, str]:
 
 
 def _write_numbers(measured: Any, target: Path) -> None:
-    """Numbers of each sample and layer as one table; what has further dimensions stays with its figure's data."""
+    """Write the numbers per sample and layer as one table; variables with more dimensions are stored with their figure."""
     if not isinstance(measured, xr.Dataset):
         return
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]

@@ -1,4 +1,4 @@
-"""The data behind a figure, carried in the page: a CSV, compressed, that the reader can save without any network."""
+"""The data behind a figure, embedded in the page as a compressed CSV that can be saved offline."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
-ROOM = 1_500_000  # characters of one file in the page; three hundred thousand rows and more of a heat map
+ROOM = 1_500_000  # maximum characters per file; more than 300,000 rows of a heat map
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file in the page, or a sentence on why it is not there."""
+    """An embedded file, or the reason why there is none."""
 
     name: str
     address: str = ""
@@ -24,9 +24,9 @@ class Download:
 
 
 def csv_of(table: Path) -> Download:
-    """A parquet table of a run as a compressed CSV in a data: address.
+    """Convert a parquet table to a compressed CSV in a data: URL.
 
-    Text that a spreadsheet would run as a formula starts with an apostrophe, since tokens may be anything.
+    Text that a spreadsheet would run as a formula is prefixed with an apostrophe, since tokens may be anything.
     """
     frame = pd.read_parquet(table)
     for column in frame.columns:

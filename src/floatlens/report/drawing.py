@@ -1,6 +1,6 @@
-"""A figure's SVG inside a page: only what draws, with ids of its own, and colours that follow light and dark.
+"""Embed a figure's SVG in a page: drawing elements only, unique ids, and colours that follow light and dark mode.
 
-Nothing in it can run or fetch: elements and attributes are those of a list, addresses are its own ids or PNG data.
+Nothing in it can run or fetch anything: elements and attributes come from an allow-list, URLs are its own ids or PNG data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ATTRIBUTES = {
     "style", "clip-path", "viewBox", "preserveAspectRatio", "patternUnits", "patternContentUnits", "fill", "stroke",
     "opacity",
 }  # fmt: skip
-# Fixed colours of the figures, by the name of the CSS variable that stands for them in the page.
+# Fixed colours of the figures by the CSS variable that replaces them in the page.
 VARIABLES = {
     INK: "ink",
     "#555555": "muted",
@@ -36,7 +36,7 @@ PNG = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]+")
 
 
 def inlined(svg: str, name: str, title: str, description: str) -> str:
-    """The SVG as an element of a page; `name` makes its ids unique, title and description are read to who cannot see it.
+    """Return the SVG as a page element; `name` makes its ids unique, title and description are for screen readers.
 
     >>> hostile = '<svg xmlns="http://www.w3.org/2000/svg"><script>1</script><g onclick="x" id="a"/></svg>'
     >>> inlined(hostile, "f", "A title", "What is seen")
@@ -47,7 +47,7 @@ def inlined(svg: str, name: str, title: str, description: str) -> str:
     root = _kept(ET.fromstring(svg), name)
     if root is None:
         raise FloatLensError(f"the SVG of {name} has no svg element; only figures drawn by floatlens are shown")
-    for size in ("width", "height"):  # the page decides; the proportions are those of the viewBox
+    for size in ("width", "height"):  # set by the page; the viewBox fixes the proportions
         root.attrib.pop(size, None)
     labels = [ET.Element(kind, {"id": f"{name}-{kind}"}) for kind in ("title", "desc")]
     for label, text in zip(labels, (title, description), strict=True):
@@ -78,7 +78,7 @@ def _kept(element: ET.Element, name: str) -> ET.Element | None:
 
 
 def _harmless(value: str) -> bool:
-    """No address but the figure's own ids."""
+    """Allow only URLs that are the figure's own ids."""
     rest = ADDRESS.sub("", value).lower()
     return not any(word in rest for word in ("url", "expression", "javascript:", "@import", "\\"))
 

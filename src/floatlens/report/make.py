@@ -1,4 +1,4 @@
-"""The report of runs: what they were, what was found, and one page that shows it."""
+"""Build the report of one or more run folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from floatlens.runs.model_pool import run_all
 from floatlens.runs.progress import Watch
 from floatlens.runs.run_list import members
 
-FILMS = 3_000_000  # bytes of each film, as text
+FILMS = 3_000_000  # maximum bytes per film
 MOST_FILMS = 3
 
 
@@ -35,7 +35,7 @@ def make(
 ) -> Path:
     """Write the report of run folders to one HTML file.
 
-    `sections`, with their figures under `drawn`, are made from the runs unless they are given.
+    `sections`, with their figures under `drawn`, are built from the runs unless given.
     """
     homes = [folder.path for run in runs for folder in members(run)]
     header = about(runs, homes)
@@ -45,7 +45,7 @@ def make(
     if not names:
         places = ", ".join(str(run) for run in runs)
         raise FloatLensError(
-            f"{places} holds neither traces nor answers; make some with floatlens trace, eval or study"
+            f"{places} holds neither traces nor answers; create some with floatlens trace, eval or study"
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target, shown = Path(temporary), shown_sample(homes)
@@ -64,7 +64,7 @@ def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, h
 
 
 def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
-    """The same question as each model wrote its answer, MDMs first; of runs that share none, each model's first trace."""
+    """Return films of the same question for each model, MDMs first; without a shared question, each model's first trace."""
     shown = shown_sample(homes)
     chosen: dict[str, Trace] = {}
     for home in homes:

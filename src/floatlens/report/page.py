@@ -1,7 +1,7 @@
-"""The page: one HTML file that asks nobody for anything and runs nothing but its own script.
+"""Render the report as one self-contained HTML file that loads nothing and runs only its own script.
 
-Text from prompts, tokens and data goes through the template's escaping; figures through `drawing`, films through the
-explorer's JSON. A Content-Security-Policy forbids what should slip through all the same.
+Text from prompts, tokens and data is escaped by the template; figures are cleaned by `drawing`, films travel as the
+explorer's JSON. A Content-Security-Policy blocks anything that would slip through.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERDICTS = ("supported", "not supported", "inconclusive", "not measured")
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing as the page shows it."""
+    """A figure as the page shows it."""
 
     stem: str
     title: str
@@ -42,7 +42,7 @@ class Figure:
 
 
 def render(about: About, sections: Sequence[Section], figures: Path, films: Sequence[dict[str, Any]] = ()) -> str:
-    """The report as text of one HTML file; `figures` holds the files of the sections' drawings."""
+    """Return the report as HTML; `figures` is the folder with the sections' figures."""
     template = _environment().get_template(TEMPLATE)
     style, script = (_asset(name) for name in (STYLE, SCRIPT))
     claims = [claim for section in sections for claim in section.claims]
@@ -65,7 +65,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
 
 
 def policy(script: str, films: bool) -> str:
-    """What the page may do: run its own scripts by their hashes, style itself, show its own pictures. Nothing else."""
+    """Return the Content-Security-Policy: own scripts by hash, own styles, own pictures, nothing else."""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     scripts = [f"'sha256-{digest}'", *(explorer.script_hashes() if films else [])]
     return (
@@ -75,7 +75,7 @@ def policy(script: str, films: bool) -> str:
 
 
 def matrix(sections: Sequence[Section]) -> dict[str, Any]:
-    """The claims down, the MDMs across; a cell holds the verdict against each ARM, or the one on the MDM alone."""
+    """Return the claims as rows and the MDMs as columns; a cell holds the verdict against each ARM, or on the MDM alone."""
     columns: dict[str, None] = {}
     rows: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
@@ -93,13 +93,13 @@ def matrix(sections: Sequence[Section]) -> dict[str, Any]:
 
 
 def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The claims of one section, each with its verdict and how it came about."""
+    """Return the claims of one section with their verdicts and reasons."""
     reach = {text: whiskers.reach([c for c in claims if c["claim"] == text]) for text in {c["claim"] for c in claims}}
     return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
 
 
 def told(claim: dict[str, Any]) -> str:
-    """The verdict, or that there was nothing to judge: the study left out what the claim rests on."""
+    """Return the verdict, or "not measured" if the study left out what the claim needs."""
     return str(claim["verdict"]) if claim["n"] else "not measured"
 
 
@@ -149,7 +149,7 @@ def _environment() -> Environment:
 
 @cache
 def _asset(name: str) -> str:
-    """Style or script, the same bytes as its hash was taken of."""
+    """Read a style or script; its hash is taken from the same bytes."""
     source = _environment().loader
     assert source is not None
     return source.get_source(_environment(), name)[0]

@@ -1,4 +1,4 @@
-"""What the report says of one finding: plain values, made where the numbers are, shown by the page."""
+"""A section of the report, as plain values that the page renders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from floatlens.findings.finding import Table
 
 @dataclass
 class Drawing:
-    """A figure: the stem of its files, what it shows, and how it is read."""
+    """A figure: the stem of its files, its title, and how to read it."""
 
     stem: str
     title: str
@@ -19,7 +19,7 @@ class Drawing:
 
 @dataclass
 class Section:
-    """A finding in the report; `problem` says why there is nothing to see."""
+    """A finding in the report; `problem` is the reason if it could not be analysed."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""A statistic, its interval and zero, at the size of a word: where the evidence lies, at a glance."""
+"""A word-sized drawing of a statistic, its interval and zero."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ WIDTH, HEIGHT, EDGE = 132, 18, 5
 
 
 def reach(claims: Iterable[dict[str, Any]]) -> float:
-    """The largest distance from zero that any of the claims needs, so that those of a row share one scale."""
+    """Return the largest distance from zero among the claims, so that a row shares one scale."""
     numbers = [abs(x) for claim in claims for x in (claim["value"], *claim["interval"]) if x is not None]
     return max(numbers, default=0.0) or 1.0
 
 
 def drawn(claim: dict[str, Any], most: float, said: str) -> str:
-    """The drawing as SVG; nothing but its zero line where there is no number."""
+    """Return the drawing as SVG; only the zero line if there is no number."""
 
     def x(value: float) -> float:
         return round(WIDTH / 2 + value / most * (WIDTH / 2 - EDGE), 1)

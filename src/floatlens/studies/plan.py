@@ -1,4 +1,4 @@
-"""What a study asks: models, data, parts, sizes and settings, as one value that a worker process can be handed."""
+"""What a study runs: models, data, parts, sizes and settings, as one value that can be sent to a worker process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from floatlens.studies.sizes import Sizes
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study before it is run. `wide` puts every data set under stress that suits it, not only the first."""
+    """The plan of a study. With `wide`, every suitable data set is used for stress tests, not only the first."""
 
     models: tuple[str, ...]
     data: tuple[str, ...]
     findings: tuple[str, ...] = field(default_factory=lambda: tuple(FINDINGS.names()))
     sizes: Sizes = field(default_factory=Sizes)
-    limit: int | None = None  # questions read of a data set; parts ask the first of them, however far they are cut
+    limit: int | None = None  # questions to read per data set; every part uses the first of them
     asking: Asking = field(default_factory=Asking)
     split: str | None = None
     seed: int | None = None
@@ -39,17 +39,17 @@ class StudyPlan:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The work that the findings need, in the order in which later parts can use what earlier ones made."""
+        """The parts that the findings need; later parts can use results of earlier ones."""
         needed = {FINDINGS[name].part for name in self.findings}
         return tuple(name for name in PARTS if name in needed)
 
     def reading(self) -> StudyPlan:
-        """The same plan, knowing how many questions it must read for its largest part."""
+        """Return the plan with the number of questions to read for its largest part."""
         most = [getattr(self.sizes, name) for name in self.parts]
         return replace(self, limit=None if None in most else max(most))
 
     def comparison(self) -> Plan:
-        """The questions, as the evaluation reads them."""
+        """Return the questions as an evaluation plan."""
         return Plan(
             models=self.models,
             data=self.data,
@@ -64,12 +64,12 @@ class StudyPlan:
         )
 
     def recorded(self) -> dict[str, Any]:
-        """For the manifest: everything asked; sizes may yet be cut to fit a time, and are recorded when they are known."""
+        """Return the plan for the manifest; sizes are recorded separately, because a time budget may reduce them."""
         ours = {name: value for name, value in asdict(self).items() if name not in ("sizes", "allow_pickle")}
         return {**ours, "asking": self.asking.recorded()}
 
     def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:
-        """The manifest of the study, or of the work on one model in it."""
+        """Return the manifest of the study, or of one model's run in it."""
         return describe(
             "study",
             asked,
@@ -81,7 +81,7 @@ class StudyPlan:
 
 
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...]:
-    """The findings that are wanted, in the paper's order.
+    """Return the selected findings in the paper's order.
 
     >>> chosen(only=["stress", "drift"]), chosen(skip=["stress"])[-1] != "stress"
     (('drift', 'stress'), True)
@@ -91,5 +91,5 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...
         _ = FINDINGS[name]
     found = tuple(name for name in known if name in (only or known) and name not in skip)
     if not found:
-        raise FloatLensError(f"--skip leaves none of {', '.join(only or known)}; name fewer")
+        raise FloatLensError(f"--skip removes all of {', '.join(only or known)}; skip fewer findings")
     return found

@@ -1,4 +1,4 @@
-"""A study: all findings on some models and one or more data sets, with figures, tables, claims and the report."""
+"""Run a study: all findings on one or more models and data sets, with figures, tables, claims and the report."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from floatlens.studies.sizes import FULL, Sizes, fitted, longest, parse_time
 from floatlens.studies.work import Done, probe, work
 
 PLAN, RESULTS, CLAIMS, REPORT = "plan.json", "results.json", "claims.json", "report.html"
-DRAWING = 40.0  # seconds that figures, claims and the report take, with any models and data: measured, on one slow core
-PER_TRACE = 0.25  # seconds that the findings take for a trace
+DRAWING = 40.0  # seconds for figures, claims and the report, measured on one slow core
+PER_TRACE = 0.25  # seconds that the findings take per trace
 
 
 @dataclass
 class Study:
-    """What a study came to. `claims` are dictionaries as in claims.json; `path` is the run folder.
+    """The results of a study. `claims` are dictionaries as in claims.json; `path` is the run folder.
 
-    `failed` says why parts of models failed, `cut` what was left out to fit a time, `notes` what else a reader must know.
+    `failed` gives the reason for each part that failed, `cut` what was reduced to fit the budget, `notes` other remarks.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Study:
         return self.path / REPORT
 
     def to_dataframe(self) -> pd.DataFrame:
-        """The claims, one row each."""
+        """Return the claims, one row per claim and model."""
         frame = pd.DataFrame(self.claims)
         if len(frame):
             frame["low"], frame["high"] = zip(*frame.pop("interval"), strict=True)
@@ -101,14 +101,22 @@ def study(
 
     Parameters
     ----------
-    models, data: names as everywhere: bundled, a folder, a hub id; a file, a hub data set, `world`, `world:NAME`.
-    only, skip: findings to run or to leave out.
-    limit: at most so many questions a data set in every part; `full` asks every question, as the paper does.
-    budget: a time such as "10m"; sizes are cut to fit it by rates that are measured first, and `cut` says what was cut.
-    interventions: texts as for `floatlens ablate`; the default is what the claims rest on, at few doses.
-    resume, retry_errors: go on with the study in `out`; also try again the questions that failed.
-    jobs: models that are worked on at once, each in a process of its own; findings that are drawn at once.
-    engine: who does the work, if not this process; its workers share one model's questions, model after model.
+    models, data
+        Models: a bundled name, a folder or a hub id. Data: a file, a hub data set, `world` or `world:NAME`.
+    only, skip
+        Findings to run or to leave out.
+    limit
+        Maximum number of questions per data set in every part; `full` uses every question, as the paper does.
+    budget
+        A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
+    interventions
+        Specs as for `floatlens ablate`; the default is what the claims need, at few doses.
+    resume, retry_errors
+        Resume the study in `out`; also retry questions that failed.
+    jobs
+        Number of models to run, and of findings to draw, in parallel, each in its own process.
+    engine
+        Where the work runs, this process by default; its workers share the questions of one model at a time.
 
     >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP
     >>> study.to_dataframe()[["claim", "models", "value", "verdict"]]                    # doctest: +SKIP
@@ -160,12 +168,12 @@ def study(
 
 
 def check(plan: StudyPlan) -> None:
-    """Refuse models and settings that cannot work before any weight is read."""
+    """Refuse invalid models and settings before any weight is read."""
     from floatlens.decode.registry import settings_for
     from floatlens.models.checkpoint import find
 
     if not plan.models:
-        raise FloatLensError("a study needs a model; name one or more, such as tiny-mdm tiny-arm")
+        raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
     for model in plan.models:
         settings_for(find(model).family.sampler, **plan.asking.generation())
 
@@ -173,7 +181,7 @@ def check(plan: StudyPlan) -> None:
 def analysed(
     plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: Watch | None = None
 ) -> list[Section]:
-    """The sections of all findings, drawn side by side where there are cores for it."""
+    """Analyse all findings, in parallel where there are cores."""
     shown = shown_sample(homes)
     tasks = [(name, homes, target, shown) for name in plan.findings]
     found = run_all(analyse, tasks, jobs, watch)
@@ -196,7 +204,7 @@ def _sized(
     watch: Watch | None,
     began: float,
 ) -> tuple[StudyPlan, list[str]]:
-    """The plan with its sizes fitted to the time, if there is one; a resumed study keeps those that it started with."""
+    """Fit the plan's sizes to the time budget, if there is one; a resumed study keeps its sizes."""
     kept = path / PLAN
     if kept.exists():
         before = json.loads(kept.read_text(encoding="utf-8"))
@@ -231,7 +239,7 @@ def predicted(
     jobs: int,
     engine: Engine | None = None,
 ) -> float:
-    """Seconds that a study of these sizes will take, from the rates of its models."""
+    """Predict the seconds that a study of these sizes takes, from the measured rates of its models."""
     does = engine or Local()
     units: dict[str, int] = {}
     for name in parts:
@@ -279,7 +287,7 @@ def _finished(
 
 
 def _lost(model: str, plan: StudyPlan, error: Exception) -> Done:
-    """A model whose process ended before it could say what became of its parts."""
+    """Describe a model whose process ended before it reported its parts."""
     if isinstance(error, FloatLensError) and len(plan.models) == 1:
         raise error
     reason = str(error) if isinstance(error, FloatLensError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The work of a study on one model: every part, in the model's own run folder, none lost because another failed."""
+"""The work of a study on one model: every part in the model's own run folder, independent of failures in other parts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from floatlens.studies.parts.part import Bench, first
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
 
-PROBED = 2  # questions a data set by which the rates are measured
+PROBED = 2  # questions per data set for measuring the rates
 STATUS = "parts.json"
 
 
 @dataclass
 class Done:
-    """What became of one model: seconds a part took, why parts failed, what a reader must know."""
+    """The outcome for one model: seconds per part, reasons of failed parts, and remarks."""
 
     model: str
     seconds: dict[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def work(
     retry_errors: bool = False,
     watch: Watch | None = None,
 ) -> Done:
-    """Do all parts for a model; a run that was killed goes on where it was, and a finished one is only looked at."""
+    """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
     does = engine or Local()
     with started(model, plan, path) as folder, does.staying():
         status = path / STATUS
@@ -60,7 +60,7 @@ def work(
             began = time.perf_counter()
             try:
                 PARTS[name].run(bench)
-            except Exception as error:  # whatever one part stumbles over is told in its section; the others go on
+            except Exception as error:  # any failure is reported in its section; the other parts continue
                 logging.getLogger(__name__).debug("part %s of %s failed", name, model, exc_info=True)
                 said = " ".join(str(error).split())
                 done.failed[name] = said if isinstance(error, FloatLensError) else f"{type(error).__name__}: {said}"
@@ -80,9 +80,9 @@ def failures(path: Path) -> bool:
 def probe(
     model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: Watch | None = None
 ) -> dict[str, float]:
-    """Seconds that a worker takes to start, to trace a question, and to answer one with and without passages.
+    """Measure the seconds that a worker takes to start, to trace a question, and to answer one with and without passages.
 
-    The questions asked are the study's own, and their answers stay: measuring costs nothing but its order.
+    The questions are the study's own and their answers are kept, so the measurement costs no extra work.
     """
     does = engine or Local()
     with started(model, plan, path) as folder, does.staying():
@@ -103,7 +103,7 @@ def probe(
 
 
 def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
-    """The model's run folder, new or gone on with; findings that a short time leaves out make it no other run."""
+    """Open the model's run folder, new or resumed; findings dropped by a budget do not make it a different run."""
     asked = {"model": model, **plan.recorded()}
     del asked["findings"]
     return RunFolder.create(path, plan.manifest(asked, [model]), resume=True)
@@ -112,7 +112,7 @@ def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
 def set_up(
     model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: Watch | None
 ) -> Bench:
-    """Open the data and find the model; it is loaded by who works with it."""
+    """Open the data and find the model; workers load it."""
     from floatlens.runs.loader import Loader
 
     worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))

@@ -1,6 +1,6 @@
-"""Causes: the same questions with interventions, each beside its matched random control, on the data of the stress tests.
+"""Causes: the same questions under interventions, each with its matched random control, on the data of the stress tests.
 
-Its un-intervened answers are made once more, since what an intervention does is measured along their every step.
+The answers without interventions are generated again, because effects are measured along each of their steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.sizes import Sizes
 
-# What the claims rest on, at one or two doses; --full runs the standard ones at all.
+# What the claims need, at one or two doses; --full runs the standard ones at all doses.
 USUAL = (
     "mask-anchors(rule=top({n})) @ 1,4",
     "pin-anchors(rule=sigma(3))",
@@ -30,8 +30,8 @@ USUAL = (
     "ablate-heads(heads=top(2), layers=shallow)",
     "ablate-heads(heads=top(2), layers=deep)",
 )
-SEEDS = (0,)  # of the controls; --full takes two
-PASSES = 3  # times the cost of an answer: the answer itself, its steps replayed, and the gold answer
+SEEDS = (0,)  # seeds of the controls; --full uses two
+PASSES = 3  # cost relative to an answer: the answer itself, its steps replayed, and the gold answer
 
 
 def run(bench: Bench) -> None:
@@ -58,14 +58,14 @@ def run(bench: Bench) -> None:
 
 
 def asked(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
-    """Interventions and seeds of their controls."""
+    """Return the interventions and the seeds of their controls."""
     if plan.interventions is not None:
         return list(plan.interventions), list(SEEDS)
     return (standard(layers), [0, 1]) if plan.wide else (list(USUAL), list(SEEDS))
 
 
 def chosen(sources: Sequence[Source]) -> Source:
-    """The first data set whose answers are not known by heart."""
+    """Return the first data set whose answers the bundled models have not memorised."""
     return min(sources, key=lambda source: source.name in KNOWN)
 
 

@@ -1,4 +1,4 @@
-"""A part of a study: work on one model that makes what some findings measure."""
+"""A part of a study: work on one model that produces what findings measure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Bench:
-    """What the parts of one model work with: the questions, its run folder, who does the work, and all answers so far.
+    """What the parts of one model share: the questions, the run folder, the engine and all answers so far.
 
-    `lens` is for planning; in other processes than this one the worker has a lens of its own.
+    `lens` is for planning; workers in other processes load their own.
     """
 
     plan: StudyPlan
@@ -50,13 +50,13 @@ class Bench:
         self.sharing = Sharing(self.journal)
 
     def task(self, samples: Sequence[Sample], data: str, condition: str, asking: Asking, **labels: Any) -> Task:
-        """Questions to ask the model under one condition."""
+        """Describe questions to ask the model under one condition."""
         return Task((self.model, data, condition), samples, asking, len(samples), labels)
 
     def ask(self, tasks: Sequence[Task], *, trace: bool = False) -> float:
-        """Have all tasks answered; returns the seconds of work that it took, however many did it.
+        """Answer all tasks; return the seconds of work, summed over workers.
 
-        What an earlier part or an earlier, killed run has answered is not asked again.
+        Questions that an earlier part or a killed run has answered are not asked again.
         """
         rows, seconds = answered(
             tasks, self.worker, self.journal, self.engine, self.watch, trace=trace, sharing=self.sharing
@@ -75,7 +75,7 @@ class Part:
 
 
 def first(source: Source, count: int | None) -> list[Sample]:
-    """The first questions of a data set; of a fair draw, in an order that favours none."""
+    """Return the first questions of a data set; with a seed, in a random order."""
     held, seed = list(source.samples()), source.plan.seed
     if seed is not None:
         held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
@@ -83,5 +83,5 @@ def first(source: Source, count: int | None) -> list[Sample]:
 
 
 def each(sources: Sequence[Source], count: int | None) -> int:
-    """Questions of all data sets together when each gives its first `count`."""
+    """Count the questions of all data sets if each contributes its first `count`."""
     return sum(len(first(source, count)) for source in sources)

@@ -1,4 +1,4 @@
-"""The parts of a study, in the order of work. A new one is a file beside this one and a name in the tuple here."""
+"""The parts of a study in the order of work. To add one, write its file in this folder and add it to the tuple."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stress: the same questions ever harder, by each stress test, on the first data set that suits it."""
+"""Stress: the same questions at increasing difficulty, for each stress test on the first suitable data set."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.sizes import Sizes
 
-KNOWN = ("world:common",)  # answers that the bundled models know by heart say little about the use of passages
-PREFERRED = {"layout": "world:hops"}  # of the world's data sets the one that is made for a test
+KNOWN = ("world:common",)  # memorised by the bundled models, so it says little about the use of passages
+PREFERRED = {"layout": "world:hops"}  # the world's data set made for a test
 
 
 def run(bench: Bench) -> None:
@@ -32,9 +32,9 @@ def run(bench: Bench) -> None:
 
 
 def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, str], list[Level]], list[str]]:
-    """Levels by stress and data set, and a sentence for each stress that no data set suits.
+    """Return levels by stress and data set, and a note for each stress without a suitable data set.
 
-    Distractors are drawn from all questions at hand; only the first are asked.
+    Distractors are drawn from all questions; only the first ones are asked.
     """
     made: dict[tuple[str, str], list[Level]] = {}
     notes = []
@@ -56,7 +56,7 @@ def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
     made, _ = levels(replace(plan, sizes=sizes), sources)
-    # Masks and the question's place have one level that Table 1 answers; it is not counted.
+    # One level of masks and of query is answered by Table 1 already.
     shared = sum(len(several[0].samples) for (name, _), several in made.items() if name in ("masks", "query"))
     return {"open": sum(len(level.samples) for several in made.values() for level in several) - shared}
 

@@ -1,4 +1,4 @@
-"""Traces: one a question, with passages; it serves all findings on attention, and its answer serves Table 1."""
+"""Traces: one per question, with passages; they serve all findings on attention, and their answers serve Table 1."""
 
 from __future__ import annotations
 
