@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from floatlens.data.atlas.facts import Fact, capitalise, facts
-from floatlens.data.atlas.relations import HOPS, Hop
+from floatlens.data.atlas.relations import Hop
 from floatlens.data.atlas.text import mentions
+from floatlens.data.atlas.wording import HOPS
 
 SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain of two countries
 

@@ -15,8 +15,8 @@ from functools import cache
 
 from floatlens.data.atlas.chains import Chain, chains
 from floatlens.data.atlas.facts import SPLITS, Fact, facts
-from floatlens.data.atlas.relations import RELATIONS
 from floatlens.data.atlas.text import mentions
+from floatlens.data.atlas.wording import RELATIONS
 from floatlens.errors import FloatLensError
 from floatlens.tasks.sample import Passage, Sample
 

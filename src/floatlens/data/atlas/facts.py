@@ -12,12 +12,21 @@ from functools import cache
 from string import Formatter
 from zlib import crc32
 
-from floatlens.data.atlas.relations import RELATIONS
 from floatlens.data.atlas.tables import Row, table
+from floatlens.data.atlas.wording import RELATIONS
 
 SPLITS = ("train", "validation", "test")
 SHARES = (*["train"] * 7, "validation", "test", "test")
-GROUP = {"books": "author", "elements": "group"}  # the column that names a row's group; its name if there is none
+GROUP = {  # the column that names a row's group; a row without one is its own group
+    "books": "author",
+    "artworks": "artist",
+    "music": "composer",
+    "firsts": "person",
+    "units": "namesake",
+    "cities": "country",
+    "landmarks": "country",
+    "sites": "country",
+}
 PRONOUNS = {"he": "his", "she": "her"}
 PARTICLES = {"van", "von", "de", "da", "del", "le", "la"}
 
@@ -148,8 +157,8 @@ def facts() -> tuple[Fact, ...]:
                 continue
             words = words_of(row)
             subject, answers = words[relation.subject], accepted(row[relation.column], relation.person)
-            group = words.get(GROUP.get(relation.category, "name"), words["name"])
-            told = tuple((words | {"s": subject, "o": answers[0]}).items())
+            group = words.get(GROUP.get(relation.category, "group"), words["name"])
+            told = tuple((words | {"s": subject, "o": answers[0], "a_o": with_article(answers[0])}).items())
             found.append(Fact(relation.name, subject, answers, group, told))
     return tuple(found)
 
