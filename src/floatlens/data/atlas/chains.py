@@ -32,6 +32,15 @@ class Chain:
     def relation(self) -> str:
         return f"{self.hop.first} of {self.hop.second}"
 
+    def first_statements(self) -> list[str]:
+        """Passages of the first fact that do not tell the end."""
+        return [text for text in self.first.statements if not mentions(text, self.second.answers)]
+
+    def second_statements(self) -> list[str]:
+        """Passages of the second fact that do not tell the start."""
+        return [text for text in self.second.statements if not mentions(text, (self.start,))]
+
+    @property
     def questions(self) -> list[str]:
         words = dict(self.first.words) | {"s": self.start}
         return [capitalise(question.format(**words)) for question in self.hop.questions]
@@ -48,11 +57,14 @@ def chains() -> tuple[Chain, ...]:
         for first in firsts:
             start, bridge = (first.subject, first.answer) if hop.given == "subject" else (first.answer, first.subject)
             second = about.get((hop.second, bridge))
-            if second is None or second.split != first.split or mentions(start, (bridge, *second.answers)):
+            if second is None or second.split != first.split:
                 continue
             if hop.given == "answer" and (times[start] > 1 or start in SHARED_PEAKS or len(start.split()) > 4):
                 continue
             if hop.first == "currency" and " " in start:
                 continue  # "Danish krone" names its country
-            found.append(Chain(hop, first, second, start, bridge))
+            chain = Chain(hop, first, second, start, bridge)
+            closed = any(mentions(question, (bridge, *second.answers)) for question in chain.questions)
+            if not closed and chain.first_statements() and chain.second_statements():
+                found.append(chain)
     return tuple(found)

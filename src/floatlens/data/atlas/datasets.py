@@ -25,6 +25,7 @@ NAMES = {
     "hops": "two facts about the real world that form a chain",
 }
 SAME = 0.8  # share of distractors that tell the relation of the question about another subject
+TRIES = 60  # draws per distractor before there are too few
 
 
 def atlas_samples(
@@ -101,7 +102,7 @@ def make(item: Fact | Chain, passages: int, gold_at: int | None, seed: int, phra
     told = gold_passages(item, draw)
     end = item.second if isinstance(item, Chain) else item
     gold, others = told[:passages], distractors(item, max(0, passages - len(told)), draw)
-    asked = item.questions()
+    asked = item.questions
     return Sample(
         id=key,
         question=asked[(number(key) + phrasing) % len(asked)],
@@ -117,52 +118,56 @@ def make(item: Fact | Chain, passages: int, gold_at: int | None, seed: int, phra
 
 
 def gold_passages(item: Fact | Chain, draw: random.Random) -> list[Passage]:
-    """The passages that are needed; neither of a chain's two answers the question alone if that can be avoided."""
+    """The passages that are needed; neither of a chain's two answers the question alone."""
     if isinstance(item, Fact):
-        return [Passage(draw.choice(item.statements()), item.title, gold=True)]
-    first = [text for text in item.first.statements() if not mentions(text, item.second.answers)]
-    second = [text for text in item.second.statements() if not mentions(text, (item.start,))]
+        return [Passage(draw.choice(item.statements), item.title, gold=True)]
     return [
-        Passage(draw.choice(first or item.first.statements()), item.first.title, gold=True),
-        Passage(draw.choice(second or item.second.statements()), item.second.title, gold=True),
+        Passage(draw.choice(item.first_statements()), item.first.title, gold=True),
+        Passage(draw.choice(item.second_statements()), item.second.title, gold=True),
     ]
 
 
 def distractors(item: Fact | Chain, count: int, draw: random.Random) -> list[Passage]:
     """Passages of the same split about other things, mostly in the same relation, none with a gold answer."""
     if isinstance(item, Chain):
-        relations: tuple[str, ...] = (item.first.relation, item.second.relation)
+        facts_asked: tuple[Fact, ...] = (item.first, item.second)
         banned: tuple[str, ...] = (*item.second.answers, item.start, item.bridge)
     else:
-        relations = (item.relation,)
-        banned = (*item.answers, item.subject)
-    same = [fact for relation in relations for fact in pool(item.split, relation)]
-    category = RELATIONS[relations[0]].category
-    kin = [fact for fact in pool(item.split) if RELATIONS[fact.relation].category == category]
-    streams = [shuffle(same, draw), shuffle(kin, draw), shuffle(pool(item.split), draw)]
+        facts_asked, banned = (item,), item.answers
+    pools = [
+        [other for fact in facts_asked for other in pool(item.split, relation=fact.relation)],
+        pool(item.split, category=RELATIONS[facts_asked[0].relation].category),
+        pool(item.split),
+    ]
+    titles = {fact.title for fact in facts_asked}
     chosen: list[Passage] = []
-    titles: set[str] = set()
-    while len(chosen) < count:
-        preferred = streams[0] if draw.random() < SAME else streams[1]
-        stream = next((each for each in (preferred, *streams) if each), None)
-        if stream is None:
-            break
-        fact = stream.pop()
-        text = draw.choice(fact.statements())
-        if fact.title not in titles and not mentions(f"{fact.title} {text}", banned):
-            titles.add(fact.title)
-            chosen.append(Passage(text, fact.title))
+    for attempt in range(TRIES * count):
+        level = (draw.random() >= SAME) + len(pools) * attempt // (TRIES * count)  # look further away in time
+        other = draw.choice(pools[min(level, len(pools) - 1)])
+        text = draw.choice(other.statements)
+        if other.title not in titles and not mentions(f"{other.title} {text}", banned):
+            titles.add(other.title)
+            chosen.append(Passage(text, other.title))
+            if len(chosen) == count:
+                return chosen
+    if len(chosen) < count:
+        raise FloatLensError(
+            f"the {item.split} split of the atlas has {len(chosen)} distractors for {id_of(item)!r}, not {count}; "
+            "ask for fewer passages"
+        )
     return chosen
 
 
 @cache
-def pool(split: str, relation: str = "") -> tuple[Fact, ...]:
-    """Facts of a split, of one relation or of all."""
-    return tuple(fact for fact in facts() if fact.split == split and relation in ("", fact.relation))
-
-
-def shuffle(items: Sequence[Fact], draw: random.Random) -> list[Fact]:
-    return draw.sample(items, len(items))
+def pool(split: str, *, relation: str = "", category: str = "") -> tuple[Fact, ...]:
+    """Facts of a split, of one relation, of one table or of all."""
+    return tuple(
+        fact
+        for fact in facts()
+        if fact.split == split
+        and relation in ("", fact.relation)
+        and category in ("", RELATIONS[fact.relation].category)
+    )
 
 
 def placed(gold: list[Passage], others: list[Passage], draw: random.Random, gold_at: int | None) -> list[Passage]:

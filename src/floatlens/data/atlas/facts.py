@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from string import Formatter
 from zlib import crc32
 
@@ -45,11 +45,11 @@ class Fact:
     def answer(self) -> str:
         return self.answers[0]
 
-    @property
+    @cached_property
     def split(self) -> str:
         return split_of(self.group)
 
-    @property
+    @cached_property
     def title(self) -> str:
         """Title of the passages about the fact.
 
@@ -58,18 +58,20 @@ class Fact:
         """
         return capitalise(dict(self.words)["name"])
 
+    @cached_property
     def statements(self) -> list[str]:
         """All passages that tell the fact.
 
-        >>> fact("capital", "Poland").statements()[0]
+        >>> fact("capital", "Poland").statements[0]
         'Poland is a country in Europe, and its capital is Warsaw. It was the home of Copernicus and of Chopin.'
         """
         return self._filled(RELATIONS[self.relation].statements)
 
+    @cached_property
     def questions(self) -> list[str]:
         """All phrasings of the question.
 
-        >>> fact("capital", "Poland").questions()[0]
+        >>> fact("capital", "Poland").questions[0]
         'What is the capital of Poland?'
         """
         return self._filled(RELATIONS[self.relation].questions)

@@ -41,7 +41,7 @@ RELATIONS = (
         "animals",
         "class",
         (
-            "Although not everyone knows it, the {s} belongs to the {o}. {note}.",
+            "Books about biology say that the {s} belongs to the {o}. {note}.",
             "Zoologists, who study animals, count the {s} among the {o}. {note}.",
             "In the system of the animals, the {s} is placed among the {o}. {note}.",
         ),

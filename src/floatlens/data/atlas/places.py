@@ -32,7 +32,7 @@ RELATIONS = (
             "The currency of {s} is the {o}. Shops and markets throughout the country show their prices in it.",
             "{s} is a country in {continent} with its capital in {capital}. {note}. People there pay with the {o}.",
             "People in {s} pay with the {o}, which is the official currency. The capital of the country is {capital}.",
-            "{s} uses the {o} as its currency. {note}.",
+            "{s} uses the {o} as its currency, in notes as well as in coins. {note}.",
             "Travellers who visit {s} need some money in the local currency, the {o}. Banks in the country change "
             "foreign notes and coins into it.",
         ),
@@ -50,8 +50,8 @@ RELATIONS = (
             "{s} is a country in {o}. {note}. Its capital is {capital}.",
             "{s} is one of the countries of {o}. {note}. People there pay with the {currency}.",
             "Among the countries of {o} is {s}. Its capital is {capital}, and its currency is the {currency}.",
-            "On a map of {o} one finds {s}. {note}.",
-            "{s} belongs to {o}. {note}.",
+            "On a map of {o}, one finds {s} among the other countries. {note}.",
+            "{s} is a country that belongs to {o}, as every map of the world shows. {note}.",
         ),
         (
             "On which continent is {s}?",
@@ -133,7 +133,7 @@ RELATIONS = (
         (
             "{s} is a city in {country}, and the {o} flows through it. {note}.",
             "The city of {s}, which belongs to {country}, lies on the {o}. {note}.",
-            "{s} was built on the banks of the {o}. {note}. It belongs to {country}.",
+            "{s} is a city that was built on the banks of the {o}. {note}.",
             "In {country}, the city of {s} stands on the {o}. {note}.",
         ),
         (

@@ -74,7 +74,7 @@ RELATIONS = (
         "namesake",
         (
             "The {s} is the SI unit of {name}. It is named after {o} and has the symbol {symbol}.",
-            "The unit called the {s} bears the name of {o}. It is used to measure {name} and has the symbol {symbol}.",
+            "The unit called the {s} bears the name of {o}. It has the symbol {symbol} and is used in {field}.",
             "Scientists who measure {name} use a unit that honours {o}. This unit is called the {s} and is used in {field}.",
         ),
         (

@@ -62,8 +62,8 @@ RELATIONS = (
         "music",
         "composer",
         (
-            "{o} composed {s}, {a_kind}. {about}.",
-            "The music of {s} was written by {o}. {about}.",
+            "{o} composed {s}, {a_kind} that is still performed today. {about}.",
+            "The music of {s} was written by the composer {o}. {about}.",
             "Audiences everywhere know {s}, {a_kind} by {o}. {about}.",
             "One of the best-known works of {o} is {s}, {a_kind}. {about}.",
         ),
