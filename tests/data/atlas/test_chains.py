@@ -54,7 +54,7 @@ def test_each_passage_alone_leaves_the_question_open():
     for split in SPLITS:
         bridges = {(chain.relation, chain.start): chain.bridge for chain in chains() if chain.split == split}
         for sample in atlas_samples(split, name="hops", passages=2, gold_at=0):
-            first, second = [passage.text for passage in sample.passages]
+            first, second = [passage.line for passage in sample.passages]
             start, bridge = sample.meta["subject"], bridges[sample.meta["relation"], sample.meta["subject"]]
             assert says(first, start) and says(first, bridge), sample.id
             assert says(second, bridge) and says(second, sample.answers[0]), sample.id

@@ -144,7 +144,7 @@ def test_answers_are_short_and_all_variants_differ():
 def test_a_group_lies_in_one_split_and_shares_are_seventy_ten_twenty():
     rows: dict[tuple[str, str], set[str]] = {}
     for item in facts():
-        rows.setdefault((RELATIONS[item.relation].category, item.title), set()).add(item.split)
+        rows.setdefault((RELATIONS[item.relation].category, dict(item.words)["name"]), set()).add(item.split)
     assert all(len(splits) == 1 for splits in rows.values())
     shares = Counter(item.split for item in facts())
     for split, share in zip(SPLITS, (0.7, 0.1, 0.2), strict=True):

@@ -30,6 +30,7 @@ class Chain:
 
     @property
     def relation(self) -> str:
+        """Both relations, as in `currency of capital`."""
         return f"{self.hop.first} of {self.hop.second}"
 
     def first_statements(self) -> list[str]:
@@ -42,6 +43,7 @@ class Chain:
 
     @property
     def questions(self) -> list[str]:
+        """All phrasings of the question."""
         words = dict(self.first.words) | {"s": self.start}
         return [capitalise(question.format(**words)) for question in self.hop.questions]
 
@@ -59,7 +61,7 @@ def chains() -> tuple[Chain, ...]:
             second = about.get((hop.second, bridge))
             if second is None or second.split != first.split:
                 continue
-            if hop.given == "answer" and (times[start] > 1 or start in SHARED_PEAKS or len(start.split()) > 4):
+            if hop.given == "answer" and (times[start] > 1 or start in SHARED_PEAKS):
                 continue
             if hop.first == "currency" and " " in start:
                 continue  # "Danish krone" names its country

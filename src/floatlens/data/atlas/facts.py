@@ -51,12 +51,12 @@ class Fact:
 
     @cached_property
     def title(self) -> str:
-        """Title of the passages about the fact.
+        """Title of the passages about the fact: its subject, or its answer where that is what the row is about.
 
         >>> fact("capital", "the Gambia").title
         'The Gambia'
         """
-        return capitalise(dict(self.words)["name"])
+        return capitalise(self.answer if RELATIONS[self.relation].column == "name" else self.subject)
 
     @cached_property
     def statements(self) -> list[str]:
