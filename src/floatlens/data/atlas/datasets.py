@@ -1,0 +1,184 @@
+"""Data sets of the atlas: `facts` asks for one fact, `hops` for two that form a chain.
+
+The questions of a split are fixed. `seed` changes distractors, the wording of passages and their order; `phrasing`
+changes the wording of questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from floatlens.data.atlas.chains import Chain, chains
+from floatlens.data.atlas.facts import SPLITS, Fact, facts
+from floatlens.data.atlas.text import mentions
+from floatlens.data.atlas.wording import RELATIONS
+from floatlens.errors import FloatLensError
+from floatlens.tasks.sample import Passage, Sample
+
+NAMES = {
+    "facts": "one fact about the real world",
+    "hops": "two facts about the real world that form a chain",
+}
+SAME = 0.8  # share of distractors that tell the relation of the question about another subject
+TRIES = 60  # draws per distractor before there are too few
+
+
+def atlas_samples(
+    split: str = "test",
+    limit: int | None = None,
+    *,
+    name: str = "facts",
+    passages: int = 5,
+    gold_at: int | None = None,
+    seed: int = 0,
+    phrasing: int = 0,
+) -> Iterator[Sample]:
+    """Samples of a split, in a fixed mixed order.
+
+    Parameters
+    ----------
+    name: `facts` or `hops`.
+    passages: number of passages, the gold ones among them; 0 is closed book.
+    gold_at: place of the (first) gold passage; by default it varies.
+    seed: wording, choice and order of the passages.
+    phrasing: which phrasing of each question, counted from its default.
+
+    >>> sample = next(atlas_samples("test", passages=3, gold_at=1))
+    >>> len(sample.passages), sample.gold, sample.answers[0] in sample.passages[1].text
+    (3, [1], True)
+    """
+    if name not in NAMES:
+        raise FloatLensError(f"the atlas has no data set {name!r}; it has {', '.join(NAMES)}")
+    if split not in SPLITS:
+        raise FloatLensError(f"the atlas has no split {split!r}; it has {', '.join(SPLITS)}")
+    if passages < 0:
+        raise FloatLensError(f"passages {passages} is negative; 0 is closed book")
+    for item in questions(name, split)[:limit]:
+        yield make(item, passages, gold_at, seed, phrasing)
+
+
+@cache
+def questions(name: str, split: str) -> tuple[Fact | Chain, ...]:
+    """What is asked in a split, shuffled once and for all."""
+    items: Sequence[Fact | Chain] = facts() if name == "facts" else chains()
+    return tuple(sorted((item for item in items if item.split == split), key=lambda item: number(id_of(item))))
+
+
+def number(key: str) -> int:
+    """A number that mixes well, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+
+
+def id_of(item: Fact | Chain) -> str:
+    """A stable name in ASCII.
+
+    >>> id_of(questions("facts", "test")[0]).isascii()
+    True
+    """
+    if isinstance(item, Chain):
+        return slug(f"{item.hop.first}-{item.hop.second}-{item.start}")
+    return slug(f"{item.relation}-{item.subject}")
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens.
+
+    >>> slug("capital-São Tomé")
+    'capital-sao-tome'
+    """
+    flat = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", flat.lower()).strip("-")
+
+
+def make(item: Fact | Chain, passages: int, gold_at: int | None, seed: int, phrasing: int) -> Sample:
+    """One question with its gold passages among `passages` passages."""
+    key = id_of(item)
+    draw = random.Random(f"{seed} {key}")
+    told = gold_passages(item, draw)
+    end = item.second if isinstance(item, Chain) else item
+    gold, others = told[:passages], distractors(item, max(0, passages - len(told)), draw)
+    asked = item.questions
+    return Sample(
+        id=key,
+        question=asked[(number(key) + phrasing) % len(asked)],
+        answers=list(end.answers),
+        passages=placed(gold, others, draw, gold_at),
+        meta={
+            "kind": "hops" if isinstance(item, Chain) else "facts",
+            "relation": item.relation,
+            "subject": item.start if isinstance(item, Chain) else item.subject,
+            "split": item.split,
+        },
+    )
+
+
+def gold_passages(item: Fact | Chain, draw: random.Random) -> list[Passage]:
+    """The passages that are needed; neither of a chain's two answers the question alone."""
+    if isinstance(item, Fact):
+        return [Passage(draw.choice(item.statements), item.title, gold=True)]
+    return [
+        Passage(draw.choice(item.first_statements()), item.first.title, gold=True),
+        Passage(draw.choice(item.second_statements()), item.second.title, gold=True),
+    ]
+
+
+def distractors(item: Fact | Chain, count: int, draw: random.Random) -> list[Passage]:
+    """Passages of the same split about other things, mostly in the same relation, none with a gold answer."""
+    if isinstance(item, Chain):
+        facts_asked: tuple[Fact, ...] = (item.first, item.second)
+        banned: tuple[str, ...] = (*item.second.answers, item.start, item.bridge)
+    else:
+        facts_asked, banned = (item,), item.answers
+    pools = [
+        [other for fact in facts_asked for other in pool(item.split, relation=fact.relation)],
+        pool(item.split, category=RELATIONS[facts_asked[0].relation].category),
+        pool(item.split),
+    ]
+    titles = {fact.title for fact in facts_asked}
+    chosen: list[Passage] = []
+    for attempt in range(TRIES * count):
+        level = (draw.random() >= SAME) + len(pools) * attempt // (TRIES * count)  # look further away in time
+        other = draw.choice(pools[min(level, len(pools) - 1)])
+        text = draw.choice(other.statements)
+        if other.title not in titles and not mentions(f"{other.title} {text}", banned):
+            titles.add(other.title)
+            chosen.append(Passage(text, other.title))
+            if len(chosen) == count:
+                return chosen
+    if len(chosen) < count:
+        raise FloatLensError(
+            f"the {item.split} split of the atlas has {len(chosen)} distractors for {id_of(item)!r}, not {count}; "
+            "ask for fewer passages"
+        )
+    return chosen
+
+
+@cache
+def pool(split: str, *, relation: str = "", category: str = "") -> tuple[Fact, ...]:
+    """Facts of a split, of one relation, of one table or of all."""
+    return tuple(
+        fact
+        for fact in facts()
+        if fact.split == split
+        and relation in ("", fact.relation)
+        and category in ("", RELATIONS[fact.relation].category)
+    )
+
+
+def placed(gold: list[Passage], others: list[Passage], draw: random.Random, gold_at: int | None) -> list[Passage]:
+    """All passages in order: the gold ones together at `gold_at`, or anywhere.
+
+    >>> a, b, c = Passage("a", gold=True), Passage("b"), Passage("c")
+    >>> [passage.text for passage in placed([a], [b, c], random.Random(0), 1)]
+    ['b', 'a', 'c']
+    """
+    if gold_at is None:
+        every = [*gold, *others]
+        return draw.sample(every, len(every))
+    at = min(gold_at, len(others))
+    return [*others[:at], *gold, *others[at:]]
