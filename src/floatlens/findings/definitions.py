@@ -501,7 +501,7 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1) -> tuple[Arra
     >>> layer, rollout.tolist()
     (2, [[0.5625, 0.4375], [0.4375, 0.5625]])
     """
-    missing = ~np.isfinite(flow_LRR).any(axis=(0, 2))
+    missing = np.asarray(~np.isfinite(flow_LRR).any(axis=(0, 2)))
     identity = np.eye(flow_LRR.shape[-1])
     through, reached = identity, -1
     for layer, flow_RR in enumerate(np.nan_to_num(flow_LRR.astype(np.float64))):
