@@ -546,6 +546,16 @@ def judge_scores(interval: Interval) -> str:
     return INCONCLUSIVE if interval[1] == 0 else judge_threshold(interval)
 
 
+def too_few(n: int, what: str = "samples") -> str:
+    """Reason why a bootstrap cannot decide, or an empty string if there are enough samples.
+
+    >>> too_few(3)
+    'only 3 samples can be used; at least 5 are needed'
+    """
+    fewest = FEWEST_FOR_BOOTSTRAP
+    return "" if n >= fewest else f"only {n} {what} can be used; at least {fewest} are needed"
+
+
 def finite_or_none(value: float) -> float | None:
     """The number as JSON has it: null where it does not exist.
 
