@@ -1,0 +1,198 @@
+"""What do the paper's own figures say, by the same definitions that runs are measured with?
+
+This is the one module of `paper/` that looks at the findings' definitions; the figures themselves depend on nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from floatlens.findings import definitions
+from floatlens.paper import figures
+from floatlens.stats import Array
+
+WHOLE_QUERIES = slice(7, 52)  # rows of the QK panels with every cell visible
+PAIRS = {"LLaDA, Llama": ("llada", "llama"), "Dream, Qwen": ("dream", "qwen")}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A statistic of a published figure; `values` has one number per panel, model or pair of models."""
+
+    finding: str
+    statistic: str
+    values: dict[str, float]
+    digits: int = 3
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name}: {value:.{self.digits}f}" for name, value in self.values.items())
+
+
+def facts() -> list[Fact]:
+    """Every statistic that the published figures allow, in the order of the findings.
+
+    >>> found = {fact.statistic: fact for fact in facts()}
+    >>> str(found["turnover per step (1 − Jaccard)"]), str(found["floating"])
+    ('layer 0: 0.070; layer 31: 0.129', 'layer 0: 0.345; layer 31: 0.123')
+    """
+    return [*_drift(), *_layers(), *_absorption(), *_geometry(), *_heads(), *_flow(), *_knowledge()]
+
+
+def table(found: list[Fact]) -> str:
+    """The facts as a Markdown table.
+
+    >>> print(table([Fact("drift", "floating", {"layer 0": 0.345, "layer 31": 0.123})]))
+    | finding | statistic | value |
+    | --- | --- | --- |
+    | drift | floating | layer 0: 0.345; layer 31: 0.123 |
+    """
+    rows = [("finding", "statistic", "value"), ("---",) * 3, *((f.finding, f.statistic, str(f)) for f in found)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def received(layer: int, u: float = 0.0) -> Array:
+    """Received attention (step, position) of a temporal figure; rows sum to 1, or are NaN if the legend hides a part.
+
+    `u` is the share of attention that is spread evenly, which the figure does not tell; see `figures.temporal`.
+
+    >>> bool(np.isclose(received(0)[31].sum(), 1)), bool(np.isnan(received(0)[1]).all())
+    (True, True)
+    """
+    value_ST = figures.temporal(layer)["value"].values
+    value_ST = u / value_ST.shape[1] + (1 - u) * value_ST
+    return np.asarray(value_ST / value_ST.sum(axis=1, keepdims=True))
+
+
+def mass(layer: int, u: float = 0.0) -> Array:
+    """Anchor mass `p` (step, position) of a temporal figure, on the cells that the authors hatched.
+
+    >>> mass(31)[31].argmax().item(), mass(31)[31].max().item()
+    (17, 1.0)
+    """
+    found = figures.temporal(layer)
+    value_ST = np.nan_to_num(found["value"].values)  # no anchor is drawn near the legend; none is assumed under it
+    return definitions.anchor_mass(u / value_ST.shape[1] + (1 - u) * value_ST, found["anchor"].values)
+
+
+def shift(layer: int, u: float = 0.0) -> float:
+    """Shift of a temporal figure: its first and last step are whole.
+
+    >>> round(shift(0), 3)
+    0.032
+    """
+    masked_ST = figures.reveal_order()["masked"].values
+    return definitions.shift(received(layer, u)[[0, -1]], masked_ST[[0, -1]], int(masked_ST[0].sum()))
+
+
+def _drift() -> Iterator[Fact]:
+    layers = {f"layer {layer}": layer for layer in figures.TEMPORAL_LAYERS}
+    anchors = {name: figures.temporal(layer)["anchor"].values for name, layer in layers.items()}
+    a = {name: received(layer) for name, layer in layers.items()}
+    p = {name: mass(layer) for name, layer in layers.items()}
+    masked_ST = figures.reveal_order()["masked"].values
+    answer = int(masked_ST[0].sum())
+    ends, masked_ends = {name: rows[[0, -1]] for name, rows in a.items()}, masked_ST[[0, -1]]
+    whole = {name: np.where(np.isnan(rows).any(axis=1), np.nan, definitions.centre(rows)) for name, rows in a.items()}
+    null = {name: definitions.null_profile(rows, masked_ends) for name, rows in ends.items()}
+    visible = definitions.slope(definitions.centre(~masked_ST))
+    numbers = {
+        "anchors per step": {n: x.sum(axis=1).mean() for n, x in anchors.items()},
+        "turnover per step (1 − Jaccard)": {n: definitions.turnover(x).mean() for n, x in anchors.items()},
+        "turnover from first to last step": {n: definitions.turnover(x[[0, -1]])[0] for n, x in anchors.items()},
+        "dwell (steps)": {n: float(definitions.dwell(x)) for n, x in anchors.items()},
+        "floating": {n: definitions.floating(x) for n, x in p.items()},
+        "renewal": {n: definitions.renewal(x) for n, x in p.items()},
+        "slope of the centre (positions per step)": {
+            **{n: definitions.slope(x) for n, x in whole.items()},
+            "equal attention on visible positions": visible,
+        },
+        "movement of the centre (shares of the answer)": {n: definitions.movement(x, answer) for n, x in ends.items()},
+        "movement under the null": {n: definitions.movement(x, answer) for n, x in null.items()},
+        "shift beyond the null": {n: shift(layer) for n, layer in layers.items()},
+    }
+    for statistic, values in numbers.items():
+        digits = {"anchors per step": 2, "dwell (steps)": 1, "slope of the centre (positions per step)": 2}.get(
+            statistic, 3
+        )
+        yield Fact("drift", statistic, {name: float(value) for name, value in values.items()}, digits)
+
+
+def _layers() -> Iterator[Fact]:
+    found = definitions.layer_distance(np.stack([mass(layer) for layer in figures.TEMPORAL_LAYERS], axis=1))
+    yield Fact("layers", "distance of anchor mass, layers 0 and 31", {"between": found.between, "within": found.within})
+    spread = {}
+    for layer in figures.TEMPORAL_LAYERS:
+        a_ST = received(layer)
+        effective = definitions.effective_positions(a_ST[np.isfinite(a_ST).all(axis=1)])
+        spread[f"layer {layer}"] = float(effective.mean())
+    yield Fact("layers", "effective number of positions (of 52, at least)", spread, digits=1)
+
+
+def _absorption() -> Iterator[Fact]:
+    curves = figures.absorption()
+    numbers: dict[str, dict[str, float]] = {"mean over layers (%)": {}, "shallow half (%)": {}, "deep half (%)": {}}
+    for model in curves["model"].values:
+        curve = curves["mean"].sel(model=model).dropna("layer").values
+        half = len(curve) // 2
+        for values, part in zip(numbers.values(), (curve, curve[:half], curve[half:]), strict=True):
+            values[_name(model)] = float(part.mean())
+    for statistic, values in numbers.items():
+        yield Fact("absorption", statistic, values, digits=1)
+
+
+def _geometry() -> Iterator[Fact]:
+    shares = {}
+    for layer in figures.QK_LAYERS:
+        panels = figures.qk(layer).isel(query=WHOLE_QUERIES)
+        cos_QT, norm_QT = panels["cos"].values, panels["norm"].values
+        split = definitions.split_advantage(cos_QT * norm_QT, cos_QT, norm_QT, panels["marked"].values)
+        shares[f"layer {layer}"] = split.shares()
+    for place, part in enumerate(("angle", "norm")):
+        values = {name: 100 * found[place] for name, found in shares.items()}
+        yield Fact("geometry", f"share of the {part} in the advantage (%)", values, digits=1)
+
+
+def _heads() -> Iterator[Fact]:
+    scores = {_name(model): figures.retrieval_heads(model)["score"].values for model in figures.RETRIEVAL_MODELS}
+    depth = {n: definitions.retrieval_depth(s) for n, s in scores.items()}
+    yield Fact("heads", "score-weighted depth (0 first, 1 last layer)", depth)
+    yield Fact(
+        "heads", "rank correlation of layer and score", {n: definitions.depth_correlation(s) for n, s in scores.items()}
+    )
+    for above in (0.1, 0.3, 0.5):
+        count = {n: 100 * float((s > above).mean()) for n, s in scores.items()}
+        yield Fact("heads", f"heads above {above} among all (%)", count, digits=0)
+        deep = {n: 100 * definitions.deep_share(s, above) for n, s in scores.items()}
+        yield Fact("heads", f"heads above {above} that lie in the deep half (%)", deep, digits=0)
+
+
+def _flow() -> Iterator[Fact]:
+    apart, ratio = {}, {}
+    for gold in figures.GOLD_POSITIONS:
+        found = figures.rollout("llada", gold)
+        apart[f"gold at {gold}"] = definitions.largest_row_distance(found["value"].values)
+        column = found["value"].mean("region")
+        others = [f"doc{i}" for i in range(1, 11) if i != gold]
+        ratio[f"gold at {gold}"] = float(column.sel(region_to=f"doc{gold}") / column.sel(region_to=others).mean())
+    yield Fact("flow", "largest distance between two rows of the rollout", apart, digits=4)
+    yield Fact("flow", "gold document over the mean of the others", ratio, digits=2)
+
+
+def _knowledge() -> Iterator[Fact]:
+    average = figures.table1()["average"]
+    open_book, closed_book = (average.sel(condition=c) for c in ("open-book", "closed-book"))
+    gain = {str(m): float(open_book.sel(model=m) - closed_book.sel(model=m)) for m in average["model"].values}
+    yield Fact("knowledge", "gain from passages (points)", {_name(m): value for m, value in gain.items()}, digits=2)
+    ratio = {name: gain[mdm] / gain[arm] for name, (mdm, arm) in PAIRS.items()}
+    yield Fact("knowledge", "gain of the MDM over that of the ARM", ratio, digits=2)
+    beyond = {name: gain[mdm] - 2 * gain[arm] for name, (mdm, arm) in PAIRS.items()}
+    yield Fact("knowledge", "gain of the MDM minus twice that of the ARM (points)", beyond, digits=2)
+    with_passages = {_name(m): float(open_book.sel(model=m)) for m in gain}
+    yield Fact("knowledge", "score with passages (%)", with_passages, digits=2)
+
+
+def _name(model: str) -> str:
+    return {"llada": "LLaDA"}.get(str(model), str(model).capitalize())
