@@ -24,6 +24,7 @@ ROOMS = (
     ("lens",),
     ("runs",),
     ("evaluation",),
+    ("paper",),
     ("findings",),
     ("explorer",),
     ("report",),

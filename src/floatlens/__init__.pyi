@@ -1,4 +1,5 @@
 from . import findings as findings
+from . import paper as paper
 from .anchors import parse_rule as parse_rule
 from .data.prompt import Prompt as Prompt
 from .data.prompt import Region as Region

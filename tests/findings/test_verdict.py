@@ -8,19 +8,14 @@ import pytest
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.samples import per_sample, pick
-from floatlens.findings.verdict import (
-    Verdict,
-    interval_of_difference,
-    interval_of_mean,
-    judge,
-    write_claims,
-)
+from floatlens.findings.verdict import Verdict, write_claims
+from floatlens.stats import bootstrap_difference, bootstrap_mean, judge_threshold
 from tests.findings.planted import TRACED, planted, wandering
 
 
 def test_the_interval_of_a_mean_is_near_that_of_a_normal_sample():
     values = np.random.default_rng(0).normal(2.0, 1.0, 400)
-    mean, (low, high) = interval_of_mean(values)
+    mean, (low, high) = bootstrap_mean(values)
     half = 1.96 * values.std() / 20
     assert mean == pytest.approx(values.mean())
     assert low == pytest.approx(mean - half, abs=0.02) and high == pytest.approx(mean + half, abs=0.02)
@@ -30,14 +25,14 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(60):
-        low, high = interval_of_mean(rng.exponential(1.0, 40))[1]
+        low, high = bootstrap_mean(rng.exponential(1.0, 40))[1]
         covered += low <= 1.0 <= high
     assert 50 <= covered <= 60
 
 
 def test_the_same_samples_give_the_same_interval():
     values = np.random.default_rng(0).random(20)
-    assert interval_of_mean(values) == interval_of_mean(values)
+    assert bootstrap_mean(values) == bootstrap_mean(values)
 
 
 def test_models_on_the_same_samples_are_compared_sample_by_sample():
@@ -46,14 +41,14 @@ def test_models_on_the_same_samples_are_compared_sample_by_sample():
     left, right = hard + 1 + rng.normal(0, 0.1, 30), hard
     ids = [str(i) for i in range(30)]
     order = rng.permutation(30)
-    value, paired, n = interval_of_difference(left, right[order], ids, [ids[i] for i in order])
-    assert (n, judge(paired)) == (30, "supported") and value == pytest.approx(1, abs=0.1)
-    assert judge(interval_of_difference(left, right, ids, [f"other {i}" for i in ids])[1]) == "inconclusive"
+    value, paired, n = bootstrap_difference(left, right[order], ids, [ids[i] for i in order])
+    assert (n, judge_threshold(paired)) == (30, "supported") and value == pytest.approx(1, abs=0.1)
+    assert judge_threshold(bootstrap_difference(left, right, ids, [f"other {i}" for i in ids])[1]) == "inconclusive"
 
 
 def test_what_does_not_exist_is_left_out_and_nothing_is_no_verdict():
-    assert interval_of_mean(np.array([1.0, np.nan, 1.0]))[0] == 1.0
-    assert judge(interval_of_mean(np.array([np.nan]))[1]) == "inconclusive"
+    assert bootstrap_mean(np.array([1.0, np.nan, 1.0]))[0] == 1.0
+    assert judge_threshold(bootstrap_mean(np.array([np.nan]))[1]) == "inconclusive"
 
 
 def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):

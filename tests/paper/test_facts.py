@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from floatlens import paper
-from floatlens.findings import definitions as d
+from floatlens.paper import definitions as d
 from floatlens.paper.facts import Fact, facts, mass, received, shift, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper-figures.md"

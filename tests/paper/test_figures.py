@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from floatlens import paper
 from floatlens.errors import FloatLensError
-from floatlens.findings import definitions as d
+from floatlens.paper import definitions as d
 
 POSITIONS = 52
 PROMPT = 20

@@ -1,7 +1,8 @@
 """The film of a trace: what the explorer draws, as one JSON object of bounded size.
 
 Received attention, tokens and confidence step by step. Anchors are computed here, so that the page does not define them
-a second time. What does not fit the budget is thinned by a fixed rule, and `thinned` says what was left out. docs/explorer.md describes each field.
+a second time. What does not fit the budget is thinned by a fixed rule, and `thinned` says what was
+left out. docs/explorer.md describes each field.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ from floatlens.findings.received import Layers, anchors_of, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.sides import compare
 from floatlens.findings.spelling import number
-from floatlens.findings.verdict import INCONCLUSIVE, SUPPORTED, Verdict, interval_of_difference, judge
+from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
+from floatlens.stats import INCONCLUSIVE, SUPPORTED, bootstrap_difference, judge_threshold
 
 VIEWS = ("layers",)
 RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")
@@ -153,15 +154,17 @@ def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm
             "ARM, %": float(sides["arm_values"].mean()),
             "MDM, %": float(sides["mdm_values"].mean()),
             "ARM minus MDM by rule": {
-                name: interval_of_difference(
+                name: bootstrap_difference(
                     per_rule[sides["arm"], i], per_rule[sides["mdm"], i], names["arm"], names["mdm"]
                 )[:2]
                 for i, name in enumerate(ids)
             },
         }
-        verdict = judge(interval)
+        verdict = judge_threshold(interval)
         reason = f"{details['ARM, %']:.1f} % against {details['MDM, %']:.1f} %"
-        against = [name for name, (_, other) in details["ARM minus MDM by rule"].items() if judge(other) != SUPPORTED]  # type: ignore[attr-defined]
+        against = [
+            name for name, (_, other) in details["ARM minus MDM by rule"].items() if judge_threshold(other) != SUPPORTED
+        ]  # type: ignore[attr-defined]
         if verdict == SUPPORTED and against:
             reason += f"; but not by {', '.join(against)}"
         return verdict, reason if verdict != INCONCLUSIVE else f"the interval holds zero ({reason})", details

@@ -26,7 +26,8 @@ from floatlens.findings.samples import Array, mean_over, models_of
 from floatlens.findings.sides import NAN, compare, names, side
 from floatlens.findings.spelling import number, percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, interval_of_mean, judge_scores, too_few
+from floatlens.findings.verdict import Verdict
+from floatlens.stats import INCONCLUSIVE, bootstrap_mean, judge_scores, too_few
 from floatlens.version import __version__
 
 VIEWS = ("dose", "effects")
@@ -318,7 +319,7 @@ def _judged(
 ) -> Verdict:
     """The mean of `values` over these rows lies above zero, or not."""
     usable = rows[np.isfinite(values[rows])]
-    value, interval = interval_of_mean(values[usable]) if len(usable) else (float("nan"), NAN)
+    value, interval = bootstrap_mean(values[usable]) if len(usable) else (float("nan"), NAN)
     verdict = judge_scores(interval)
     reason = too_few(len(usable), "questions") if len(usable) else "the run holds no such intervention with its control"
     if reason:

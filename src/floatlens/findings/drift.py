@@ -28,16 +28,16 @@ from floatlens.findings.received import AVERAGE, Layers, anchors_of, few_layers,
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
 from floatlens.findings.sides import compare, one_side
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import (
+from floatlens.findings.verdict import Verdict
+from floatlens.record.trace import Trace
+from floatlens.stats import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
     SUPPORTED,
-    Verdict,
-    interval_of_difference,
-    interval_of_mean,
-    judge,
+    bootstrap_difference,
+    bootstrap_mean,
+    judge_threshold,
 )
-from floatlens.record.trace import Trace
 
 VIEWS = ("heatmap", "numbers")
 STILL = 0.1  # anchors that move lose more than one in ten from a step to the next; those that stay lose fewer
@@ -256,8 +256,8 @@ def _moves(
 ) -> tuple[str, str, dict[str, Any]]:
     top, newest = (mean_over(measured[n].values, 1) for n in ("top_turnover", "top_turnover_newest"))
     ids = {name: [str(i) for i in measured["sample_id"].values[sides[name]]] for name in ("mdm", "arm")}
-    (mdm, mdm_interval), (arm, arm_interval) = (interval_of_mean(sides[f"{s}_values"]) for s in ("mdm", "arm"))
-    row, row_interval, _ = interval_of_difference(top[sides["mdm"]], newest[sides["arm"]], ids["mdm"], ids["arm"])
+    (mdm, mdm_interval), (arm, arm_interval) = (bootstrap_mean(sides[f"{s}_values"]) for s in ("mdm", "arm"))
+    row, row_interval, _ = bootstrap_difference(top[sides["mdm"]], newest[sides["arm"]], ids["mdm"], ids["arm"])
     details = {
         "turnover of the MDM": [mdm, *mdm_interval],
         "turnover of the ARM": [arm, *arm_interval],
@@ -265,13 +265,16 @@ def _moves(
         "moving means a turnover above": STILL,
     }
     numbers = f"(turnover {mdm:.2f} against {arm:.2f})"
-    if judge(arm_interval, STILL) == SUPPORTED:
+    if judge_threshold(arm_interval, STILL) == SUPPORTED:
         return NOT_SUPPORTED, f"the ARM's anchors move too {numbers}", details
-    if judge(mdm_interval, STILL) == NOT_SUPPORTED or judge(interval) == NOT_SUPPORTED:
+    if judge_threshold(mdm_interval, STILL) == NOT_SUPPORTED or judge_threshold(interval) == NOT_SUPPORTED:
         return NOT_SUPPORTED, f"the MDM's anchors do not move {numbers}", details
-    if not (judge(interval) == judge(mdm_interval, STILL) == SUPPORTED and judge(arm_interval, STILL) == NOT_SUPPORTED):
+    if not (
+        judge_threshold(interval) == judge_threshold(mdm_interval, STILL) == SUPPORTED
+        and judge_threshold(arm_interval, STILL) == NOT_SUPPORTED
+    ):
         return INCONCLUSIVE, f"an interval crosses its threshold {numbers}", details
-    if np.isfinite(row) and judge(row_interval) != SUPPORTED:
+    if np.isfinite(row) and judge_threshold(row_interval) != SUPPORTED:
         why = f"the strongest position of the ARM's newest query changes as often ({np.nanmean(newest[sides['arm']]):.2f})"
         return INCONCLUSIVE, why, details
     return SUPPORTED, numbers.strip("()"), details

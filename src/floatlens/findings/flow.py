@@ -25,8 +25,9 @@ from floatlens.findings.finding import Finding, ReportText, Table, as_table, reg
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.sides import one_side
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Verdict, bootstrap
+from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
+from floatlens.stats import bootstrap
 
 VIEWS = ("rollout", "layers", "steps")
 GOLD = "#007a7a"

@@ -31,8 +31,9 @@ from floatlens.findings.finding import Finding, ReportText, Table, as_table, reg
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
 from floatlens.findings.sides import one_side, side
 from floatlens.findings.spelling import count, number
-from floatlens.findings.verdict import Verdict, bootstrap
+from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
+from floatlens.stats import bootstrap
 
 VIEWS = ("map", "depth")
 RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5

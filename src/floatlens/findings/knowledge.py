@@ -24,7 +24,8 @@ from floatlens.findings.samples import Array, is_measured, mean_over, models_of
 from floatlens.findings.sides import compare
 from floatlens.findings.spelling import listed, number, percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores
+from floatlens.findings.verdict import Verdict
+from floatlens.stats import INCONCLUSIVE, judge_scores
 from floatlens.version import __version__
 
 VIEWS = ("gain",)

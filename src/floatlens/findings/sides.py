@@ -10,14 +10,14 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Array
-from floatlens.findings.verdict import (
+from floatlens.findings.verdict import Verdict
+from floatlens.stats import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
     SUPPORTED,
-    Verdict,
-    interval_of_difference,
-    interval_of_mean,
-    judge,
+    bootstrap_difference,
+    bootstrap_mean,
+    judge_threshold,
     too_few,
 )
 
@@ -63,13 +63,16 @@ def one_side(
     usable = rows[np.isfinite(values[rows])]
     value, interval = float("nan"), NAN
     if len(usable):
-        value, interval = estimate(usable) if estimate else interval_of_mean(values[usable])
+        value, interval = estimate(usable) if estimate else bootstrap_mean(values[usable])
     details = {name: _with_interval(numbers[usable]) for name, numbers in {**(also or {}), **(beside or {})}.items()}
     reason = "there is no MDM among the traces" if not len(rows) else too_few(len(usable), what)
     reason = reason or (objection(usable) if objection else "")
     verdict = INCONCLUSIVE
     if not reason:
-        judged = {"the statistic": judge(interval), **{n: judge((details[n][1], details[n][2])) for n in also or {}}}
+        judged = {
+            "the statistic": judge_threshold(interval),
+            **{n: judge_threshold((details[n][1], details[n][2])) for n in also or {}},
+        }
         verdict = min(judged.values(), key=(NOT_SUPPORTED, INCONCLUSIVE, SUPPORTED).index)
         failing = " and ".join(name for name, found in judged.items() if found == verdict)
         if verdict != SUPPORTED:
@@ -90,7 +93,7 @@ def one_side(
 
 
 def _with_interval(values: Array) -> list[float]:
-    mean, interval = interval_of_mean(values)
+    mean, interval = bootstrap_mean(values)
     return [mean, *interval]
 
 
@@ -118,7 +121,7 @@ def compare(
             reason = f"there is no {what} among the traces to compare with"
             return Verdict(finding, claim, statistic, float("nan"), NAN, INCONCLUSIVE, rule, 0, models, reason)
     ids = {name: [str(i) for i in measured["sample_id"].values[r]] for name, r in used.items()}
-    value, interval, n = interval_of_difference(values[used["mdm"]], values[used["arm"]], ids["mdm"], ids["arm"])
+    value, interval, n = bootstrap_difference(values[used["mdm"]], values[used["arm"]], ids["mdm"], ids["arm"])
     if sign < 0:
         value, interval = -value, (-interval[1], -interval[0])
     sides = {**used, "mdm_values": values[used["mdm"]], "arm_values": values[used["arm"]]}

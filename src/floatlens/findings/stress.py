@@ -25,7 +25,8 @@ from floatlens.findings.samples import Array, is_measured, mean_over
 from floatlens.findings.sides import NAN, compare, names, side
 from floatlens.findings.spelling import listed, number, percent
 from floatlens.findings.style import short
-from floatlens.findings.verdict import INCONCLUSIVE, Verdict, judge_scores, too_few
+from floatlens.findings.verdict import Verdict
+from floatlens.stats import INCONCLUSIVE, judge_scores, too_few
 from floatlens.version import __version__
 
 VIEWS = ("curves",)

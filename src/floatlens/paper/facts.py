@@ -1,6 +1,6 @@
 """What do the paper's own figures say, by the same definitions that runs are measured with?
 
-This is the one module of `paper/` that looks at the findings' definitions; the figures themselves depend on nothing.
+The definitions are those that runs are measured with; the figures themselves depend on nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from floatlens.findings import definitions
+from floatlens.paper import definitions
 from floatlens.paper import figures
 from floatlens.stats import Array
 

@@ -10,8 +10,8 @@ from floatlens.data.atlas import reader
 from floatlens.data.atlas.chains import chains
 from floatlens.data.atlas.datasets import NAMES, atlas_samples
 from floatlens.data.atlas.facts import SPLITS, facts
+from floatlens.data.metrics import score
 from floatlens.errors import FloatLensError
-from floatlens.tasks.metrics import score
 
 from .words import says
 

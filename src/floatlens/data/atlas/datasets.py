@@ -17,8 +17,8 @@ from floatlens.data.atlas.chains import Chain, chains
 from floatlens.data.atlas.facts import SPLITS, Fact, facts
 from floatlens.data.atlas.text import mentions
 from floatlens.data.atlas.wording import RELATIONS
+from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
-from floatlens.tasks.sample import Passage, Sample
 
 NAMES = {
     "facts": "one fact about the real world",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.findings import definitions as d
+from floatlens.paper import definitions as d
 
 STEPS = pytest.mark.parametrize("steps", [8, 32, 128])
 PROMPT = 20
