@@ -1,7 +1,6 @@
-"""Traces from the paper's own .npz files, which hold pickled object arrays, read without trusting them.
+"""Import traces from the paper's own .npz files, which hold pickled object arrays.
 
-A pickle can name any function to call. The unpickler here admits NumPy's own constructors and nothing else; a file that
-asks for more is refused by the name of what it asked for.
+The pickles are read by `safe_pickle`, which runs nothing that they name.
 """
 
 from __future__ import annotations
@@ -18,27 +17,16 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
+from floatlens.record import safe_pickle
 from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
-ADMITTED = {
-    (f"{package}.multiarray", name): getattr(np._core.multiarray, name)
-    for package in ("numpy.core", "numpy._core")
-    for name in ("_reconstruct", "scalar")
-} | {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
 LARGEST = 8 << 30  # bytes that the members of a file may unpack to
 Arrays = dict[str, Any]
-
-
-class NumpyOnly(pickle.Unpickler):
-    """Reads arrays, scalars and plain containers; refuses everything else by name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ADMITTED:
-            raise FloatLensError(
-                f"the file asks to call {module}.{name}, which is not a NumPy constructor: it is not opened"
-            )
-        return ADMITTED[module, name]
+UNREADABLE = (
+    ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, OverflowError, RecursionError, MemoryError,
+    pickle.UnpicklingError,
+)  # fmt: skip
 
 
 def read_npz(path: str | Path) -> Arrays:
@@ -63,14 +51,14 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
         read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(stream)
         if dtype.hasobject:
-            value = NumpyOnly(stream).load()
+            value = safe_pickle.load(stream)
             return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
         wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if wanted != len(raw) - stream.tell():
             raise ValueError(f"shape {shape} does not fit its size")
         array = np.frombuffer(raw, dtype, offset=stream.tell())
         return array.reshape(shape, order="F" if fortran else "C")
-    except (ValueError, EOFError, KeyError, IndexError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         raise FloatLensError(f"{path}: its member {member} is not a readable array: {error}") from None
 
 

@@ -19,11 +19,11 @@ from floatlens.anchors import Rule, causal_visibility, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import written_atomically
+from floatlens.record.zarr_check import check_store
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
 REGION_DIMS = ("region", "region_to")
 CHUNK_BYTES = 4 << 20
-CLAIMED, PACKED = 1 << 30, 1000  # a store may claim so many bytes, or so many times what it holds
 
 
 class Trace:
@@ -163,8 +163,15 @@ class Trace:
         if not (Path(path) / "zarr.json").is_file():
             raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
         try:
-            data = xr.open_dataset(path, engine="zarr", consolidated=False, mask_and_scale=False, cache=False)
-            _refuse_absurd(data, Path(path))
+            check_store(path)
+            data = xr.open_dataset(
+                path,
+                engine="zarr",
+                zarr_format=3,
+                consolidated=False,
+                mask_and_scale=False,
+                cache=False,
+            )
             if "region_names" in data.attrs and "region" in data.dims:
                 data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
             return cls(data)
@@ -225,17 +232,6 @@ class Trace:
         left = "style='text-align:left'"
         rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in about.items())
         return f"<h4>floatlens.Trace</h4><table>{rows}</table>{self.data._repr_html_()}"
-
-
-def _refuse_absurd(data: xr.Dataset, path: Path) -> None:
-    """Refuse a store that claims arrays out of all proportion to what it holds: reading them would end the process."""
-    if any(0 in (variable.encoding.get("chunks") or ()) for variable in data.variables.values()):
-        raise FloatLensError(f"{path} has an array in chunks of no size; it is damaged or not to be trusted")
-    held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    if data.nbytes > CLAIMED and data.nbytes > PACKED * held:
-        raise FloatLensError(
-            f"{path} claims arrays of {data.nbytes:,} bytes but holds {held:,}; it is damaged or not to be trusted"
-        )
 
 
 def _chunks(variable: xr.DataArray) -> tuple[int, ...]:

@@ -1,0 +1,132 @@
+"""Check a stored trace before anything opens it.
+
+Zarr's metadata name codecs and data types that are resolved to code: an array of objects with the codec `pickle` runs code
+when it is read, and a store of Zarr's format 2 is opened by other rules than ours. Metadata can also declare shapes that no
+memory holds. So the JSON files of a store are read here first, and anything that FloatLens does not write is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from floatlens.errors import FloatLensError
+
+DATA_TYPES = {
+    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+CODECS = {"bytes", "zstd", "gzip", "blosc", "crc32c", "transpose", "numcodecs.shuffle"}
+ARRAY_FIELDS = {
+    "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs",
+    "attributes", "dimension_names", "storage_transformers",
+}  # fmt: skip
+GROUP_FIELDS = {"zarr_format", "node_type", "attributes"}
+MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trace takes a few hundred kilobytes
+MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
+FREE_BYTES = 64 << 20  # declared bytes that need no proof on disk
+MAX_RATIO = 1000  # declared bytes per byte on disk beyond that
+
+
+def check_store(path: str | Path) -> None:
+    """Refuse a folder that is not a trace as FloatLens writes it: one flat Zarr group of format 3.
+
+    Raises
+    ------
+    FloatLensError
+        With the file and the field that are wrong.
+    """
+    root = Path(path)
+    _check_group(_read(root / "zarr.json"), root / "zarr.json")
+    declared = coordinates = 0
+    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir()):
+        file = folder / "zarr.json"
+        if not file.is_file():
+            raise FloatLensError(f"{folder} has no zarr.json; the trace is damaged or was not written by FloatLens")
+        size, dimensions = _check_array(_read(file), file)
+        declared += size
+        coordinates += size if dimensions < 2 else 0
+    held = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+    if declared > FREE_BYTES and declared > MAX_RATIO * held:
+        raise FloatLensError(
+            f"{root} declares arrays of {declared:,} bytes but holds {held:,}; it is damaged or not to be trusted"
+        )
+    if coordinates > MAX_COORDINATES:
+        raise FloatLensError(
+            f"{root} declares {coordinates:,} bytes of one-dimensional arrays; at most {MAX_COORDINATES:,} are read"
+        )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MAX_METADATA:
+            raise FloatLensError(f"{file} has {file.stat().st_size:,} bytes; at most {MAX_METADATA:,} are read")
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FloatLensError(f"{file} cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise FloatLensError(f"{file} holds {type(found).__name__} where an object is expected")
+    return found
+
+
+def _check_group(found: dict[str, Any], file: Path) -> None:
+    _expect(file, "zarr_format", found.get("zarr_format"), found.get("zarr_format") == 3, "3")
+    _expect(file, "node_type", found.get("node_type"), found.get("node_type") == "group", "'group'")
+    _refuse_unknown(found, GROUP_FIELDS | {"consolidated_metadata"}, file)
+    if found.get("consolidated_metadata") is not None:
+        raise FloatLensError(f"{file}: consolidated metadata is not read; store the trace again with FloatLens")
+    _expect(file, "attributes", "…", isinstance(found.get("attributes", {}), dict), "an object")
+
+
+def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
+    """Return the bytes that an array declares and its number of dimensions."""
+    _expect(file, "zarr_format", found.get("zarr_format"), found.get("zarr_format") == 3, "3")
+    _expect(file, "node_type", found.get("node_type"), found.get("node_type") == "array", "'array'")
+    _refuse_unknown(found, ARRAY_FIELDS, file)
+    dtype = found.get("data_type")
+    _expect(file, "data_type", dtype, isinstance(dtype, str) and dtype in DATA_TYPES, "a plain number type")
+    shape = found.get("shape")
+    _expect(file, "shape", shape, _is_shape(shape, 0), "a list of whole numbers")
+    grid = found.get("chunk_grid")
+    regular = isinstance(grid, dict) and grid.get("name") == "regular" and isinstance(grid.get("configuration"), dict)
+    chunks = grid["configuration"].get("chunk_shape") if regular and isinstance(grid, dict) else None
+    assert isinstance(shape, list)
+    fits = _is_shape(chunks, 1) and len(chunks) == len(shape)
+    fits = fits and all(chunk <= max(1, size) for chunk, size in zip(chunks, shape, strict=True))
+    _expect(file, "chunk_grid", grid, fits, "regular chunks of at least 1 and at most the shape")
+    codecs = found.get("codecs")
+    known = isinstance(codecs, list) and all(isinstance(c, dict) and c.get("name") in CODECS for c in codecs)
+    _expect(file, "codecs", codecs, known and 0 < len(codecs) < 6, f"some of {', '.join(sorted(CODECS))}")
+    keys = found.get("chunk_key_encoding", {"name": "default"})
+    separator = keys.get("configuration", {}).get("separator", "/") if isinstance(keys, dict) else None
+    plain = isinstance(keys, dict) and keys.get("name") in ("default", "v2") and separator in ("/", ".")
+    _expect(file, "chunk_key_encoding", keys, plain, "'default' or 'v2'")
+    _expect(file, "storage_transformers", "…", not found.get("storage_transformers"), "nothing")
+    _expect(file, "attributes", "…", isinstance(found.get("attributes", {}), dict), "an object")
+    names = found.get("dimension_names", [None] * len(shape))
+    named = isinstance(names, list) and len(names) == len(shape) and all(n is None or isinstance(n, str) for n in names)
+    _expect(file, "dimension_names", names, named, "one name per dimension")
+    return math.prod(shape) * DATA_TYPES[str(dtype)], len(shape)
+
+
+def _is_shape(value: Any, least: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= 8
+        and all(isinstance(n, int) and not isinstance(n, bool) and least <= n < 2**40 for n in value)
+    )
+
+
+def _expect(file: Path, field: str, value: Any, fine: bool, expected: str) -> None:
+    if not fine:
+        raise FloatLensError(f"{file}: field {field!r} is {str(value)[:80]!r}; FloatLens reads {expected}")
+
+
+def _refuse_unknown(found: dict[str, Any], known: set[str], file: Path) -> None:
+    unknown = sorted(str(name) for name in found if name not in known)
+    if unknown:
+        raise FloatLensError(
+            f"{file}: field {unknown[0][:80]!r} is unknown; only traces written by FloatLens are opened"
+        )
