@@ -16,6 +16,7 @@ from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
@@ -154,11 +155,6 @@ class Lens:
             found += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
         return tuple(dict.fromkeys(int(i) for i in found))
 
-    @cached_property
-    def eot_id(self) -> int | None:
-        """The token that ends a turn, where it is another than the end of text."""
-        return self.end_ids[1] if len(self.end_ids) > 1 else None
-
     @property
     def pad_id(self) -> int:
         for source in (self.config, self.tokenizer):
@@ -206,15 +202,10 @@ class Lens:
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
-        ends = {"eos_ids": self.end_ids} if self.family.kind == "arm" else {}
-        tokens = (
-            {"mask_id": self.mask_id, "eos_id": self.end_ids[0] if self.end_ids else None, "eot_id": self.eot_id}
-            if self.family.kind == "mdm"
-            else {}
-        )
+        special = SpecialTokens(self.mask_id if self.family.kind == "mdm" else None, self.end_ids, self.pad_id)
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
-        steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws)
         if changes := interventions.in_force(self):
             steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
         return finite(steps, self.model, batch.pads)
@@ -360,7 +351,8 @@ class Lens:
         def made(recorder: Recorder) -> list[Trace]:
             return labelled(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
-        return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.cached)
+        alone = self.family.attention == "bidirectional" and not self.family.cached
+        return Watch(self.model, self.steps(batch, chosen), recorder, made, alone)
 
     def check_record(self, settings: Settings, **options: Any) -> None:
         """Refuse to record what does not exist; no weight is needed for that. Options are those of `Record`."""

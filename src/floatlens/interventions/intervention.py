@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from floatlens.errors import FloatLensError
 from floatlens.interventions import choose
+from floatlens.specs import split_list
 
 if TYPE_CHECKING:
     from floatlens.anchors import Rule
@@ -141,7 +142,7 @@ def words(value: Any, what: str) -> tuple[str, ...] | None:
     """
     if value is None:
         return None
-    parts = value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else list(value)
+    parts = split_list(value) if isinstance(value, str) else list(value)
     found = tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
     if not found:
         raise FloatLensError(f"no {what} was named; name at least one, or leave it out")

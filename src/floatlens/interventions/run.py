@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step
 from floatlens.interventions.anchors import Received
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.check import check
 from floatlens.interventions.intervention import Intervention
-from floatlens.interventions.registry import parse
+from floatlens.interventions.registry import parse_intervention
 from floatlens.interventions.scene import Scene
 from floatlens.observation.attention import Inputs, changing, configs_of
 from floatlens.observation.prompt_batch import PromptBatch
@@ -32,7 +33,7 @@ def in_force(lens: Any) -> tuple[Intervention, ...]:
 @contextmanager
 def intervene(lens: Any, given: Sequence[Intervention | str], reference: Sequence[Any] | None) -> Iterator[None]:
     """Add interventions to those in force for as long as the block lasts; see `Lens.intervene`."""
-    asked = [parse(one) for one in given]
+    asked = [parse_intervention(one) for one in given]
     outer = in_force(lens)
     check([*(getattr(one, "asked", one) for one in outer), *asked], lens.shape, lens.config)
     ready = tuple(one.prepared(lens, reference) for one in asked)
@@ -89,15 +90,21 @@ class Change:
             for layer in one.layer_numbers(lens.shape):
                 self.by_layer.setdefault(layer, []).append(one)
         self.received = Received(self.scene)
+        self.forward: ForwardPass | None = None
 
     def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
         """A step is about to start, with these tokens."""
         self.scene.step, self.scene.tokens_BT = step, tokens_BT
         self.received.begin()
+        self.forward = None
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
         if layer not in self.by_layer:
             return base(), inputs
+        forward = current_pass()
+        if forward is not None and forward is not self.forward:  # a step may take several passes
+            self.forward, self.scene.tokens_BT = forward, forward.tokens_BT[: self.scene.B]
+            self.received.begin()
         attention = Attention(layer, inputs, self.scene, self.received)
         for one in self.by_layer[layer]:
             one.change(attention)

@@ -8,7 +8,7 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import Layout
-from floatlens.observation.registry import DEFAULT, MATRICES, statistic
+from floatlens.observation.registry import DEFAULT, MATRICES, STATISTICS
 from floatlens.observation.session import Implementation, Session
 
 
@@ -50,7 +50,7 @@ class Record:
         if unknown:
             raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
         for name in self.record:
-            statistic(name)
+            STATISTICS[name]
         within(self.layers, shape["layers"], "layer")
         within(self.matrix_layers, shape["layers"], "layer")
         within(self.heads, shape["heads"], "head")

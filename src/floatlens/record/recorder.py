@@ -70,10 +70,10 @@ class Recorder:
                 if name == "evidence":
                     self._evidence(at, layers, step)
                 else:
-                    self._store(name, at, layers, step.tokens_BT.shape[1])
+                    self._store(name, at, layers, step)
         self.session.begin()
 
-    def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], length: int) -> None:
+    def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
         if not layers:
             return
         dims, order = self.session.statistics[name].dims, sorted(layers)
@@ -89,8 +89,7 @@ class Recorder:
             self.layers[name] = order
         where: list[Any] = []
         for dim, size in zip(dims, value_BL.shape[2:], strict=True):
-            # A step that extends a cache has only its own queries: they are the last of the sequence so far.
-            first = length - size if dim == "query" else 0
+            first = step.first_query(size) if dim == "query" else 0
             where.append(slice(first, first + size))
         self.arrays[name][(slice(None), at, slice(None), *where)] = value_BL.float().cpu().numpy()
 
@@ -117,8 +116,9 @@ class Recorder:
                 for name in ("evidence_mass", "evidence_hit"):
                     self.arrays[name] = np.full(shape, np.nan, np.float32)
                     self.layers[name] = sorted(layers)
-            first = T - pairs_BHQ2.shape[2]
+            first = step.first_query(pairs_BHQ2.shape[2])
             for row, at_N in enumerate(places):
+                at_N = at_N[at_N - self.shifted >= first]  # the row that writes may lie before those of the step
                 if len(at_N):
                     mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)
                     top_HN = top_HN.long()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import written_atomically
@@ -123,17 +123,20 @@ class Trace:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def anchors(self, rule: str | Rule = "sigma(3)") -> xr.DataArray:
-        """Anchors by a named rule: bool (step, layer, position), on the mean over heads of received attention."""
+    def anchors(self, rule: str | Rule | RuleFunction = "sigma(3)") -> xr.DataArray:
+        """Anchors: bool (step, layer, position), on the mean over heads of received attention.
+
+        `rule` is the text of a rule, such as "sigma(3)" or the name of one that was registered, or a function
+        of received attention (see `register_rule`).
+        """
         rule = parse_rule(rule)
         if "received" not in self.data:
             raise FloatLensError(
                 "this trace holds no received attention, so no anchors; trace again and record 'received'"
             )
         received = self.data["received"].mean("head")
-        visible = causal_visibility(np.isfinite(received.values)) if self.attention == "causal" else None
         return xr.DataArray(
-            rule(received.values, visible),
+            find_anchors(received.values, rule, self.attention),
             coords=received.coords,
             dims=received.dims,
             name="anchors",

@@ -38,16 +38,16 @@ class Watch(Iterator[Seen]):
         steps: Iterator[Step],
         recorder: Recorder,
         made: Callable[[Recorder], list[Trace]],
-        cached: bool,
+        alone: bool,
     ) -> None:
-        self.model, self.steps, self.recorder, self.made, self.cached = model, steps, recorder, made, cached
+        self.model, self.steps, self.recorder, self.made, self.alone = model, steps, recorder, made, alone
         self.configs = configs_of(model)
         self.index, self.over = 0, False
 
     def __next__(self) -> Seen:
         session = self.recorder.session
-        # A diffusion step stands alone, so one that is not kept need not be looked at; a cached one builds on all.
-        session.paused = not self.cached and self.index not in self.recorder.steps
+        # A step that stands alone need not be observed if it is not kept; others build on all rows before them.
+        session.paused = self.alone and self.index not in self.recorder.steps
         with observing(self.model, session, self.configs):
             step = next(self.steps, None)
         if step is None:
