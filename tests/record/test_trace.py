@@ -135,7 +135,7 @@ def test_only_what_was_asked_for_is_kept(lens: floatlens.Lens) -> None:
         ({"heads": [-1]}, "head -1 does not exist"),
         ({"record_steps": [9]}, "step 9 does not exist"),
         ({"layers": []}, "no layer was chosen"),
-        ({"record": ["sparkle"]}, "statistic 'sparkle' is not known"),
+        ({"record": ["sparkle"]}, "there is no statistic 'sparkle'; choose one of"),
         ({"matrices": ["received"]}, "matrix 'received' is not known"),
         ({"implementation": "fast"}, "implementation 'fast' is not known"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole
 from floatlens.interventions.registry import register_intervention
 from floatlens.specs import parse_spec
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens, PromptLike
 
 SCORES = ("retrieval", "mass", "query")
 FILLS = ("zero", "mean")
@@ -107,7 +110,7 @@ class AblateHeads(Intervention):
             choose.numbers(str(head), shape["heads"] or 0, "head")
         return pairs
 
-    def pairs(self, lens: Any, reference: Sequence[Any] | None = None) -> list[Pair]:
+    def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
         """The heads, as (layer, head); `top` looks at the model first."""
         from floatlens.interventions.reference import head_scores
 
@@ -125,7 +128,7 @@ class AblateHeads(Intervention):
         drawn = np.random.default_rng(int(_setting(self.heads, "seed"))).choice(len(rest), self.count, replace=False)
         return sorted(rest[i] for i in drawn)
 
-    def prepared(self, lens: Any, reference: Sequence[Any] | None) -> Intervention:
+    def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
         from floatlens.interventions.reference import head_means
 
         pairs = self.pairs(lens, reference)

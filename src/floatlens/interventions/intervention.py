@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from floatlens.anchors import Rule
     from floatlens.interventions.attention import Attention
     from floatlens.interventions.scene import Scene
+    from floatlens.lens import Lens, PromptLike
 
 Shape = Mapping[str, int | None]
 
@@ -90,7 +91,7 @@ class Intervention:
         self.layer_numbers(shape)
         self.head_numbers(shape)
 
-    def prepared(self, lens: Any, reference: Sequence[Any] | None) -> Intervention:
+    def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
         """Ready for the model: an intervention that needs to look at it first (which heads are the best) does so here."""
         return self
 

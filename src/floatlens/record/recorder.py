@@ -25,7 +25,7 @@ class Recorder:
     """Keeps what a session saw at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
-    `passing` are statistics that are shown at each step and not kept.
+    `shown_only` are statistics that are not kept.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Recorder:
         heads: Sequence[int] | None,
         shifted: bool,
         special_ids: Sequence[int],
-        passing: Collection[str] = (),
+        shown_only: Collection[str] = (),
     ) -> None:
-        self.batch, self.session, self.steps, self.passing = batch, session, list(steps), passing
+        self.batch, self.session, self.steps, self.shown_only = batch, session, list(steps), shown_only
         self.heads = None if heads is None else list(heads)
         self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
         B, P = batch.ids_BP.shape
@@ -65,7 +65,7 @@ class Recorder:
             self.tokens[:, at, : step.tokens_BT.shape[1]] = step.tokens_BT.cpu().numpy()
             self.confidence[:, at, :length] = step.confidence_BT.float().cpu().numpy()
             for name, layers in self.session.results.items():
-                if name in self.passing:
+                if name in self.shown_only:
                     continue
                 if name == "evidence":
                     self._evidence(at, layers, step)

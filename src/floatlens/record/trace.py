@@ -111,6 +111,11 @@ class Trace:
         A position that does not exist yet is an empty string.
         """
         vocabulary = self._from_json("vocabulary", {})
+        if step is not None and step not in self.data["step"].values:
+            recorded = [int(number) for number in self.data["step"].values]
+            whole = recorded == list(range(recorded[0], recorded[-1] + 1))
+            named = f"{recorded[0]} to {recorded[-1]}" if whole else ", ".join(map(str, recorded))
+            raise FloatLensError(f"step {step} was not recorded; recorded are steps {named}")
         ids = self.final_tokens if step is None else self.data["tokens"].sel(step=step).values
         return [vocabulary.get(str(int(i)), f"<{int(i)}>") if i >= 0 else "" for i in ids]
 
