@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
 from floatlens import FloatLensError, parse_rule
+from floatlens.anchors import RULES, find_anchors, register_rule
 
 UNIFORM = np.full(20, 1 / 20)
 SINK = np.array([0.81] + [0.01] * 19)
@@ -57,3 +60,44 @@ def test_absent_positions_change_nothing(raw: np.ndarray, absent: int) -> None:
 def test_an_unknown_rule_is_named(rule: str) -> None:
     with pytest.raises(FloatLensError, match="anchor rule"):
         parse_rule(rule)
+
+
+def test_a_function_serves_as_a_rule() -> None:
+    rule = parse_rule(lambda received: received > 0.5)
+    np.testing.assert_array_equal(np.flatnonzero(rule(SINK)), [0])
+    assert rule.id == "function"
+
+
+def test_a_registered_rule_is_used_by_its_name_with_its_settings() -> None:
+    with RULES.restored():
+
+        @register_rule
+        def beyond(a: np.ndarray, visible: np.ndarray, *, times: float = 2.0, most: int = 3) -> np.ndarray:
+            return (a > times / len(a)) & (np.argsort(np.argsort(-a, kind="stable"), kind="stable") < most)
+
+        assert parse_rule("beyond(1, most=2)").id == "beyond(times=1, most=2)"
+        received = np.array([0.3, 0.3, 0.3, 0.1])
+        np.testing.assert_array_equal(parse_rule("beyond(1, most=2)")(received), [True, True, False, False])
+        with pytest.raises(FloatLensError, match="most must be a whole number"):
+            parse_rule("beyond(most=1.5)")
+        with pytest.raises(FloatLensError, match="already registered"):
+            register_rule(rename(lambda a: a > 1, "sigma"))
+    assert "beyond" not in RULES
+
+
+def test_a_rule_that_returns_something_else_is_named() -> None:
+    with pytest.raises(FloatLensError, match=r"anchor rule 'function' returned float64 of shape \(\); expected bool"):
+        parse_rule(lambda received: received.max())(SINK)
+
+
+def rename(function: Any, name: str) -> Any:
+    function.__name__ = name
+    return function
+
+
+def test_a_causal_model_sees_each_key_from_the_queries_at_or_after_it() -> None:
+    # Of three queries, key 0 is seen by three, key 1 by two, key 2 by one.
+    received = np.array([0.4, 0.2, 0.4])
+    np.testing.assert_array_equal(find_anchors(received, "share(0.5)", "causal"), [False, False, True])
+    np.testing.assert_array_equal(find_anchors(received, "share(0.3)", "bidirectional"), [True, False, True])
+    np.testing.assert_array_equal(find_anchors(received, "share(0.3)", "block"), [True, False, True])

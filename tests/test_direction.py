@@ -53,9 +53,13 @@ def modules() -> dict[str, Path]:
 
 
 def imports(name: str, path: Path) -> Iterator[str]:
-    """Modules of floatlens that a module imports, anywhere in it."""
+    """Modules of floatlens that a module imports, anywhere in it but under `if TYPE_CHECKING`, where nothing is loaded."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [
+        node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names if alias.name.partition(".")[0] == "floatlens"]
             yield from (name.partition(".")[2] or "__init__" for name in names)

@@ -9,12 +9,14 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import floatlens
+from floatlens.anchors import RULES
 from floatlens.cli.main import COMMANDS
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.readers.registry import read
@@ -35,11 +37,10 @@ PAGES = ["start.md", "anchor-rules.md", "prompts.md", "trace.md", "world.md", "i
 def registries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Pages register things of their own and write files: into a folder that goes, and for one page only."""
     monkeypatch.chdir(tmp_path)
-    kept: list[tuple[dict[str, Any], dict[str, Any]]] = [(r, dict(r)) for r in (STATISTICS, FAMILIES, INTERVENTIONS)]
-    yield
-    for registry, before in kept:
-        registry.clear()
-        registry.update(before)
+    with ExitStack() as stack:
+        for registry in (STATISTICS, FAMILIES, INTERVENTIONS, RULES):
+            stack.enter_context(registry.restored())
+        yield
 
 
 @pytest.fixture(scope="module")

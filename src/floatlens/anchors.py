@@ -10,24 +10,71 @@ With a_j the received attention (mean over queries, so it sums to 1 over the T p
 | first | position 0 | the published absorption curve of ARMs |
 | share(eps=0.3) | a_j over the share of queries that may see j > eps | Gu et al. 2024, attention sink |
 
-A rule may find none. `minimum=n` fills up with the largest; it is off by default and part of the rule's id.
+A rule may find none. `minimum=n` fills up with the largest; it is off by default and part of the rule's id. A rule of
+your own is a function of received attention, registered by `@fl.register_rule` or passed as it is.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from floatlens.errors import FloatLensError
+from floatlens.registry import Registry
+from floatlens.specs import NAME, parse_spec
 
 Array = np.ndarray[Any, Any]
+RuleFunction: TypeAlias = Callable[..., Array]
+
+RULES: Registry[RuleFunction] = Registry("anchor rule")
 
 
+def register_rule(function: RuleFunction) -> RuleFunction:
+    """Register an anchor rule under the name of its function; usable as a decorator.
+
+    Parameters
+    ----------
+    function
+        Takes received attention (..., T), with NaN for positions that do not exist yet, and, if it has a second parameter,
+        the share of queries that may see each key (..., T). Returns a bool array (..., T). Its keyword-only parameters are
+        the rule's settings: numbers with defaults; one whose default is an int takes whole numbers of 1 or more.
+
+    >>> @register_rule
+    ... def above(a, visible, *, level=0.5):
+    ...     return a > level
+    >>> parse_rule("above(0.3)")(np.array([0.2, 0.4, 0.4]))
+    array([False,  True,  True])
+    """
+    name = getattr(function, "__name__", "")
+    if not NAME.fullmatch(name):
+        raise FloatLensError(f"the anchor rule {function!r} has no name; write it as a function with a name")
+    for parameter, default in _settings_of(function).items():
+        if parameter == "minimum" or isinstance(default, bool) or not isinstance(default, int | float):
+            raise FloatLensError(
+                f"anchor rule {name!r}: its setting {parameter!r} has the default {default!r}; settings are numbers with "
+                f"defaults, and none is called minimum"
+            )
+    return RULES.add(name, function)
+
+
+def _settings_of(function: RuleFunction) -> dict[str, Any]:
+    """The keyword-only parameters of a rule's function, with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _takes_visibility(function: RuleFunction) -> bool:
+    """Whether a rule's function has a second positional parameter."""
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+@register_rule
 def sigma(a: Array, visible: Array, *, k: float = 3.0) -> Array:
     """Positions more than k standard deviations above the mean.
 
@@ -40,6 +87,7 @@ def sigma(a: Array, visible: Array, *, k: float = 3.0) -> Array:
     return a > mean + k * std
 
 
+@register_rule
 def excess(a: Array, visible: Array, *, eps: float = 3.0) -> Array:
     """Positions whose column sum is more than eps above the mean column sum of the others.
 
@@ -53,6 +101,7 @@ def excess(a: Array, visible: Array, *, eps: float = 3.0) -> Array:
     return present & (sums > others + eps)
 
 
+@register_rule
 def top(a: Array, visible: Array, *, n: int = 1) -> Array:
     """The n largest; of equals, the earlier one.
 
@@ -65,6 +114,7 @@ def top(a: Array, visible: Array, *, n: int = 1) -> Array:
     return chosen & np.isfinite(a)
 
 
+@register_rule
 def first(a: Array, visible: Array) -> Array:
     """Position 0, whatever it receives.
 
@@ -76,6 +126,7 @@ def first(a: Array, visible: Array) -> Array:
     return chosen
 
 
+@register_rule
 def share(a: Array, visible: Array, *, eps: float = 0.3) -> Array:
     """Positions that get more than eps from those queries that may see them.
 
@@ -86,12 +137,11 @@ def share(a: Array, visible: Array, *, eps: float = 0.3) -> Array:
         return a / visible > eps
 
 
-RULES: dict[str, Callable[..., Array]] = {"sigma": sigma, "excess": excess, "top": top, "first": first, "share": share}
-
-
 @dataclass(frozen=True)
 class Rule:
-    """A named anchor rule with its settings. Made by `parse_rule`; applied to received attention.
+    """An anchor rule with its settings. Made by `parse_rule`; applied to received attention.
+
+    `function` is set for a rule that was passed as a function and not registered.
 
     >>> rule = parse_rule("top(2)")
     >>> rule.id
@@ -103,6 +153,7 @@ class Rule:
     name: str
     settings: dict[str, float] = field(default_factory=dict)
     minimum: int = 0
+    function: RuleFunction | None = None
 
     @property
     def id(self) -> str:
@@ -121,61 +172,90 @@ class Rule:
         """
         a = np.asarray(received, dtype=np.float64)
         seen = np.ones(a.shape[-1]) if visible is None else np.asarray(visible)
+        function = self.function or RULES[self.name]
         with np.errstate(invalid="ignore"):
-            chosen = RULES[self.name](a, seen, **self.settings)
+            inputs = (a, seen) if _takes_visibility(function) else (a,)
+            chosen = np.asarray(function(*inputs, **self.settings))
+        if chosen.dtype != bool or chosen.shape != a.shape:
+            raise FloatLensError(
+                f"anchor rule {self.name!r} returned {chosen.dtype} of shape {chosen.shape}; "
+                f"expected bool of the shape {a.shape} of its input"
+            )
         if self.minimum:
             few = chosen.sum(axis=-1, keepdims=True) < self.minimum
             chosen = np.where(few, top(a, seen, n=self.minimum), chosen)
         return chosen & np.isfinite(a)
 
 
-def causal_visibility(present: Array) -> Array:
-    """Share of queries that may see each key under a causal mask, when the present positions are all queries.
-
-    >>> causal_visibility(np.array([True, True, True, True]))
-    array([1.  , 0.75, 0.5 , 0.25])
-    """
-    count = present.sum(axis=-1, keepdims=True)
-    before = np.cumsum(present, axis=-1) - 1
-    return np.where(present, (count - before) / np.maximum(count, 1), np.nan)
-
-
-_SPEC = re.compile(r"\s*([a-z]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-
-
-def parse_rule(spec: str | Rule) -> Rule:
-    """Read a rule from its text; settings by name or in order.
+def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
+    """Read an anchor rule from its text, settings by name or in order; a function becomes a rule as it is.
 
     >>> parse_rule("sigma(3)").id, parse_rule("excess(eps=2, minimum=1)").id, parse_rule("first").id
     ('sigma(k=3)', 'excess(eps=2, minimum=1)', 'first')
+    >>> parse_rule(lambda a: a > 0.5)(np.array([0.4, 0.6]))
+    array([False,  True])
     """
     if isinstance(spec, Rule):
         return spec
-    match = _SPEC.fullmatch(spec)
-    if not match or match[1] not in RULES:
+    if callable(spec):
+        name = getattr(spec, "__name__", "")
+        named = name if NAME.fullmatch(name) else "function"
+        registered = named in RULES and RULES[named] is spec
+        return Rule(named, dict(_settings_of(spec)), function=None if registered else spec)
+    if not isinstance(spec, str):
+        raise FloatLensError(f"anchor rule {spec!r} is neither a text such as sigma(3) nor a function")
+    found = parse_spec(spec, "anchor rule", "sigma(3)")
+    if found.name not in RULES:
         raise FloatLensError(f"anchor rule {spec!r} is not known; use one of {', '.join(RULES)}, such as sigma(3)")
-    name = match[1]
-    known = {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(RULES[name]).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    settings = dict(known)
+    defaults = _settings_of(RULES[found.name])
+    settings = dict(defaults)
     minimum = 0
-    for place, part in enumerate(filter(None, (p.strip() for p in (match[2] or "").split(",")))):
-        key, _, value = part.rpartition("=")
-        key = key.strip() or (list(known)[place] if place < len(known) else "")
+    for key, value in found.bind(list(defaults), by_name=["minimum"]).items():
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
-        if (key not in known and key != "minimum") or not np.isfinite(number):
-            options = ", ".join([*known, "minimum"])
-            raise FloatLensError(f"anchor rule {spec!r}: {part!r} is not understood; {name} takes {options} as numbers")
-        if key in ("minimum", "n") and (number < (key == "n") or number != int(number)):
-            raise FloatLensError(f"anchor rule {spec!r}: {key} must be a whole number, 1 or more, not {value.strip()}")
+        if not np.isfinite(number):
+            raise found.error(f"{key} should be a number, not {value!r}")
+        counts = key == "minimum" or isinstance(defaults[key], int)
+        if counts and (number < (key != "minimum") or number != int(number)):
+            raise found.error(f"{key} must be a whole number, 1 or more, not {value}")
         if key == "minimum":
             minimum = int(number)
         else:
             settings[key] = number
-    return Rule(name, settings, minimum)
+    return Rule(found.name, settings, minimum)
+
+
+def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: str) -> Array:
+    """Anchors (bool, same shape) in received attention (..., T), by a rule that is told which keys a query may see.
+
+    `attention` is "bidirectional", "causal" or "block"; NaN marks a position that does not exist yet.
+
+    >>> find_anchors(np.array([0.4, 0.1, 0.4, np.nan]), "share(0.5)", "causal")
+    array([False, False,  True, False])
+    """
+    return parse_rule(rule)(received, key_visibility(np.isfinite(received), attention))
+
+
+def key_visibility(present: Array, attention: str) -> Array | None:
+    """Share of queries that may see each key (..., T), for the rules; None where every query sees every key.
+
+    Parameters
+    ----------
+    present
+        Bool (..., T): positions that exist; all of them are queries.
+    attention
+        Which keys a query may see. "bidirectional": all. "block": all too, since received attention is the mean over the
+        queries of one block, which see the same keys. "causal": those up to its own position.
+
+    >>> key_visibility(np.array([True, True, True, True]), "causal")
+    array([1.  , 0.75, 0.5 , 0.25])
+    >>> key_visibility(np.array([True, True]), "bidirectional") is None
+    True
+    """
+    if attention != "causal":
+        return None
+    count = present.sum(axis=-1, keepdims=True)
+    before = np.cumsum(present, axis=-1) - 1
+    return np.where(present, (count - before) / np.maximum(count, 1), np.nan)

@@ -1,11 +1,11 @@
-"""What a user can put right: one sentence that names the thing, the value and the way out.
+"""Errors that a user can fix: one sentence that names the thing, the value and the way out.
 
-The command line prints the sentence and exits with code 2; a traceback is shown only with --debug.
+The command line prints the sentence and exits with code 2; it shows a traceback only with --debug.
 """
 
 
 class FloatLensError(Exception):
-    """An error that the user can put right.
+    """An error that the user can fix.
 
     >>> raise FloatLensError("steps 0 is not a positive number; try --steps 32")
     Traceback (most recent call last):
@@ -15,4 +15,4 @@ class FloatLensError(Exception):
 
 
 class NotANumber(FloatLensError):
-    """A model's numbers ran away on one sample: the sample is an error, the run goes on."""
+    """NaN or inf in a model's outputs for one sample: the sample is recorded as an error, and the run continues."""

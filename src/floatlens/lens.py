@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import torch
 
 from floatlens.data.prompt import Prompt, build
 from floatlens.data.sample import Passage
+from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
+from floatlens.data.template import Template
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
@@ -26,30 +28,20 @@ from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.observation.prompt_batch import PromptBatch
-from floatlens.record.choice import Record
-from floatlens.record.finite import finite
-from floatlens.record.labels import labelled
+from floatlens.observation.registry import DEFAULT as DEFAULT_STATISTICS
+from floatlens.observation.session import Implementation
+from floatlens.record.finite import check_finite
+from floatlens.record.generation import Generation, cut_at_end
+from floatlens.record.labels import label_traces
+from floatlens.record.options import RecordOptions
 from floatlens.record.recorder import Recorder
 from floatlens.record.trace import Trace
 from floatlens.record.watch import Watch
 
+PromptLike: TypeAlias = Prompt | str | Sequence[int]
+
 # Tokens by which chat models end their turn, beside the end token of their config.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What a model wrote.
-
-    `text` and `ids` are cut at the first end token; `ended` says whether there was one; `confidence` is the mean
-    probability of the tokens up to and with it, each at the step that committed it.
-    """
-
-    text: str
-    ids: list[int]
-    steps: int
-    confidence: float
-    ended: bool
 
 
 def load(
@@ -64,34 +56,69 @@ def load(
     tp_plan: str | dict[str, str] | None = None,
     allow_pickle: bool = False,
 ) -> Lens:
-    """Load a model: a folder, a hub id, a GGUF file, or a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream").
+    """Load a model.
 
-    `dtype` "auto" is the checkpoint's own on an accelerator and float32 on a CPU. Nothing is downloaded unless `name` is
-    a hub id; remote code is never run. Weights that are pickled are refused unless `allow_pickle`.
+    Nothing is downloaded unless `name` is a Hub id, and remote code is never run.
 
-    A model larger than one GPU: `device_map="auto"` puts its layers on several, one after another; `tp_plan="auto"` splits
-    each layer over the processes of torchrun, which all run the same script.
+    Parameters
+    ----------
+    name
+        A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream") or "smollm2".
+    family
+        Name of the family; detected from the checkpoint's config by default.
+    revision
+        Revision of a Hub model.
+    dtype
+        "auto" is the checkpoint's own dtype on an accelerator and float32 on a CPU.
+    device_map
+        Passed to transformers; "auto" puts the layers of a large model on several GPUs, one after another.
+    quantization_config, attn_implementation
+        Passed to transformers.
+    tp_plan
+        "auto" splits each layer over the processes of torchrun, which all run the same script.
+    allow_pickle
+        Whether to load pickled weights (.bin); they are refused by default.
     """
-    checkpoint = find(name, revision=revision, family=family)
-    options = {
-        "dtype": dtype,
-        "device_map": device_map,
-        "quantization_config": quantization_config,
-        "attn_implementation": attn_implementation,
-        "tp_plan": tp_plan,
-        "allow_pickle": allow_pickle,
-    }
-    lens = Lens(checkpoint, **options)
+    lens = Lens(
+        find(name, revision=revision, family=family),
+        dtype=dtype,
+        device_map=device_map,
+        quantization_config=quantization_config,
+        attn_implementation=attn_implementation,
+        tp_plan=tp_plan,
+        allow_pickle=allow_pickle,
+    )
     _ = lens.model
     return lens
 
 
 class Lens:
-    """A model to look through. The weights are read when they are first needed; `load` needs them at once."""
+    """A loaded model with its tokenizer, its family's facts and its sampler.
 
-    def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
+    Made by `load`. The weights of a lens that is made directly are read when they are first needed; the options are those
+    of `load`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        dtype: str | torch.dtype = "auto",
+        device_map: str | dict[str, Any] | None = None,
+        quantization_config: Any = None,
+        attn_implementation: str | None = None,
+        tp_plan: str | dict[str, str] | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
         self.checkpoint = checkpoint
-        self.options = options
+        self.options: dict[str, Any] = {
+            "dtype": dtype,
+            "device_map": device_map,
+            "quantization_config": quantization_config,
+            "attn_implementation": attn_implementation,
+            "tp_plan": tp_plan,
+            "allow_pickle": allow_pickle,
+        }
 
     @property
     def name(self) -> str:
@@ -108,7 +135,7 @@ class Lens:
 
     @cached_property
     def tokenizer(self) -> Any | None:
-        """The tokenizer, or None if the checkpoint brings none."""
+        """The tokenizer, or None if the checkpoint has none."""
         return load_tokenizer(self.checkpoint)
 
     @cached_property
@@ -154,11 +181,6 @@ class Lens:
             found += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
         return tuple(dict.fromkeys(int(i) for i in found))
 
-    @cached_property
-    def eot_id(self) -> int | None:
-        """The token that ends a turn, where it is another than the end of text."""
-        return self.end_ids[1] if len(self.end_ids) > 1 else None
-
     @property
     def pad_id(self) -> int:
         for source in (self.config, self.tokenizer):
@@ -172,30 +194,92 @@ class Lens:
         known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.family.kind == "mdm" else set())
         return tuple(sorted(known | set(self.tokenizer.all_special_ids if self.tokenizer is not None else ())))
 
-    def prompt(self, question: str, passages: Sequence[str | Passage] = (), **options: Any) -> Prompt:
-        """Build a prompt with the model's chat template; see `floatlens.data.prompt.build` for the options."""
+    def prompt(
+        self,
+        question: str,
+        passages: Sequence[str | Passage] = (),
+        *,
+        gold: int | Sequence[int] | None = None,
+        answers: Sequence[str] = (),
+        order: str = "last",
+        template: Template = DEFAULT_TEMPLATE,
+        chat: bool = True,
+    ) -> Prompt:
+        """Build the prompt of a question, with the model's chat template.
+
+        Parameters
+        ----------
+        question
+            The question.
+        passages
+            Texts to answer from; none means closed book.
+        gold
+            0-based index or indices of the passages that hold the answer; by default those marked `gold`.
+        answers
+            The gold answers.
+        order
+            The question "last", "first", or on "both" sides of the passages.
+        template
+            The text around them; see `floatlens.data.template`.
+        chat
+            Whether to apply the tokenizer's chat template.
+        """
         if self.tokenizer is None:
             raise FloatLensError(
                 f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])"
             )
-        return build(self.tokenizer, question, passages, **options)
+        options: dict[str, Any] = {"order": order, "template": template, "chat": chat}
+        return build(self.tokenizer, question, passages, gold=gold, answers=answers, **options)
 
-    def _prompts(self, given: Any) -> list[Prompt]:
+    def _prompts(self, prompts: Sequence[PromptLike]) -> list[Prompt]:
         made = []
-        for one in given:
-            if isinstance(one, Prompt):
-                made.append(one)
-            elif isinstance(one, str):
-                made.append(self.prompt(one))
+        for prompt in prompts:
+            if isinstance(prompt, Prompt):
+                made.append(prompt)
+            elif isinstance(prompt, str):
+                made.append(self.prompt(prompt))
             else:
-                made.append(Prompt.from_ids(one))
+                made.append(Prompt.from_ids(prompt))
         return made
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
-    def settings(self, **given: Any) -> Settings:
-        """The sampler's settings from names and values; checked, without loading anything."""
-        return settings_for(self.family.sampler, **given)
+    def settings(
+        self,
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        **sampler_settings: Any,
+    ) -> Settings:
+        """The settings of the lens's sampler, checked; no weights are needed for that.
+
+        Parameters
+        ----------
+        max_new_tokens
+            Number of tokens to write (32).
+        steps
+            Number of denoising steps (one per token); an autoregressive model ignores it.
+        temperature
+            0 (the default) is greedy decoding.
+        seed
+            Seed of the random numbers (0).
+        block_length
+            Tokens per block, for samplers that write block by block.
+        **sampler_settings
+            Settings of one sampler only, such as `top_p` or `remasking`: see docs/models.md.
+        """
+        return settings_for(
+            self.family.sampler,
+            max_new_tokens=max_new_tokens,
+            steps=steps,
+            temperature=temperature,
+            seed=seed,
+            block_length=block_length,
+            **sampler_settings,
+        )
 
     def steps(self, batch: PromptBatch, settings: Settings, seeds: Sequence[int] | None = None) -> Iterator[Step]:
         """Decode a batch, one `Step` per forward pass."""
@@ -206,29 +290,28 @@ class Lens:
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
-        ends = {"eos_ids": self.end_ids} if self.family.kind == "arm" else {}
-        tokens = (
-            {"mask_id": self.mask_id, "eos_id": self.end_ids[0] if self.end_ids else None, "eot_id": self.eot_id}
-            if self.family.kind == "mdm"
-            else {}
-        )
+        special = SpecialTokens(self.mask_id if self.family.kind == "mdm" else None, self.end_ids, self.pad_id)
         network = Network(self.model, self.family.positions)
         sample = SAMPLERS[self.family.sampler].sample
-        steps = sample(network, batch.ids_BP, batch.real_BP, settings, draws=draws, **tokens, **ends)
+        steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws)
         if changes := interventions.in_force(self):
             steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
-        return finite(steps, self.model, batch.pads)
+        return check_finite(steps, self.model, batch.pads)
 
     def intervene(
-        self, *given: Intervention | str, reference: Sequence[Prompt | str | Sequence[int]] | None = None
+        self, *given: Intervention | str, reference: Sequence[PromptLike] | None = None
     ) -> AbstractContextManager[None]:
-        """Change attention while the block lasts: `with lens.intervene(MaskAnchors("top(1)")): lens.generate(...)`.
+        """Change attention inside a block: `with lens.intervene(MaskAnchors("top(1)")): lens.generate(...)`.
 
-        Interventions are objects or their texts; those of nested blocks add up. What the model does not have, and what
-        contradicts each other, is refused on entering, before any weight is read. `reference` are the prompts by which
-        ablate-heads ranks heads and takes their means.
+        Parameters
+        ----------
+        *given
+            Interventions, as objects or as texts; those of nested blocks add up. Layers and heads that the model does not
+            have, and interventions that contradict each other, are refused on entering, before any weights are read.
+        reference
+            Prompts by which ablate-heads ranks heads and computes their means.
         """
-        if self.options.get("tp_plan") is not None:
+        if self.options["tp_plan"] is not None:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
@@ -236,24 +319,65 @@ class Lens:
         return PromptBatch.of(prompts, self.pad_id, Network(self.model).device)
 
     @overload
-    def generate(self, prompts: Prompt | str, **settings: Any) -> Generation: ...
+    def generate(
+        self,
+        prompts: Prompt | str,
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        **sampler_settings: Any,
+    ) -> Generation: ...
     @overload
-    def generate(self, prompts: Sequence[Prompt | str | Sequence[int]], **settings: Any) -> list[Generation]: ...
+    def generate(
+        self,
+        prompts: Sequence[PromptLike],
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        **sampler_settings: Any,
+    ) -> list[Generation]: ...
 
-    def generate(self, prompts: Any, **settings: Any) -> Any:
+    def generate(
+        self,
+        prompts: Prompt | str | Sequence[PromptLike],
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        **sampler_settings: Any,
+    ) -> Generation | list[Generation]:
         """Write after a prompt, or after each of a list of prompts in one left-padded batch.
 
-        Settings are the sampler's: max_new_tokens, steps, temperature, seed and its own. A prompt is a `Prompt`, a
-        question, or token ids in a list of prompts.
+        Parameters
+        ----------
+        prompts
+            A `Prompt` or a question, or a list of prompts, questions or lists of token ids.
+        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
+            See `settings`.
         """
+        chosen = self.settings(
+            max_new_tokens=max_new_tokens,
+            steps=steps,
+            temperature=temperature,
+            seed=seed,
+            block_length=block_length,
+            **sampler_settings,
+        )
         single = isinstance(prompts, Prompt | str)
-        chosen = self.settings(**settings)
-        batch = self._batch(self._prompts([prompts] if single else prompts))
+        batch = self._batch(self._prompts([prompts] if isinstance(prompts, Prompt | str) else prompts))
         made = self.finish(batch, chosen, self.steps(batch, chosen))
         return made[0] if single else made
 
     def finish(self, batch: PromptBatch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
-        """What a batch comes to once all its steps have run."""
+        """Run all steps of a batch, and return what was written for each prompt."""
         P = batch.ids_BP.shape[1]
         count = 0
         final = batch.ids_BP
@@ -264,14 +388,11 @@ class Lens:
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
         return [self._generation(final[row, P:].tolist(), kept[row], count) for row in range(len(batch.prompts))]
 
-    def _generation(self, ids: list[int], confidence: torch.Tensor, steps: int) -> Generation:
-        end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)
-        kept = ids if end is None else ids[:end]
-        used = confidence[: len(ids) if end is None else end + 1]
-        if self.family.kind == "arm":
-            steps = len(ids) if end is None else end + 1
+    def _generation(self, written: list[int], confidence: torch.Tensor, steps: int) -> Generation:
+        ids, ended = cut_at_end(written, self.end_ids)
+        used = confidence[: len(ids) + ended]
         mean = float(used.nanmean()) if len(used) else float("nan")
-        return Generation(self.decode(kept), kept, steps, mean, end is not None)
+        return Generation(self.decode(ids), ids, len(used) if self.family.kind == "arm" else steps, mean, ended)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out; the ids themselves if there is no tokenizer."""
@@ -286,82 +407,194 @@ class Lens:
         pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
         return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- tracing ------------------------------------------------------------------------------------------------------
 
     def trace(
         self,
-        prompt: Prompt | str | Sequence[int],
+        prompt: PromptLike,
         passages: Sequence[str | Passage] = (),
         *,
         gold: int | Sequence[int] | None = None,
         answers: Sequence[str] = (),
         sample_id: str = "",
-        **options: Any,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        record: Sequence[str] = DEFAULT_STATISTICS,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        record_steps: Collection[int] | None = None,
+        matrices: Sequence[str] = (),
+        matrix_layers: Collection[int] | None = None,
+        implementation: Implementation = "stream",
+        **sampler_settings: Any,
     ) -> Trace:
-        """Generate and record: one forward pass per step, all layers and heads unless told otherwise.
+        """Generate and record: one forward pass per step, by default all layers and heads.
 
-        `prompt` is a question (with `passages`, `gold` and `answers`), a `Prompt`, or token ids. Options are those of
-        `traces` and of the sampler.
+        Parameters
+        ----------
+        prompt
+            A question, a `Prompt`, or token ids.
+        passages, gold, answers
+            What belongs to a question: texts to answer from, the index of the gold ones, the gold answers.
+        sample_id
+            A name that the trace carries.
+        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
+            Settings of the sampler: see `settings`.
+        record, layers, heads, record_steps, matrices, matrix_layers, implementation
+            What to record: see `watch`.
         """
         if isinstance(prompt, str):
             prompt = self.prompt(prompt, passages, gold=gold, answers=answers)
         elif passages or gold is not None:
             raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
-        elif not isinstance(prompt, Prompt):
-            prompt = Prompt.from_ids(prompt)
-        return self.traces([prompt], sample_ids=[sample_id], **options)[0]
+        [trace] = self.traces(
+            [prompt],
+            sample_ids=[sample_id],
+            max_new_tokens=max_new_tokens,
+            steps=steps,
+            temperature=temperature,
+            seed=seed,
+            block_length=block_length,
+            record=record,
+            layers=layers,
+            heads=heads,
+            record_steps=record_steps,
+            matrices=matrices,
+            matrix_layers=matrix_layers,
+            implementation=implementation,
+            **sampler_settings,
+        )
+        return trace
 
-    def traces(self, prompts: Sequence[Prompt | str | Sequence[int]], **options: Any) -> list[Trace]:
+    def traces(
+        self,
+        prompts: Sequence[PromptLike],
+        *,
+        sample_ids: Sequence[str] | None = None,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        record: Sequence[str] = DEFAULT_STATISTICS,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        record_steps: Collection[int] | None = None,
+        matrices: Sequence[str] = (),
+        matrix_layers: Collection[int] | None = None,
+        implementation: Implementation = "stream",
+        **sampler_settings: Any,
+    ) -> list[Trace]:
         """Trace a batch of prompts together; each trace equals the one that its prompt gives alone.
 
-        Options are those of `watch`.
+        Parameters
+        ----------
+        prompts
+            Questions, prompts or lists of token ids.
+        sample_ids
+            Names that the traces carry, one per prompt.
+        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
+            Settings of the sampler: see `settings`.
+        record, layers, heads, record_steps, matrices, matrix_layers, implementation
+            What to record: see `watch`.
         """
-        watch = self.watch(prompts, **options)
+        watch = self.watch(
+            prompts,
+            sample_ids=sample_ids,
+            max_new_tokens=max_new_tokens,
+            steps=steps,
+            temperature=temperature,
+            seed=seed,
+            block_length=block_length,
+            record=record,
+            layers=layers,
+            heads=heads,
+            record_steps=record_steps,
+            matrices=matrices,
+            matrix_layers=matrix_layers,
+            implementation=implementation,
+            **sampler_settings,
+        )
         for _ in watch:
             pass
         return watch.traces()
 
     def watch(
         self,
-        prompts: Sequence[Prompt | str | Sequence[int]],
+        prompts: Sequence[PromptLike],
         *,
         sample_ids: Sequence[str] | None = None,
-        **options: Any,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        block_length: int | None = None,
+        record: Sequence[str] = DEFAULT_STATISTICS,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        record_steps: Collection[int] | None = None,
+        matrices: Sequence[str] = (),
+        matrix_layers: Collection[int] | None = None,
+        show: Sequence[str] = (),
+        implementation: Implementation = "stream",
+        **sampler_settings: Any,
     ) -> Watch:
-        """Trace a batch of prompts together, step by step: iterate for each step and what was seen, then `.traces()`.
+        """Trace a batch of prompts step by step: iterate over steps and what each showed, then call `.traces()`.
 
-        A run may be given up at any step; between two steps nothing of it is left in the model.
+        A run may be given up at any step; between two steps the model is as it was.
 
-        Options are the sampler's settings and those of `Record`:
-
-        record: names of statistics; the default is all that need no matrix.
-        layers, heads, record_steps: what to keep; None keeps all.
-        matrices: any of "attention", "attention_mean", "queries", "keys", for `matrix_layers` (default: `layers`).
-        show: statistics or matrices to be seen at each step without being kept in the trace.
-        implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
+        Parameters
+        ----------
+        prompts, sample_ids
+            See `traces`.
+        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
+            Settings of the sampler: see `settings`.
+        record
+            Names of statistics; by default all that need no matrix.
+        layers, heads, record_steps
+            What to keep; None keeps all.
+        matrices
+            Full matrices to keep: any of "attention", "attention_mean", "queries", "keys".
+        matrix_layers
+            Layers whose matrices are kept; by default `layers`.
+        show
+            Statistics or matrices that are shown at each step without being kept in the trace.
+        implementation
+            "stream" (in tiles, the default) or "exact" (from whole matrices, a slow reference).
         """
-        record, settings = Record.apart(options)
-        chosen = self.settings(**settings)
-        record.check(self.shape, chosen.step_count)
+        chosen = self.settings(
+            max_new_tokens=max_new_tokens,
+            steps=steps,
+            temperature=temperature,
+            seed=seed,
+            block_length=block_length,
+            **sampler_settings,
+        )
+        options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
+        options.check(self.shape, chosen.step_count)
         batch = self._batch(self._prompts(prompts))
         recorder = Recorder(
             batch,
-            record.session(batch.layout(chosen.max_new_tokens, self.family.shifted), len(batch.prompts)),
+            options.session(batch.layout(chosen.max_new_tokens, self.family.shifted), len(batch.prompts)),
             new_tokens=chosen.max_new_tokens,
-            steps=sorted(range(chosen.step_count) if record.record_steps is None else record.record_steps),
-            heads=None if record.heads is None else sorted(record.heads),
+            steps=sorted(range(chosen.step_count) if options.record_steps is None else options.record_steps),
+            heads=None if options.heads is None else sorted(options.heads),
             shifted=self.family.shifted,
             special_ids=self.special_ids,
-            passing=record.passing,
+            shown_only=options.shown_only,
         )
         ids = sample_ids or [""] * len(batch.prompts)
         specs = [str(one) for one in interventions.in_force(self)]
 
-        def made(recorder: Recorder) -> list[Trace]:
-            return labelled(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
+        def finished(recorder: Recorder) -> list[Trace]:
+            return label_traces(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
-        return Watch(self.model, self.steps(batch, chosen), recorder, made, self.family.cached)
+        alone = self.family.attention == "bidirectional" and not self.family.cached
+        return Watch(self.model, self.steps(batch, chosen), recorder, finished, alone)
 
     def check_record(self, settings: Settings, **options: Any) -> None:
-        """Refuse to record what does not exist; no weight is needed for that. Options are those of `Record`."""
-        Record(**options).check(self.shape, settings.step_count)
+        """Refuse to record what does not exist; no weights are needed for that. Options are those of `RecordOptions`."""
+        RecordOptions(**options).check(self.shape, settings.step_count)

@@ -14,6 +14,7 @@ import importlib
 import pkgutil
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
@@ -118,6 +119,16 @@ class Registry(Generic[T]):
     def items(self) -> list[tuple[str, T]]:
         """All names with their entries, in the order of `names`."""
         return [(name, self._entries[name][1]) for name in self.names()]
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Forget, at the end of the block, what was added inside it; for tests."""
+        self.load()
+        before = dict(self._entries)
+        try:
+            yield
+        finally:
+            self._entries = before
 
 
 def _same_source(one: Any, other: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.special_tokens import SpecialTokens
 from tests import golden_data
 
 pytestmark = pytest.mark.golden
@@ -62,9 +63,7 @@ def test_each_step_leaves_the_sequence_that_the_published_code_left(name: str, r
         ids,
         real,
         settings,
-        mask_id=special["mask_token_id"],
-        eos_id=special["eos_token_id"],
-        eot_id=special["eot_token_id"],
+        special=SpecialTokens(special["mask_token_id"], (special["eos_token_id"], special["eot_token_id"])),
         draws=draws,
     )
     history = [step.after_BT for step in steps]

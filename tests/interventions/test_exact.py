@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import floatlens as fl
-from floatlens.anchors import causal_visibility, parse_rule
+from floatlens.anchors import find_anchors
 from floatlens.data.prompt import Prompt, Region
 from floatlens.decode.network import Network
 from tests.interventions.by_hand import Hand, Seen, by_hand
@@ -27,8 +27,8 @@ NEW = 5
 
 
 def anchors(seen: Seen, rule: str) -> list[int]:
-    visible = causal_visibility(np.isfinite(seen.received_T)) if seen.causal else None
-    return [int(j) for j in np.flatnonzero(parse_rule(rule)(seen.received_T, visible))]
+    attention = "causal" if seen.causal else "bidirectional"
+    return [int(j) for j in np.flatnonzero(find_anchors(seen.received_T, rule, attention))]
 
 
 def mask_anchors(rule: str, layers: list[int], heads: list[int] | None = None, span: range | None = None) -> Hand:

@@ -268,7 +268,7 @@ BAD = {
     "mask-anchors(": "not understood",
     "mask-anchors([0, 1)": "brackets do not match",
     "mask-anchors(rule=nothing(3))": "anchor rule 'nothing(3)' is not known",
-    "mask-anchors(depth=3)": "'depth' is not understood; mask-anchors takes rule, layers",
+    "mask-anchors(depth=3)": "'depth=3' is not understood; mask-anchors takes rule, layers",
     "mask-anchors(sigma(3), rule=top(1))": "rule is given twice",
     "mask-anchors(sigma(-9))": "chooses every position",
     "mask-anchors(share(0))": "chooses every position",
@@ -318,7 +318,7 @@ IMPOSSIBLE: dict[str, tuple[list[Any], str]] = {
     "two factors": ([fl.ScaleAttention(2), fl.ScaleAttention(0.5)], "two factors"),
     "mask and scale": ([fl.MaskPositions(0), fl.ScaleAttention(2, positions=0)], "cannot be scaled"),
     "two fillings": ([fl.AblateHeads([(1, 1)]), fl.AblateHeads([(1, 1)], fill="mean")], "one filling"),
-    "no intervention": ([3], "neither an intervention nor its text"),
+    "no intervention": ([3], "neither an intervention nor a text"),
 }
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import floatlens
 from floatlens import FloatLensError, Trace
 from floatlens.data.prompt import Prompt, Region
+from floatlens.observation.registry import STATISTICS
 from tests.models import checkpoints
 
 
@@ -132,7 +135,7 @@ def test_only_what_was_asked_for_is_kept(lens: floatlens.Lens) -> None:
         ({"heads": [-1]}, "head -1 does not exist"),
         ({"record_steps": [9]}, "step 9 does not exist"),
         ({"layers": []}, "no layer was chosen"),
-        ({"record": ["sparkle"]}, "statistic 'sparkle' is not known"),
+        ({"record": ["sparkle"]}, "there is no statistic 'sparkle'; choose one of"),
         ({"matrices": ["received"]}, "matrix 'received' is not known"),
         ({"implementation": "fast"}, "implementation 'fast' is not known"),
     ],
@@ -158,30 +161,51 @@ def test_what_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
         floatlens.findings.heads.measure(trace)
 
 
+class Peak(floatlens.Statistic):
+    """The largest single attention weight of each head, over all queries so far."""
+
+    name, dims = "peak", ("head",)
+
+    def start(self, call):
+        if call.fresh:
+            self.best = torch.zeros(call.B, call.H)
+
+    def tile(self, tile):
+        self.best = self.best.maximum(tile.weights_BHQT.amax((-1, -2)))
+
+    def result(self, call):
+        return self.best
+
+
 def test_a_statistic_of_ones_own_is_recorded_by_its_name(lens: floatlens.Lens) -> None:
-    from floatlens.observation.registry import STATISTICS
+    with STATISTICS.restored():
+        floatlens.register_statistic(Peak)
+        trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["received", "peak"], matrices=["attention"])
+    np.testing.assert_allclose(trace.data["peak"], trace.data["attention"].max(("query", "key")), atol=1e-6)
 
-    @floatlens.register
-    class Peak(floatlens.Statistic):
-        """The largest single attention weight of each head."""
 
-        name, dims = "peak", ("head",)
-
-        def start(self, call):
-            self.best = None
-
-        def tile(self, tile):
-            here = tile.weights_BHQT.amax((-1, -2))
-            self.best = here if self.best is None else self.best.maximum(here)
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [((1, 2, 3), "has 2 dims after the batch"), ((1, 7), r"'head' has 7, expected 4"), (None, "NoneType")],
+)
+def test_a_statistic_of_the_wrong_shape_is_named(lens: floatlens.Lens, shape: Any, said: str) -> None:
+    class Wrong(floatlens.Statistic):
+        name, dims = "wrong", ("head",)
 
         def result(self, call):
-            return self.best
+            return None if shape is None else torch.zeros(shape)
 
-    try:
-        trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["received", "peak"], matrices=["attention"])
-    finally:
-        del STATISTICS["peak"]
-    np.testing.assert_allclose(trace.data["peak"], trace.data["attention"].max(("query", "key")), atol=1e-6)
+    with STATISTICS.restored():
+        floatlens.register_statistic(Wrong)
+        with pytest.raises(FloatLensError, match=f"statistic 'wrong'.*{said}"):
+            lens.trace([4, 5, 6], max_new_tokens=2, record=["wrong"])
+
+
+def test_a_step_or_layer_that_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
+    trace = lens.trace([4, 5, 6], max_new_tokens=2)
+    assert trace.strings(0)
+    with pytest.raises(FloatLensError, match=r"step -1 was not recorded; recorded are steps 0 to 1"):
+        trace.strings(-1)
 
 
 def test_evidence_finds_a_head_that_copies(lens: floatlens.Lens) -> None:

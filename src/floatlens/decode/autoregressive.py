@@ -1,17 +1,18 @@
-"""The autoregressive sampler: one new token a step, keys and values kept in a cache."""
+"""The autoregressive sampler: one new token per step, keys and values kept in a cache."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from floatlens.decode.draws import Draws
-from floatlens.decode.filters import filtered
+from floatlens.decode.filters import filter_logits
 from floatlens.decode.network import Network
+from floatlens.decode.registry import register_sampler
 from floatlens.decode.settings import Settings, nucleus
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 
 
@@ -27,27 +28,27 @@ class AutoregressiveSettings(Settings):
         nucleus(self.top_p, self.top_k)
 
 
+@register_sampler("autoregressive", AutoregressiveSettings)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
     real_BP: torch.Tensor | None,
     settings: AutoregressiveSettings,
     *,
-    eos_ids: tuple[int, ...] = (),
+    special: SpecialTokens,
     draws: Draws | None = None,
-    **_unused: Any,
 ) -> Iterator[Step]:
     """Append up to `max_new_tokens` tokens to each prompt; stop when every row has ended. An ended row repeats its end."""
     B = ids_BP.shape[0]
     draws = draws or Draws([settings.seed] * B)
     x_BT, real_BT, cache = ids_BP, real_BP, None
     ended_B = torch.zeros(B, dtype=torch.bool, device=ids_BP.device)
-    ends = torch.tensor(eos_ids, dtype=torch.long, device=ids_BP.device)
+    ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
 
     for index in range(settings.step_count):
         logits_B1V, cache = network.extend(x_BT if cache is None else x_BT[:, -1:], real_BT, cache)
         logits_BV = logits_B1V[:, 0].float()
-        probs_BV = filtered(logits_BV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
+        probs_BV = filter_logits(logits_BV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
         if settings.temperature > 0:
             token_B1 = torch.cat([draws.choose(row, probs_BV[row][None]) for row in range(B)]).to(x_BT.device)
         else:

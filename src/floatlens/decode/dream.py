@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.confidence_order import most_certain
 from floatlens.decode.draws import Draws
-from floatlens.decode.filters import filtered
+from floatlens.decode.filters import filter_logits
+from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import Network
+from floatlens.decode.registry import register_sampler
 from floatlens.decode.settings import Settings, nucleus, one_of, whole
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
@@ -49,19 +51,19 @@ class DreamSettings(Settings):
         return self.steps or self.max_new_tokens
 
 
+@register_sampler("dream", DreamSettings)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
     real_BP: torch.Tensor | None,
     settings: DreamSettings,
     *,
-    mask_id: int,
-    eos_id: int | None = None,
-    eot_id: int | None = None,
+    special: SpecialTokens,
     draws: Draws | None = None,
 ) -> Iterator[Step]:
     """Denoise `max_new_tokens` masks after each prompt, one Step per forward pass."""
     B, P = ids_BP.shape
+    mask_id = special.mask
     length = settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
@@ -102,7 +104,7 @@ def propose(
     logits_NV: torch.Tensor, settings: DreamSettings, draws: Draws, row: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """For each masked position how certain the model is by the chosen measure, its token, and that token's probability."""
-    probs_NV = filtered(logits_NV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
+    probs_NV = filter_logits(logits_NV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
     if settings.temperature > 0 and len(probs_NV):
         weights = probs_NV / probs_NV.sum(-1, keepdim=True)
         x0_N = draws.choose(row, weights)[:, 0].to(probs_NV.device)
@@ -131,7 +133,7 @@ def pick(
     if count == 0:
         return places_N.new_empty(0)
     if not settings.alg_temp:
-        return most_certain(rank_N, count)
+        return most_confident(rank_N, count)
     weights_T = torch.full((positions,), -torch.inf, dtype=rank_N.dtype, device=rank_N.device)
     weights_T[places_N] = rank_N
     drawn = draws.choose(row, (weights_T / settings.alg_temp).softmax(-1), count, replacement=False)

@@ -1,14 +1,14 @@
-"""Temperature, top-p and top-k: what is left of a distribution."""
+"""Temperature, top-p and top-k applied to logits."""
 
 from __future__ import annotations
 
 import torch
 
 
-def filtered(logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None) -> torch.Tensor:
-    """Logits after temperature, then nucleus, then top-k; what is filtered out is as low as the dtype goes.
+def filter_logits(logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None) -> torch.Tensor:
+    """Logits after temperature, then top-p, then top-k; what is filtered out becomes the lowest number of the dtype.
 
-    >>> filtered(torch.tensor([[2.0, 1.0, 0.0]]), 0.0, None, 1).softmax(-1)
+    >>> filter_logits(torch.tensor([[2.0, 1.0, 0.0]]), 0.0, None, 1).softmax(-1)
     tensor([[1., 0., 0.]])
     """
     lowest = torch.finfo(logits_NV.dtype).min

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.confidence_order import most_certain
 from floatlens.decode.draws import Draws
+from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import Network
+from floatlens.decode.registry import register_sampler
 from floatlens.decode.settings import Settings, nearest, one_of, whole
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
@@ -68,15 +70,14 @@ def transfers(masked: int, steps: int) -> list[int]:
     return [masked // steps + (i < masked % steps) for i in range(steps)]
 
 
+@register_sampler("llada", LLaDASettings)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
     real_BP: torch.Tensor | None,
     settings: LLaDASettings,
     *,
-    mask_id: int,
-    eos_id: int | None = None,
-    eot_id: int | None = None,
+    special: SpecialTokens,
     draws: Draws | None = None,
 ) -> Iterator[Step]:
     """Denoise `max_new_tokens` masks after each prompt, one Step per forward pass.
@@ -85,6 +86,9 @@ def sample(
     prompts themselves.
     """
     B, P = ids_BP.shape
+    mask_id = special.mask
+    if special.eos_id is None and (settings.logits_eos_inf or settings.confidence_eos_eot_inf):
+        raise FloatLensError("logits_eos_inf and confidence_eos_eot_inf need an end token, and the model names none")
     length, block = settings.max_new_tokens, settings.block_length or settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
@@ -105,13 +109,13 @@ def sample(
             logits_BNV = without + (settings.cfg_scale + 1) * (with_prompt - without)
         else:
             logits_BNV = network.logits(x_BT, real_BT, length)
-        x0_BN, probability_BN, rank_BN = propose(logits_BNV, lengths, settings, draws, eos_id, eot_id)
+        x0_BN, probability_BN, rank_BN = propose(logits_BNV, lengths, settings, draws, special)
         masked_BN = x_BT[:, P:] == mask_id
         rank_BN = rank_BN.masked_fill(~masked_BN, -torch.inf)
         rank_BN[:, end - P :] = -torch.inf
         committed_BN = torch.zeros_like(masked_BN)
         for row in range(B):
-            committed_BN[row, most_certain(rank_BN[row], plan[row][inner])] = True
+            committed_BN[row, most_confident(rank_BN[row], plan[row][inner])] = True
         committed_BN &= masked_BN  # a block with fewer masks than planned commits those it has
         after_BT = x_BT.clone()
         after_BT[:, P:] = torch.where(committed_BN, x0_BN, x_BT[:, P:])
@@ -132,8 +136,7 @@ def propose(
     prompts: list[int],
     settings: LLaDASettings,
     draws: Draws,
-    eos_id: int | None,
-    eot_id: int | None,
+    special: SpecialTokens,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """For each position the token to commit, its probability, and the rank by which positions are chosen (B, N).
 
@@ -142,7 +145,7 @@ def propose(
     B, N, V = logits_BNV.shape
     logits_BNV = logits_BNV.clone()
     if settings.logits_eos_inf:
-        logits_BNV[..., eos_id] = -torch.inf
+        logits_BNV[..., special.eos_id] = -torch.inf
     noisy_BNV = logits_BNV
     if settings.temperature > 0:
         noise_BNV = torch.empty(B, N, V, dtype=torch.float64)
@@ -154,9 +157,9 @@ def propose(
     x0_BN = noisy_BNV.argmax(-1)
     if settings.confidence_eos_eot_inf:
         # As published: the end token is lowered in the noised logits, which at temperature 0 are the logits themselves.
-        noisy_BNV[..., eos_id] = -torch.inf
-        if eot_id is not None:
-            logits_BNV[..., eot_id] = -torch.inf
+        noisy_BNV[..., special.eos_id] = -torch.inf
+        if special.eot_id is not None:
+            logits_BNV[..., special.eot_id] = -torch.inf
     probability_BN = logits_BNV.softmax(-1).gather(-1, x0_BN[..., None])[..., 0]
     if settings.remasking == "low_confidence":
         return x0_BN, probability_BN, probability_BN.clone()

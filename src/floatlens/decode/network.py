@@ -1,11 +1,67 @@
-"""The forward pass that samplers call: token ids in, logits of the last positions out."""
+"""The forward pass that samplers call: token ids in, logits of the last positions out.
+
+Each pass says what the rows of its queries stand for (`ForwardPass`), so that observation need not guess whether queries
+on a cache continue the sequence or compute a part of it again.
+"""
 
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardPass:
+    """What one forward pass computes. Positions are columns of `tokens_BT`, pads included.
+
+    tokens_BT  ids of the sequence so far; under guidance more rows than prompts, the prompts' own first
+    start      position of the first query; the keys of the positions before it come from a cache
+    active     positions whose rows the step is about: its statistics are means over them. Empty for a pass that only
+               fills a cache
+    final      positions whose rows are computed for the last time. Rows that are active and final at once, as those of
+               an autoregressive model, are averaged with all final rows before them
+    """
+
+    tokens_BT: torch.Tensor
+    start: int
+    active: range
+    final: range
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is active and none is final."""
+        return not self.start and not self.final and len(self.active) == self.tokens_BT.shape[1]
+
+    @classmethod
+    def whole(cls, tokens_BT: torch.Tensor) -> ForwardPass:
+        """A pass over the whole sequence, all of which will be computed again: a step of full bidirectional attention."""
+        return cls(tokens_BT, 0, range(tokens_BT.shape[1]), range(0))
+
+    @classmethod
+    def appended(cls, tokens_BT: torch.Tensor, start: int) -> ForwardPass:
+        """A pass over positions `start`.. of a causal model, whose rows never change once they are computed."""
+        rows = range(start, tokens_BT.shape[1])
+        return cls(tokens_BT, start, rows, rows)
+
+
+_current: ContextVar[ForwardPass | None] = ContextVar("floatlens_forward_pass", default=None)
+
+
+def current_pass() -> ForwardPass | None:
+    """The pass that is running; None if the model was called by someone else than a `Network`."""
+    return _current.get()
+
+
+@dataclass(frozen=True)
+class Cached:
+    """The cache of keys and values after a pass, with the tokens whose keys it holds."""
+
+    past_key_values: Any
+    tokens_BT: torch.Tensor
 
 
 class Network:
@@ -24,20 +80,72 @@ class Network:
     def device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
 
-    @torch.no_grad()
     def logits(self, ids_BT: torch.Tensor, real_BT: torch.Tensor | None, keep: int) -> torch.Tensor:
         """Logits (B, keep, V) of the last `keep` positions, from a pass over the whole sequence without a cache."""
         options = self._options(ids_BT.shape[1], real_BT, keep)
         if "use_cache" in self._accepts:
             options["use_cache"] = False
-        return self.model(input_ids=ids_BT, **options).logits[:, -keep:]
+        return self._call(ForwardPass.whole(ids_BT), options).logits[:, -keep:]
+
+    def extend(
+        self, ids_BQ: torch.Tensor, real_BT: torch.Tensor | None, cache: Cached | None
+    ) -> tuple[torch.Tensor, Cached]:
+        """Logits (B, 1, V) after new tokens of a causal model, and the cache grown by them."""
+        tokens_BT = ids_BQ if cache is None else torch.cat([cache.tokens_BT, ids_BQ], 1)
+        options = self._options(ids_BQ.shape[1], real_BT, 1)
+        options |= {"past_key_values": None if cache is None else cache.past_key_values, "use_cache": True}
+        out = self._call(ForwardPass.appended(tokens_BT, tokens_BT.shape[1] - ids_BQ.shape[1]), options)
+        return out.logits[:, -1:], Cached(out.past_key_values, tokens_BT)
+
+    def run(
+        self,
+        forward: ForwardPass,
+        visible_BQT: torch.Tensor,
+        *,
+        keep: int,
+        position_ids_BQ: torch.Tensor | None = None,
+        cache: Any = None,
+        store: bool = True,
+    ) -> torch.Tensor:
+        """Logits (B, keep, V) of a pass with an attention mask of its own, on a cache if there is one.
+
+        Parameters
+        ----------
+        forward
+            The tokens, the first query, and what the rows stand for.
+        visible_BQT
+            True where a query may see a key; T counts the cached positions too.
+        keep
+            Number of positions, from the end, whose logits are returned.
+        position_ids_BQ
+            Positions for the rotary embedding; by default the columns of the sequence.
+        cache
+            A transformers cache that holds the keys of the positions before `forward.start`; it is changed in place.
+        store
+            Whether the cache keeps the keys of this pass. False for a block that will be computed again.
+        """
+        Q = forward.tokens_BT.shape[1] - forward.start
+        options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
+        mask_B1QT = visible_BQT[:, None]
+        if self.model.config._attn_implementation == "eager":  # eager adds its mask; the others take True for visible
+            dtype = next(self.model.parameters()).dtype
+            hidden = torch.finfo(dtype).min
+            mask_B1QT = torch.zeros_like(mask_B1QT, dtype=dtype).masked_fill_(~mask_B1QT, hidden)
+        options |= {"attention_mask": mask_B1QT, "use_cache": cache is not None, "past_key_values": cache}
+        if position_ids_BQ is None:
+            position_ids_BQ = torch.arange(forward.start, forward.start + Q, device=forward.tokens_BT.device)[None]
+        out = self._call(forward, options | {"position_ids": position_ids_BQ})
+        if cache is not None and not store:
+            cache.crop(-Q)
+        return out.logits[:, -keep:]
 
     @torch.no_grad()
-    def extend(self, ids_BQ: torch.Tensor, real_BT: torch.Tensor | None, cache: Any) -> tuple[torch.Tensor, Any]:
-        """Logits (B, 1, V) after new tokens, and the cache grown by them."""
-        options = self._options(ids_BQ.shape[1], real_BT, 1)
-        out = self.model(input_ids=ids_BQ, past_key_values=cache, use_cache=True, **options)
-        return out.logits[:, -1:], out.past_key_values
+    def _call(self, forward: ForwardPass, options: dict[str, Any]) -> Any:
+        token = _current.set(forward)
+        try:
+            return self.model(input_ids=forward.tokens_BT[:, forward.start :], **options)
+        finally:
+            _current.reset(token)
 
     def _options(self, length: int, real_BT: torch.Tensor | None, keep: int) -> dict[str, Any]:
         options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}

@@ -1,33 +1,52 @@
-"""The samplers, by the name that a family gives."""
+"""The samplers by name. Each file of this folder that defines one registers it with one line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from floatlens.decode import autoregressive, dream, llada
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.registry import Registry
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler: its settings, and the generator of steps."""
+    """A sampler: the class of its settings, and the generator of steps."""
 
     settings: type[Settings]
     sample: Callable[..., Iterator[Step]]
 
 
-SAMPLERS: dict[str, Sampler] = {
-    "llada": Sampler(llada.LLaDASettings, llada.sample),
-    "dream": Sampler(dream.DreamSettings, dream.sample),
-    "autoregressive": Sampler(autoregressive.AutoregressiveSettings, autoregressive.sample),
-}
+SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
 
 # A comparison gives one set of settings to all its models; these two have no meaning for some samplers.
 SHARED = ("steps", "block_length")
+
+Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
+
+
+def register_sampler(name: str, settings: type[Settings]) -> Callable[[Sample], Sample]:
+    """Register the decorated generator function as a sampler.
+
+    Parameters
+    ----------
+    name
+        The name that a family gives as its `sampler`.
+    settings
+        A dataclass derived from `floatlens.decode.settings.Settings`.
+
+    The function is called as `sample(network, ids_BP, real_BP, settings, *, special, draws)` and yields a
+    `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md.
+    """
+
+    def register(sample: Sample) -> Sample:
+        SAMPLERS.add(name, Sampler(settings, sample))
+        return sample
+
+    return register
 
 
 def settings_for(sampler: str, **given: Any) -> Settings:

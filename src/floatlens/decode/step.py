@@ -15,6 +15,8 @@ class Step:
     after_BT       ids after the commit; an autoregressive step is one position longer than its input
     committed_BT   positions of `after_BT` that received their token at this step
     confidence_BT  probability of the token that the sampler would commit there, NaN where it has none in mind
+    active         positions of the queries that the step is about; None for all queries of its pass, which end where
+                   `tokens_BT` ends
     """
 
     index: int
@@ -22,3 +24,8 @@ class Step:
     after_BT: torch.Tensor
     committed_BT: torch.Tensor
     confidence_BT: torch.Tensor
+    active: range | None = None
+
+    def first_query(self, count: int) -> int:
+        """Position of the first of the step's `count` queries."""
+        return self.tokens_BT.shape[1] - count if self.active is None else self.active.start

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import xarray as xr
 
-from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.anchors import Rule, find_anchors
 from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Array
 from floatlens.record.trace import Trace
@@ -58,8 +58,7 @@ def few_layers(trace: Trace) -> list[int]:
 
 def anchors_of(profile_SLT: Array, rule: str | Rule, attention: str) -> Array:
     """Anchors (bool, same shape) in a profile by a named rule; a causal model's visibility goes to the rule."""
-    visible = causal_visibility(np.isfinite(profile_SLT)) if attention == "causal" else None
-    return parse_rule(rule)(profile_SLT, visible)
+    return find_anchors(profile_SLT, rule, attention)
 
 
 def newest_rows(profile_SLT: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,13 +14,18 @@ from floatlens.errors import FloatLensError
 from floatlens.interventions import choose
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole
-from floatlens.interventions.spec import split
+from floatlens.interventions.registry import register_intervention
+from floatlens.specs import parse_spec
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens, PromptLike
 
 SCORES = ("retrieval", "mass", "query")
 FILLS = ("zero", "mean")
 Pair = tuple[int, int]  # layer, head
 
 
+@register_intervention
 @dataclass(frozen=True)
 class AblateHeads(Intervention):
     """The output of chosen heads becomes zero, or its mean over a reference set.
@@ -105,7 +110,7 @@ class AblateHeads(Intervention):
             choose.numbers(str(head), shape["heads"] or 0, "head")
         return pairs
 
-    def pairs(self, lens: Any, reference: Sequence[Any] | None = None) -> list[Pair]:
+    def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
         """The heads, as (layer, head); `top` looks at the model first."""
         from floatlens.interventions.reference import head_scores
 
@@ -123,7 +128,7 @@ class AblateHeads(Intervention):
         drawn = np.random.default_rng(int(_setting(self.heads, "seed"))).choice(len(rest), self.count, replace=False)
         return sorted(rest[i] for i in drawn)
 
-    def prepared(self, lens: Any, reference: Sequence[Any] | None) -> Intervention:
+    def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
         from floatlens.interventions.reference import head_means
 
         pairs = self.pairs(lens, reference)
@@ -168,8 +173,8 @@ def heads_text(given: Any) -> str:
     """
     if isinstance(given, str):
         text = given.strip()
-        if match := re.fullmatch(r"(top|random)\((.*)\)", text, re.DOTALL):
-            return _drawn(match[1], match[2], text)
+        if re.match(r"(top|random)\b", text):
+            return _drawn_text(text)
         if "." in text:
             return _pairs_text(text.removeprefix("[").removesuffix("]").split(","), given)
     elif isinstance(given, Iterable) and (parts := list(given)) and not all(isinstance(p, int) for p in parts):
@@ -192,22 +197,19 @@ def _pairs_text(parts: Iterable[str], given: Any) -> str:
     return f"[{', '.join(f'{layer}.{head}' for layer, head in sorted(set(found)))}]"
 
 
-def _drawn(kind: str, inside: str, text: str) -> str:
-    values = {"n": "", "by": "retrieval"} if kind == "top" else {"n": "", "seed": "0", "apart": ""}
-    for place, part in enumerate(split(inside, text)):
-        key, _, value = part.rpartition("=")
-        key = key.strip() or (list(values)[place] if place < len(values) else "")
-        if key not in values:
-            raise FloatLensError(f"heads {text!r}: {part!r} is not understood; {kind} takes {', '.join(values)}")
-        values[key] = value.strip()
+def _drawn_text(text: str) -> str:
+    """The canonical text of top(...) or random(...)."""
+    spec = parse_spec(text, "heads", "top(4, by=retrieval)")
+    defaults = {"n": "", "by": "retrieval"} if spec.name == "top" else {"n": "", "seed": "0", "apart": ""}
+    values = defaults | spec.bind(list(defaults))
     values["n"] = str(whole(values["n"] or "nothing", "the number of heads", 1))
     for key in ("by", "apart"):
         if values.get(key) and values[key] not in SCORES:
-            raise FloatLensError(f"heads {text!r}: {key}={values[key]} is not known; use one of {', '.join(SCORES)}")
+            raise spec.error(f"{key}={values[key]} is not known; use one of {', '.join(SCORES)}")
     if "seed" in values:
         values["seed"] = str(whole(values["seed"], "seed"))
     settings = [f"{key}={value}" for key, value in values.items() if key != "n" and value]
-    return f"{kind}({', '.join([values['n'], *settings])})"
+    return f"{spec.name}({', '.join([values['n'], *settings])})"
 
 
 def _setting(text: str, key: str) -> str:

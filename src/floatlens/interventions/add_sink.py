@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, number, set_fields, spelled
+from floatlens.interventions.registry import register_intervention
 
 
+@register_intervention
 @dataclass(frozen=True)
 class AddSink(Intervention):
     """One extra token that only absorbs attention: it has a score for every query and no value.

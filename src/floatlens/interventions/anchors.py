@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.anchors import Rule, find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.scene import Scene
@@ -38,10 +38,15 @@ class Received:
         if layer not in self.now:
             rows = inputs.query.shape[0]
             if rows not in self.sessions:
-                self.sessions[rows] = Session(["received"], layout=self._layout(rows, inputs))
+                names = ["received", "received_final"]
+                self.sessions[rows] = Session(names, layout=self._layout(rows, inputs))
             session = self.sessions[rows]
+            session.begin()
             session.see(layer, **inputs.shown())
-            self.now[layer] = session.results["received"][layer].mean(1).double().cpu().numpy()
+            # A pass that only fills the cache of a block model is about no row in particular: its final rows then.
+            found = session.results["received"].get(layer, session.results["received_final"].get(layer))
+            assert found is not None
+            self.now[layer] = found.mean(1).double().cpu().numpy()
         return self.now[layer]
 
     def _layout(self, rows: int, inputs: Inputs) -> Layout:
@@ -64,7 +69,7 @@ def anchors(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tuple[Array
     """Anchors of left-padded rows, each as it would be found alone, and the rows with NaN on their padding.
 
     >>> a = np.array([[0.7, 0.2, 0.1], [0.0, 0.4, 0.6]])
-    >>> anchors(a, np.array([0, 1]), parse_rule("first"), True)[0]
+    >>> anchors(a, np.array([0, 1]), parse_rule("first"), "causal")[0]
     array([[ True, False, False],
            [False,  True, False]])
     """
@@ -72,8 +77,7 @@ def anchors(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tuple[Array
     index = np.arange(N)[None] + pads[:, None]
     there = index < N
     aligned = np.where(there, np.take_along_axis(a_RN, np.minimum(index, N - 1), 1), np.nan)
-    visible = causal_visibility(there) if attention == "causal" else None
-    chosen = rule(aligned, visible) & there
+    chosen = find_anchors(aligned, rule, attention) & there
     found = np.zeros(a_RN.shape, bool)
     rows, places = np.nonzero(chosen)
     found[rows, index[rows, places]] = True

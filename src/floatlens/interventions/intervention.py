@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from floatlens.errors import FloatLensError
 from floatlens.interventions import choose
+from floatlens.specs import split_list
 
 if TYPE_CHECKING:
     from floatlens.anchors import Rule
     from floatlens.interventions.attention import Attention
     from floatlens.interventions.scene import Scene
+    from floatlens.lens import Lens, PromptLike
 
 Shape = Mapping[str, int | None]
 
@@ -89,7 +91,7 @@ class Intervention:
         self.layer_numbers(shape)
         self.head_numbers(shape)
 
-    def prepared(self, lens: Any, reference: Sequence[Any] | None) -> Intervention:
+    def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
         """Ready for the model: an intervention that needs to look at it first (which heads are the best) does so here."""
         return self
 
@@ -141,7 +143,7 @@ def words(value: Any, what: str) -> tuple[str, ...] | None:
     """
     if value is None:
         return None
-    parts = value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else list(value)
+    parts = split_list(value) if isinstance(value, str) else list(value)
     found = tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
     if not found:
         raise FloatLensError(f"no {what} was named; name at least one, or leave it out")

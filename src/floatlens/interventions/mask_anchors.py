@@ -10,9 +10,11 @@ import numpy as np
 from floatlens.interventions.anchors import as_many_others, check_number, find
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, rule_of, set_fields, words
+from floatlens.interventions.registry import register_intervention
 from floatlens.interventions.scene import Scene
 
 
+@register_intervention
 @dataclass(frozen=True)
 class MaskAnchors(Intervention):
     """The anchors found at each step receive no attention; rows renormalise.

@@ -9,10 +9,12 @@ from floatlens.errors import FloatLensError
 from floatlens.interventions.anchors import as_many_others
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, set_fields
+from floatlens.interventions.registry import register_intervention
 from floatlens.interventions.scene import Scene
 from floatlens.interventions.target import canonical_target, check_target, chosen_columns, target
 
 
+@register_intervention
 @dataclass(frozen=True)
 class MaskPositions(Intervention):
     """Named positions receive no attention; rows renormalise.

@@ -10,12 +10,14 @@ import numpy as np
 from floatlens.interventions.anchors import as_many_others, check_number, find
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, rule_of, set_fields, whole
+from floatlens.interventions.registry import register_intervention
 from floatlens.interventions.scene import Scene
 
 Array = np.ndarray[Any, Any]
 LEAST = 1e-6  # a share below this counts as this: a factor stays a number
 
 
+@register_intervention
 @dataclass(frozen=True)
 class PinAnchors(Intervention):
     """The anchors of a given step keep their share; later anchors elsewhere are pressed to the level of the rest.

@@ -6,7 +6,7 @@ Both are taken from un-intervened runs on reference prompts, and kept with the l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,12 +16,15 @@ from floatlens.data.readers.registry import read
 from floatlens.errors import FloatLensError
 from floatlens.observation.attention import Inputs, changing
 
+if TYPE_CHECKING:
+    from floatlens.lens import Lens, PromptLike
+
 QUESTIONS, NEW_TOKENS, BATCH = 16, 16, 8
 DATA = "world:fresh"
 Array = np.ndarray[Any, Any]
 
 
-def reference_prompts(lens: Any, reference: Sequence[Any] | None = None) -> list[Prompt]:
+def reference_prompts(lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Prompt]:
     """The given prompts, else questions of the bundled world with their passages."""
     if reference is not None:
         made = lens._prompts(reference)
@@ -36,12 +39,12 @@ def reference_prompts(lens: Any, reference: Sequence[Any] | None = None) -> list
     return [lens.prompt(s.question, s.passages, answers=s.answers) for s in samples]
 
 
-def head_scores(lens: Any, reference: Sequence[Any] | None = None) -> dict[str, Array]:
+def head_scores(lens: Lens, reference: Sequence[PromptLike] | None = None) -> dict[str, Array]:
     """Retrieval, mass and query scores (layer, head) of each head: mean over the prompts that have evidence."""
     return _kept(lens, "scores", reference, _scores)
 
 
-def _scores(lens: Any, prompts: Sequence[Prompt]) -> dict[str, Array]:
+def _scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
     sums: dict[str, list[Array]] = {"evidence_hit": [], "evidence_mass": [], "query_mass": []}
     for start in range(0, len(prompts), BATCH):
         part = prompts[start : start + BATCH]
@@ -64,12 +67,12 @@ def _scores(lens: Any, prompts: Sequence[Prompt]) -> dict[str, Array]:
     return {"retrieval": hit + 1e-6 * mass, "mass": mass, "query": query}
 
 
-def head_means(lens: Any, reference: Sequence[Any] | None = None) -> dict[int, torch.Tensor]:
+def head_means(lens: Lens, reference: Sequence[PromptLike] | None = None) -> dict[int, torch.Tensor]:
     """Mean output (H, D) of each layer's heads over all real positions and steps."""
     return _kept(lens, "means", reference, _means)
 
 
-def _means(lens: Any, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
+def _means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
     sums: dict[int, torch.Tensor] = {}
     counts: dict[int, int] = {}
 
@@ -86,7 +89,7 @@ def _means(lens: Any, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
     return {layer: sums[layer] / counts[layer] for layer in sums}
 
 
-def _kept(lens: Any, what: str, reference: Sequence[Any] | None, measure: Callable[..., Any]) -> Any:
+def _kept(lens: Lens, what: str, reference: Sequence[PromptLike] | None, measure: Callable[..., Any]) -> Any:
     from floatlens.interventions.run import without
 
     prompts = reference_prompts(lens, reference)

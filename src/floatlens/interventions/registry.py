@@ -1,56 +1,50 @@
-"""The interventions by name, and how they are read from text. A new one is a file in this folder and a line here."""
+"""The interventions by name, and how one is read from its text."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
-from typing import Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, TypeVar
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions.ablate_heads import AblateHeads
-from floatlens.interventions.add_sink import AddSink
 from floatlens.interventions.intervention import Intervention
-from floatlens.interventions.mask_anchors import MaskAnchors
-from floatlens.interventions.mask_positions import MaskPositions
-from floatlens.interventions.pin_anchors import PinAnchors
-from floatlens.interventions.scale_attention import ScaleAttention
-from floatlens.interventions.soft_cap import SoftCap
-from floatlens.interventions.spec import read
+from floatlens.registry import Registry
+from floatlens.specs import parse_spec
 
-INTERVENTIONS: dict[str, type[Intervention]] = {
-    kind.name: kind for kind in (MaskAnchors, MaskPositions, PinAnchors, ScaleAttention, SoftCap, AblateHeads, AddSink)
-}
+INTERVENTIONS: Registry[type[Intervention]] = Registry("intervention", "floatlens.interventions")
+EXAMPLE = "mask-anchors(rule=sigma(3))"
+
+Class = TypeVar("Class", bound=type[Intervention])
 
 
-def parse(spec: str | Intervention) -> Intervention:
-    """An intervention from its text; settings by name or in order.
+def register_intervention(kind: Class) -> Class:
+    """Register a subclass of `Intervention` under its `name`, as a class decorator above `@dataclass(frozen=True)`."""
+    if not hasattr(kind, "name"):
+        raise FloatLensError(f"intervention {kind.__name__} has no 'name'; see docs/howto/new-intervention.md")
+    if "__dataclass_fields__" not in vars(kind) or not is_dataclass(kind):
+        raise FloatLensError(f"intervention {kind.__name__} is not a dataclass; put @dataclass(frozen=True) above it")
+    INTERVENTIONS.add(kind.name, kind)
+    return kind
 
-    >>> parse("mask-anchors(sigma(3), layers=0:4)")
+
+def parse_intervention(spec: str | Intervention) -> Intervention:
+    """Read an intervention from its text; settings by name or in order.
+
+    >>> parse_intervention("mask-anchors(sigma(3), layers=0:4)")
     MaskAnchors(rule='sigma(k=3)', layers='0:4', heads=None, regions=None, random=None)
-    >>> str(parse("ablate-heads(top(4))"))
+    >>> str(parse_intervention("ablate-heads(top(4))"))
     'ablate-heads(heads=top(4, by=retrieval))'
     """
     if isinstance(spec, Intervention):
         return spec
     if not isinstance(spec, str):
-        raise FloatLensError(
-            f"intervention {spec!r} is neither an intervention nor its text, such as mask-anchors(top(1))"
-        )
-    name, given = read(spec)
-    if name not in INTERVENTIONS:
-        raise FloatLensError(f"intervention {name!r} is not known; use one of {', '.join(INTERVENTIONS)}")
-    kind: Any = INTERVENTIONS[name]
-    known = [field.name for field in fields(kind)]
-    settings: dict[str, str] = {}
-    for place, (key, value) in enumerate(given):
-        key = key or (known[place] if place < len(known) else "")
-        if key not in known:
-            said = key or value
-            raise FloatLensError(f"intervention {spec!r}: {said!r} is not understood; {name} takes {', '.join(known)}")
-        if key in settings:
-            raise FloatLensError(f"intervention {spec!r}: {key} is given twice")
-        settings[key] = value
+        raise FloatLensError(f"intervention {spec!r} is neither an intervention nor a text such as {EXAMPLE}")
+    found = parse_spec(spec, "intervention", EXAMPLE)
+    if found.name not in INTERVENTIONS:
+        raise FloatLensError(f"intervention {found.name!r} is not known; use one of {', '.join(INTERVENTIONS)}")
+    kind: Any = INTERVENTIONS[found.name]
+    settings = found.bind([field.name for field in fields(kind)])
     missing = [f.name for f in fields(kind) if f.name not in settings and f.default is MISSING]
     if missing:
-        raise FloatLensError(f"intervention {spec!r} needs {missing[0]}; write {name}({missing[0]}=...)")
-    found: Intervention = kind(**settings)
-    return found
+        raise found.error(f"it needs {missing[0]}; write {found.name}({missing[0]}=...)")
+    made: Intervention = kind(**settings)
+    return made

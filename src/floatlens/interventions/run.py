@@ -6,33 +6,39 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step
 from floatlens.interventions.anchors import Received
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.check import check
 from floatlens.interventions.intervention import Intervention
-from floatlens.interventions.registry import parse
+from floatlens.interventions.registry import parse_intervention
 from floatlens.interventions.scene import Scene
 from floatlens.observation.attention import Inputs, changing, configs_of
 from floatlens.observation.prompt_batch import PromptBatch
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens, PromptLike
 
 # The interventions in force, by lens; a context of its own (a thread, a task) has its own.
 _in_force: ContextVar[dict[int, tuple[Intervention, ...]]] = ContextVar("floatlens_interventions", default={})  # noqa: B039
 
 
-def in_force(lens: Any) -> tuple[Intervention, ...]:
+def in_force(lens: Lens) -> tuple[Intervention, ...]:
     """The interventions that a lens runs under, outer blocks first."""
     return _in_force.get().get(id(lens), ())
 
 
 @contextmanager
-def intervene(lens: Any, given: Sequence[Intervention | str], reference: Sequence[Any] | None) -> Iterator[None]:
+def intervene(
+    lens: Lens, given: Sequence[Intervention | str], reference: Sequence[PromptLike] | None
+) -> Iterator[None]:
     """Add interventions to those in force for as long as the block lasts; see `Lens.intervene`."""
-    asked = [parse(one) for one in given]
+    asked = [parse_intervention(one) for one in given]
     outer = in_force(lens)
     check([*(getattr(one, "asked", one) for one in outer), *asked], lens.shape, lens.config)
     ready = tuple(one.prepared(lens, reference) for one in asked)
@@ -41,14 +47,14 @@ def intervene(lens: Any, given: Sequence[Intervention | str], reference: Sequenc
 
 
 @contextmanager
-def without(lens: Any) -> Iterator[None]:
+def without(lens: Lens) -> Iterator[None]:
     """No intervention is in force in this block."""
     with _holding(lens, ()):
         yield
 
 
 @contextmanager
-def _holding(lens: Any, interventions: tuple[Intervention, ...]) -> Iterator[None]:
+def _holding(lens: Lens, interventions: tuple[Intervention, ...]) -> Iterator[None]:
     token = _in_force.set({**_in_force.get(), id(lens): interventions})
     try:
         yield
@@ -57,14 +63,14 @@ def _holding(lens: Any, interventions: tuple[Intervention, ...]) -> Iterator[Non
 
 
 def stepwise(
-    lens: Any, steps: Iterator[Step], interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int
+    lens: Lens, steps: Iterator[Step], interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int
 ) -> Iterator[Step]:
     """The steps of a sampler under interventions. What these prompts do not have is refused here, before the first."""
     change = Change(lens, interventions, batch, new_tokens)
     return _changed(lens, steps, change)
 
 
-def _changed(lens: Any, steps: Iterator[Step], change: Change) -> Iterator[Step]:
+def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step]:
     configs = configs_of(lens.model)
     at, tokens_BT = 0, change.scene.tokens_BT
     while True:
@@ -81,7 +87,7 @@ def _changed(lens: Any, steps: Iterator[Step], change: Change) -> Iterator[Step]
 class Change:
     """What the attention function calls: it asks each intervention of the layer, and computes what comes of it."""
 
-    def __init__(self, lens: Any, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
+    def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
         self.scene = Scene(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
         self.by_layer: dict[int, list[Intervention]] = {}
         for one in interventions:
@@ -89,15 +95,21 @@ class Change:
             for layer in one.layer_numbers(lens.shape):
                 self.by_layer.setdefault(layer, []).append(one)
         self.received = Received(self.scene)
+        self.forward: ForwardPass | None = None
 
     def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
         """A step is about to start, with these tokens."""
         self.scene.step, self.scene.tokens_BT = step, tokens_BT
         self.received.begin()
+        self.forward = None
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
         if layer not in self.by_layer:
             return base(), inputs
+        forward = current_pass()
+        if forward is not None and forward is not self.forward:  # a step may take several passes
+            self.forward, self.scene.tokens_BT = forward, forward.tokens_BT[: self.scene.B]
+            self.received.begin()
         attention = Attention(layer, inputs, self.scene, self.received)
         for one in self.by_layer[layer]:
             one.change(attention)
@@ -106,7 +118,7 @@ class Change:
         return output, replace(used, kind=(used.kind, layer))
 
 
-def start_tokens(lens: Any, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
+def start_tokens(lens: Lens, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
     """The tokens that go into the first step: the prompts, and for a diffusion model the masks after them."""
     if lens.family.kind == "arm":
         return batch.ids_BP
@@ -114,7 +126,7 @@ def start_tokens(lens: Any, batch: PromptBatch, new_tokens: int) -> torch.Tensor
     return torch.cat([batch.ids_BP, masks], 1)
 
 
-def pieces(lens: Any) -> Callable[[Sequence[int]], list[str]]:
+def pieces(lens: Lens) -> Callable[[Sequence[int]], list[str]]:
     """Token ids as the tokenizer's pieces."""
 
     def strings(ids: Sequence[int]) -> list[str]:

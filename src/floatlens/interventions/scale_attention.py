@@ -12,10 +12,12 @@ from floatlens.errors import FloatLensError
 from floatlens.interventions.anchors import as_many_others, find
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, number, rule_of, set_fields, spelled
+from floatlens.interventions.registry import register_intervention
 from floatlens.interventions.scene import Scene
 from floatlens.interventions.target import canonical_target, check_target, chosen_columns, target
 
 
+@register_intervention
 @dataclass(frozen=True)
 class ScaleAttention(Intervention):
     """Attention to chosen positions times a factor, rows renormalised; with none chosen, all scores times the factor.

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 from floatlens.errors import FloatLensError
 from floatlens.interventions.attention import Attention
 from floatlens.interventions.intervention import Intervention, Shape, number, set_fields, spelled
+from floatlens.interventions.registry import register_intervention
 
 
+@register_intervention
 @dataclass(frozen=True)
 class SoftCap(Intervention):
     """Scores are bent so that none exceeds a cap: cap · tanh(score / cap), as Gemma 2 does (arXiv 2408.00118).

@@ -8,6 +8,7 @@ from transformers import AutoConfig
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, architecture, bidirectional
+from floatlens.models.registry import register_family
 
 PREFIX = "a2d-"
 BASES = ("qwen3", "qwen2", "llama")
@@ -28,11 +29,13 @@ def native(config: Config) -> Any:
     return bidirectional(made, config)
 
 
-FAMILY = Family(
-    name="a2d",
-    about="masked diffusion, Qwen3, Qwen2 or Llama made bidirectional",
-    example="dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
-    recognises=recognises,
-    native=native,
-    sampler="llada",
+FAMILY = register_family(
+    Family(
+        name="a2d",
+        about="masked diffusion, Qwen3, Qwen2 or Llama made bidirectional",
+        example="dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",
+        recognises=recognises,
+        native=native,
+        sampler="llada",
+    )
 )

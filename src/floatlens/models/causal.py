@@ -5,20 +5,24 @@ from __future__ import annotations
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from floatlens.models.family import Config, Family
+from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
     return config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
-FAMILY = Family(
-    name="causal",
-    about="autoregressive, any causal language model of transformers",
-    example="Qwen/Qwen2.5-7B-Instruct",
-    recognises=recognises,
-    kind="arm",
-    attention="causal",
-    cached=True,
-    sampler="autoregressive",
-    shifted=True,
+FAMILY = register_family(
+    Family(
+        name="causal",
+        about="autoregressive, any causal language model of transformers",
+        example="Qwen/Qwen2.5-7B-Instruct",
+        recognises=recognises,
+        kind="arm",
+        attention="causal",
+        cached=True,
+        sampler="autoregressive",
+        shifted=True,
+    ),
+    priority=-20,
 )

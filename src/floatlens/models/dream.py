@@ -7,6 +7,7 @@ from typing import Any
 from transformers import Qwen2Config
 
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
+from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
@@ -33,13 +34,15 @@ def native(config: Config) -> Any:
     return bidirectional(made, config)
 
 
-FAMILY = Family(
-    name="dream",
-    about="masked diffusion, Qwen2 made bidirectional, logits shifted by one",
-    example="Dream-org/Dream-v0-Instruct-7B",
-    recognises=recognises,
-    native=native,
-    tokenizer="Qwen2Tokenizer",
-    sampler="dream",
-    shifted=True,
+FAMILY = register_family(
+    Family(
+        name="dream",
+        about="masked diffusion, Qwen2 made bidirectional, logits shifted by one",
+        example="Dream-org/Dream-v0-Instruct-7B",
+        recognises=recognises,
+        native=native,
+        tokenizer="Qwen2Tokenizer",
+        sampler="dream",
+        shifted=True,
+    )
 )

@@ -8,6 +8,7 @@ from transformers import LlamaConfig
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
+from floatlens.models.registry import register_family
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
 LAYER = r"model.layers.\1."
@@ -72,13 +73,15 @@ def native(config: Config) -> Any:
     return bidirectional(made, config)
 
 
-FAMILY = Family(
-    name="llada",
-    about="masked diffusion, Llama made bidirectional",
-    example="GSAI-ML/LLaDA-8B-Instruct",
-    recognises=recognises,
-    native=native,
-    renames=RENAMES,
-    sampler="llada",
-    positions="plain",
+FAMILY = register_family(
+    Family(
+        name="llada",
+        about="masked diffusion, Llama made bidirectional",
+        example="GSAI-ML/LLaDA-8B-Instruct",
+        recognises=recognises,
+        native=native,
+        renames=RENAMES,
+        sampler="llada",
+        positions="plain",
+    )
 )

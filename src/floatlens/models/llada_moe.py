@@ -10,6 +10,7 @@ from typing import Any
 from transformers import Qwen3MoeConfig
 
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
+from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
@@ -40,11 +41,13 @@ def native(config: Config) -> Any:
     return bidirectional(made, config)
 
 
-FAMILY = Family(
-    name="llada-moe",
-    about="masked diffusion, Qwen3-MoE made bidirectional",
-    example="inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
-    recognises=recognises,
-    native=native,
-    sampler="llada",
+FAMILY = register_family(
+    Family(
+        name="llada-moe",
+        about="masked diffusion, Qwen3-MoE made bidirectional",
+        example="inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
+        recognises=recognises,
+        native=native,
+        sampler="llada",
+    )
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from floatlens.models.family import Config, Family, architecture
+from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
@@ -13,11 +14,14 @@ def recognises(config: Config) -> bool:
     return "MaskedLM" in architecture(config) or "ForPreTraining" in architecture(config)
 
 
-FAMILY = Family(
-    name="masked",
-    about="any masked language model of transformers",
-    example="answerdotai/ModernBERT-base",
-    recognises=recognises,
-    head="masked",
-    sampler="llada",
+FAMILY = register_family(
+    Family(
+        name="masked",
+        about="any masked language model of transformers",
+        example="answerdotai/ModernBERT-base",
+        recognises=recognises,
+        head="masked",
+        sampler="llada",
+    ),
+    priority=-10,
 )

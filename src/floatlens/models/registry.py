@@ -1,18 +1,30 @@
-"""The families, the most particular first: the first that recognises a config has it."""
+"""The families by name. Each file of this folder that defines one registers it with one line."""
 
 from __future__ import annotations
 
 from floatlens.errors import FloatLensError
-from floatlens.models import a2d, causal, dream, llada, llada_moe, masked
 from floatlens.models.family import Config, Family, architecture
+from floatlens.registry import Registry
 
-FAMILIES: dict[str, Family] = {
-    module.FAMILY.name: module.FAMILY for module in (llada_moe, llada, dream, a2d, masked, causal)
-}
+FAMILIES: Registry[Family] = Registry("family", "floatlens.models")
+
+
+def register_family(family: Family, *, priority: int = 0) -> Family:
+    """Register a family and return it.
+
+    Parameters
+    ----------
+    family
+        The family; see `floatlens.models.family.Family`.
+    priority
+        Families with a higher priority are asked first whether they recognise a checkpoint. Those that recognise any
+        masked or causal language model have -10 and -20, so that they are asked last.
+    """
+    return FAMILIES.add(family.name, family, priority=priority)
 
 
 def family_of(config: Config, where: str = "config.json") -> Family:
-    """The family of a checkpoint, from its config.
+    """The first family that recognises a checkpoint's config.
 
     >>> family_of({"model_type": "Dream"}).name, family_of({"model_type": "gpt2"}).name
     ('dream', 'causal')
@@ -22,8 +34,7 @@ def family_of(config: Config, where: str = "config.json") -> Family:
     for family in FAMILIES.values():
         if family.recognises(config):
             return family
-    known = ", ".join(FAMILIES)
     raise FloatLensError(
         f"{where}: field 'model_type' is {config.get('model_type')!r} (architecture {architecture(config) or None!r}), "
-        f"which belongs to none of the families {known}"
+        f"which belongs to none of the families {', '.join(FAMILIES)}"
     )

@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 from floatlens.observation.session import Session
 
@@ -70,6 +71,20 @@ class Active:
     base: str
     change: Change | None = None
     calls: int = 0
+    forward: ForwardPass | None = None
+
+    def number(self, module: torch.nn.Module) -> int:
+        """The layer of a module that is called: its own number, else how many were called before it in this pass."""
+        forward = current_pass()
+        if forward is not self.forward:
+            self.forward, self.calls = forward, 0
+            if self.session is not None:
+                self.session.calls = 0
+        number = self.calls if self.session is None else self.session.calls
+        self.calls += 1
+        if self.session is not None:
+            self.session.calls += 1
+        return int(getattr(module, "layer_idx", None) if getattr(module, "layer_idx", None) is not None else number)
 
 
 _active: ContextVar[Active | None] = ContextVar("floatlens_active", default=None)
@@ -94,12 +109,7 @@ def attention(
         with heard if listens else nullcontext():
             return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
-    layer = getattr(module, "layer_idx", None)
-    if layer is None:
-        layer = active.calls if session is None else session.calls
-    active.calls += 1
-    if session is not None:
-        session.calls += 1
+    layer = active.number(module)
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
     if active.change is None:
         output, used = unchanged(), inputs

@@ -1,15 +1,15 @@
 """One attention call: queries, keys, values and what may see what, as the model computed them.
 
-Shapes: B batch, H heads, K key/value heads, Q queries, T keys, D head dim. The queries are the last Q positions of the
-sequence; the keys are its last T (all of it, but for a sliding-window cache). GQA: query head h uses key head h // (H/K).
-Layers whose calls are alike are looked at together: B counts their rows one layer after another, and the mask is theirs
-in common.
+Shapes: B batch, H heads, K key/value heads, Q queries, T keys, D head dim. The keys are the last T positions of the
+sequence so far (all of it, but for a sliding-window cache); the queries are its last Q, unless `first` says otherwise.
+GQA: query head h uses key head h // (H/K). Layers whose calls are alike are looked at together: B counts their rows one
+layer after another, and the mask is theirs in common.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -70,6 +70,8 @@ class Call:
     sinks_H    a learned score that takes part in the softmax without being a position
     lse_BHQ    log of the sum of exp(score) over the keys, where the kernel has told it
     norm_BKT   norms of the keys, where they are known already
+    first      position of query 0; None if the queries are the last Q positions
+    extends    whether the rows add to those of earlier calls; None if they do when there are cached positions before them
     """
 
     layers: tuple[int, ...]
@@ -86,6 +88,8 @@ class Call:
     sinks_H: torch.Tensor | None = None
     lse_BHQ: torch.Tensor | None = None
     norm_BKT: torch.Tensor | None = None
+    first: int | None = None
+    extends: bool | None = None
 
     @property
     def layer(self) -> int:
@@ -114,13 +118,24 @@ class Call:
 
     @property
     def fresh(self) -> bool:
-        """True when the queries are the whole sequence so far; False when they extend a cache."""
-        return self.length == self.Q
+        """False when the rows add to those of earlier calls, as those of a causal model with a cache; True else."""
+        return self.first_query == 0 if self.extends is None else not self.extends
 
     @property
     def first_query(self) -> int:
         """Position of query 0."""
-        return self.length - self.Q
+        return self.length - self.Q if self.first is None else self.first
+
+    @property
+    def query_positions(self) -> slice:
+        """Positions of the queries."""
+        return slice(self.first_query, self.first_query + self.Q)
+
+    @property
+    def query_keys(self) -> slice:
+        """Which of the keys and values stand at the queries' own positions."""
+        start = self.first_query - self.first_key
+        return slice(start, start + self.Q)
 
     @property
     def first_key(self) -> int:
@@ -131,7 +146,7 @@ class Call:
     def real_BQ(self) -> torch.Tensor | None:
         """Queries that are not padding; None when all are real."""
         real = self.layout.real_BN
-        return None if real is None else real[:, self.first_query : self.length]
+        return None if real is None else real[:, self.query_positions]
 
     @cached_property
     def queries_B(self) -> torch.Tensor:
@@ -143,7 +158,7 @@ class Call:
     @cached_property
     def member_BRQ(self) -> torch.Tensor:
         """Region membership of the queries; a padded query belongs to none."""
-        return self.layout.member_BRN[:, :, self.first_query : self.length]
+        return self.layout.member_BRN[:, :, self.query_positions]
 
     @cached_property
     def q(self) -> torch.Tensor:
@@ -164,6 +179,44 @@ class Call:
     def k(self) -> torch.Tensor:
         """Keys in float32 (B, K, T, D)."""
         return self.k_BKTD.float()
+
+    def of_rows(self, positions: range, extends: bool) -> Call:
+        """The same call with the queries at these positions only."""
+        start, end = positions.start - self.first_query, positions.stop - self.first_query
+        if not 0 <= start < end <= self.Q:
+            queries = range(self.first_query, self.first_query + self.Q)
+            raise RuntimeError(f"the sampler speaks of the rows {positions}, and the pass computed {queries}")
+        if (start, end) == (0, self.Q):
+            return replace(self, first=self.first_query, extends=extends)
+        mask = self.mask
+        if self.causal:  # the kernel's own causal mask ends where all queries end
+            mask = ~self.future(0, self.Q, self.T)[None, None]
+        if mask is not None and mask.shape[-2] > 1:
+            mask = mask[..., start:end, :]
+        return replace(
+            self,
+            q_BHQD=self.q_BHQD[:, :, start:end],
+            mask=mask,
+            causal=False,
+            bias=None if self.bias is None else self.bias[..., start:end, :],
+            lse_BHQ=None if self.lse_BHQ is None else self.lse_BHQ[:, :, start:end],
+            first=positions.start,
+            extends=extends,
+        )
+
+    def until(self, stop: int) -> Call:
+        """The same call without the keys from position `stop` on, which none of its queries sees."""
+        if stop == self.length:
+            return self
+        keys = stop - self.first_key
+        return replace(
+            self,
+            k_BKTD=self.k_BKTD[:, :, :keys],
+            v_BKTD=self.v_BKTD[:, :, :keys],
+            mask=None if self.mask is None else self.mask[..., :keys],
+            bias=None if self.bias is None else self.bias[..., :keys],
+            length=stop,
+        )
 
     def once(self, quantity: Callable[[Call], torch.Tensor]) -> torch.Tensor:
         """A quantity of the call that several statistics need, computed for the first of them."""

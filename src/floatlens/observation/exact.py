@@ -21,6 +21,7 @@ class Matrices:
         self.weights_BHQT = self.score_BHQT = self.norm_BHQT = self.cos_BHQT = torch.zeros(0)
         self.visible_BHQT = torch.zeros(0, dtype=torch.bool)
         self.value_BKT = torch.zeros(0)
+        self.seen_Q = torch.zeros(0, dtype=torch.bool)
 
     def see(self, call: Call) -> None:
         groups = call.H // call.K
@@ -50,34 +51,41 @@ class Matrices:
             weights = logits.softmax(-1)
         if call.fresh:
             self.__init__()  # type: ignore[misc]
+        seen_Q = torch.zeros(call.length, dtype=torch.bool, device=q.device)
+        seen_Q[: len(self.seen_Q)] = self.seen_Q
+        seen_Q[call.query_positions] = True
+        self.seen_Q = seen_Q
         for name, rows in (("weights", weights), ("score", score), ("norm", norm), ("cos", cos), ("visible", visible)):
             self._append(f"{name}_BHQT", rows, call)
-        value = call.v_BKTD.float().norm(dim=-1)[..., call.T - call.Q :]
-        self.value_BKT = torch.cat([self.value_BKT, value], -1) if self.value_BKT.numel() else value
+        value = call.v_BKTD.float().norm(dim=-1)
+        if call.fresh:
+            self.value_BKT = torch.nn.functional.pad(value, (call.first_key, 0))
+        else:
+            self.value_BKT = torch.cat([self.value_BKT, value[..., call.query_keys]], -1)
 
     def _append(self, name: str, rows: torch.Tensor, call: Call) -> None:
         before = getattr(self, name)
         whole = rows.new_zeros(call.B, call.H, call.length, call.length)
         if before.numel():
             whole[:, :, : before.shape[2], : before.shape[3]] = before
-        whole[:, :, call.first_query :, call.first_key :] = rows
+        whole[:, :, call.query_positions, call.first_key :] = rows
         setattr(self, name, whole)
 
 
-def real_rows(call: Call) -> torch.Tensor:
-    """1.0 for queries that are not padding, over all queries so far (B, 1, Q, 1)."""
+def real_rows(m: Matrices, call: Call) -> torch.Tensor:
+    """1.0 for queries that were computed and are not padding, over all positions so far (B, 1, Q, 1)."""
     real = call.layout.real_BN
     rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
-    return rows.to(call.q_BHQD.device)[:, None, :, None]
+    return (rows.to(call.q_BHQD.device) * m.seen_Q)[:, None, :, None]
 
 
 def received(m: Matrices, call: Call) -> torch.Tensor:
-    rows = real_rows(call)
+    rows = real_rows(m, call)
     return torch.where(rows > 0, m.weights_BHQT, 0.0).sum(2) / rows.sum(2)
 
 
 def entropy(m: Matrices, call: Call) -> torch.Tensor:
-    rows = real_rows(call)
+    rows = real_rows(m, call)
     weights = torch.where(rows > 0, m.weights_BHQT, 0.0)
     if call.sinks_H is not None:
         weights = torch.where(rows > 0, weights / weights.sum(-1, keepdim=True), 0.0)
@@ -85,7 +93,7 @@ def entropy(m: Matrices, call: Call) -> torch.Tensor:
 
 
 def column_mean(matrix_BHQT: torch.Tensor, m: Matrices, call: Call) -> torch.Tensor:
-    seen = m.visible_BHQT & (real_rows(call) > 0)
+    seen = m.visible_BHQT & (real_rows(m, call) > 0)
     return torch.where(seen, matrix_BHQT, 0.0).sum(2) / seen.sum(2)
 
 
@@ -103,11 +111,11 @@ def flow(m: Matrices, call: Call) -> torch.Tensor:
 
 
 def evidence(m: Matrices, call: Call) -> torch.Tensor:
-    weights = m.weights_BHQT[:, :, call.first_query :]
+    weights = m.weights_BHQT[:, :, call.query_positions]
     gold = call.layout.gold_BN[:, None, None, : call.length]
     mass = torch.where(gold, weights, 0.0).sum(-1)
     pair = torch.stack([mass, weights.argmax(-1).float()], -1)
-    writes = call.layout.writes_BN[:, None, call.first_query : call.length, None]
+    writes = call.layout.writes_BN[:, None, call.query_positions, None]
     return torch.where(writes, pair, torch.nan)
 
 
@@ -115,6 +123,7 @@ def query_mass(m: Matrices, call: Call) -> torch.Tensor:
     out = torch.full((call.B, call.H), torch.nan)
     for row, names in enumerate(call.layout.region_names):
         asks = call.layout.region_BN[row, : call.length] == (names.index("query") if "query" in names else -2)
+        asks = asks & m.seen_Q
         if asks.any():
             on_gold = m.weights_BHQT[row][:, asks][:, :, call.layout.gold_BN[row, : call.length]]
             out[row] = on_gold.sum(-1).mean(-1)
@@ -123,6 +132,7 @@ def query_mass(m: Matrices, call: Call) -> torch.Tensor:
 
 EXACT: dict[str, Callable[[Matrices, Call], torch.Tensor]] = {
     "received": received,
+    "received_final": received,
     "entropy": entropy,
     "qk": lambda m, call: column_mean(m.score_BHQT, m, call),
     "qk_norm": lambda m, call: column_mean(m.norm_BHQT, m, call),
@@ -131,12 +141,12 @@ EXACT: dict[str, Callable[[Matrices, Call], torch.Tensor]] = {
     "flow": flow,
     "evidence": evidence,
     "query_mass": query_mass,
-    "attention": lambda m, call: torch.where(real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.first_query :],
-    "attention_mean": lambda m, call: torch.where(real_rows(call) > 0, m.weights_BHQT, 0.0)[
-        :, :, call.first_query :
+    "attention": lambda m, call: torch.where(real_rows(m, call) > 0, m.weights_BHQT, 0.0)[:, :, call.query_positions],
+    "attention_mean": lambda m, call: torch.where(real_rows(m, call) > 0, m.weights_BHQT, 0.0)[
+        :, :, call.query_positions
     ].mean(1),
     "queries": lambda m, call: call.q_BHQD.float(),
-    "keys": lambda m, call: call.k_BKTD[:, :, call.T - call.Q :].float(),
+    "keys": lambda m, call: call.k_BKTD[:, :, call.query_keys].float(),
 }
 
 

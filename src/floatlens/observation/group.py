@@ -49,7 +49,8 @@ class Group:
             layers=tuple(layer for call in calls for layer in call.layers),
             q_BHQD=space.joined("q", [call.q_BHQD for call in calls]),
             k_BKTD=space.joined("k", [call.k_BKTD for call in calls]) if keys is None else keys,
-            v_BKTD=space.joined("v", [call.v_BKTD[:, :, call.T - call.Q :] for call in calls]),
+            # Rows that add to earlier ones come with new values only.
+            v_BKTD=space.joined("v", [c.v_BKTD if c.fresh else c.v_BKTD[:, :, c.query_keys] for c in calls]),
             layout=first.layout.of_layers(len(calls)),
             lse_BHQ=torch.cat(told) if len(told) == len(calls) else None,
             norm_BKT=norms,

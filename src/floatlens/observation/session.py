@@ -1,4 +1,8 @@
-"""The session that is active while a model runs: it receives every attention call and keeps what was asked for."""
+"""The session that is active while a model runs: it receives every attention call and keeps what was asked for.
+
+Which rows a step is about is said by the sampler (`decode.network.ForwardPass`). A call becomes at most two: one with the
+active rows, for the statistics of the step, and one with the rows that are final now, for statistics over all final rows.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,41 @@ from typing import Literal
 
 import torch
 
+from floatlens.decode.network import ForwardPass, current_pass
+from floatlens.errors import FloatLensError
 from floatlens.observation.blocks import passes
 from floatlens.observation.call import Call, Layout
 from floatlens.observation.exact import Matrices, exactly
 from floatlens.observation.group import ROOM, Group, size
-from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, statistic
+from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
 from floatlens.observation.tile import TILE, Tile
 from floatlens.observation.workspace import Workspace
 
 Implementation = Literal["stream", "exact"]
+Key = tuple[int, bool]  # a layer, and whether its final rows are meant
 
 
 class Session:
-    """Statistics of the layers that were asked for, gathered over one forward pass after another.
+    """Statistics of chosen layers, gathered over one forward pass after another.
 
-    After a pass `results[name][layer]` is (B, *dims). `rows` limits observation to the first rows of the batch: guidance
-    runs a second copy of it.
+    After a pass `results[name][layer]` is (B, *dims).
+
+    Parameters
+    ----------
+    statistics
+        Names of statistics.
+    layout
+        What is known of the batch's positions: padding, regions, gold evidence. None: no padding and no regions.
+    layers, matrix_layers
+        The layers to observe, and those whose full matrices are taken; None for all.
+    implementation
+        "stream" (in tiles) or "exact" (from whole matrices, the reference of the tests).
+    tile
+        Numbers in a tile of attention weights.
+    rows
+        Observe only the first rows of the batch: guidance runs a second copy of it.
+    room
+        Bytes of queries, keys and values that may wait for other layers.
     """
 
     def __init__(
@@ -37,23 +60,27 @@ class Session:
         rows: int | None = None,
         room: int = ROOM,
     ) -> None:
-        self.statistics = {name: statistic(name) for name in statistics}
+        self.statistics = {name: STATISTICS[name] for name in statistics}
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
         self.implementation, self.tile, self.rows = implementation, tile, rows
-        self.matrices: dict[int, Matrices] = {}
+        self.matrices: dict[Key, Matrices] = {}
         self.length: dict[int, int] = {}
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[Key, Group] = {}
         self.open: dict[Hashable, Group] = {}
+        self.forward: ForwardPass | None = None
         self.paused = False
         self.room = room
         self.space = Workspace()
-        self.begin()
+        self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
+        self.calls = 0
 
     def begin(self) -> None:
-        """A forward pass is about to start."""
+        """Forget the results of the last step; those over final rows stay until there are more of them."""
         self._finish()
-        self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
+        self._results = {
+            name: self._results[name] if statistic.final else {} for name, statistic in self.statistics.items()
+        }
         self.calls = 0
 
     @property
@@ -70,13 +97,14 @@ class Session:
                 self._look(group)
         self.open.clear()
 
-    def wanted(self, layer: int) -> list[str]:
-        """The statistics to take at a layer."""
+    def wanted(self, layer: int, final: bool = False) -> list[str]:
+        """The statistics to take at a layer: those of the step, or those over final rows."""
         without = NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ()
         return [
             name
-            for name in self.statistics
+            for name, statistic in self.statistics.items()
             if name not in without
+            and statistic.final == final
             and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
         ]
 
@@ -102,8 +130,7 @@ class Session:
         `lse` (B, H, Q) is the log of each row's sum, where the kernel tells it. Layers of another `kind` are never looked
         at together: their windows may differ at a later step.
         """
-        names = self.wanted(layer)
-        if self.paused or not names:
+        if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
             return
         rows = self.rows or query.shape[0]
         q, k, v = query[:rows], key[:rows], value[:rows]
@@ -111,28 +138,53 @@ class Session:
             mask = mask[:rows]
         if mask is not None:
             mask = mask[..., -k.shape[2] :]
-        # Fewer queries than keys, or one query after a longer call, extend a cache; its length grows by the queries.
-        before = self.length.get(layer, 0) if q.shape[2] < k.shape[2] or q.shape[2] == 1 else 0
-        length = max(before + q.shape[2], k.shape[2])
-        self.length[layer] = length
+        forward = current_pass()
+        if forward is not self.forward:  # a step may take several passes, as one that also fills a cache
+            self._finish()
+            self.forward = forward
+        length = self._length(layer, q.shape[2], k.shape[2])
         layout = self.layout or plain_layout(rows, length, q.device)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         lse = None if lse is None else lse[:rows]
-        call = Call((layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse)
+        whole = Call((layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse)
+        if forward is None or forward.active == forward.final or forward.is_whole:
+            self._take(whole, kind, final=False)
+            return
+        if forward.active:
+            self._take(whole.of_rows(forward.active, extends=False), kind, final=False)
+        if forward.final:
+            call = whole.of_rows(forward.final, extends=forward.final.start > 0)
+            self._take(call.until(forward.final.stop), kind, final=True)
+
+    def _length(self, layer: int, queries: int, keys: int) -> int:
+        """Number of positions so far."""
+        if self.forward is not None:
+            return max(self.forward.start + queries, keys)
+        # In a loop of the user's own, fewer queries than keys, or one query after a longer call, extend a cache.
+        before = self.length.get(layer, 0) if queries < keys or queries == 1 else 0
+        self.length[layer] = max(before + queries, keys)
+        return self.length[layer]
+
+    def _take(self, call: Call, kind: Hashable, final: bool) -> None:
+        """Take the statistics of a call, at once or together with layers that are alike."""
+        key = (call.layer, final)
+        names = self.wanted(*key)
+        if not names:
+            return
         if self.implementation == "exact":
-            matrices = self.matrices.setdefault(layer, Matrices())
+            matrices = self.matrices.setdefault(key, Matrices())
             matrices.see(call)
             for name in names:
-                self._results[name][layer] = exactly(name)(matrices, call)
+                self._results[name][call.layer] = exactly(name)(matrices, call)
             return
-        if call.fresh or layer not in self.groups:
-            self._join(call, names, kind)
-        group = self.groups[layer]
-        group.waiting[layer] = call
+        if call.fresh or key not in self.groups:
+            self._join(call, names, kind, final)
+        group = self.groups[key]
+        group.waiting[call.layer] = call
         if group.closed and len(group.waiting) == len(group.layers):
             self._look(group)
 
-    def _join(self, call: Call, names: list[str], kind: Hashable) -> None:
+    def _join(self, call: Call, names: list[str], kind: Hashable, final: bool) -> None:
         """Put a layer into the group that waits for calls like this one, or into a new one."""
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
@@ -149,7 +201,7 @@ class Session:
         if not by_row or group.size > self.room:
             group.closed = True
             del self.open[alike]
-        self.groups[call.layer] = group
+        self.groups[call.layer, final] = group
 
     def _look(self, group: Group) -> None:
         """Take the statistics of the calls that wait in a group."""
@@ -166,8 +218,27 @@ class Session:
         rows = call.B // len(call.layers)
         for name, observer in observers.items():
             value = observer.result(call)
+            check_shape(name, self.statistics[name].dims, value, call)
             for place, layer in enumerate(call.layers):
                 self._results[name][layer] = value[place * rows : (place + 1) * rows]
+
+
+def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> None:
+    """Refuse a result that does not have the dims that its statistic names."""
+    if not isinstance(value, torch.Tensor):
+        raise FloatLensError(f"statistic {name!r} returned {type(value).__name__}; expected a tensor (batch, *dims)")
+    shape = tuple(value.shape)
+    if len(shape) != 1 + len(dims):
+        raise FloatLensError(
+            f"statistic {name!r} returned the shape {shape}, which has {len(shape) - 1} dims after the batch; "
+            f"it names {len(dims)}: {', '.join(dims) or 'none'}"
+        )
+    known = {"head": call.H, "kv_head": call.K, "position": call.length, "key": call.length, "query": call.Q}
+    for dim, found, wanted in zip(("batch", *dims), shape, (call.B, *(known.get(dim) for dim in dims)), strict=True):
+        if wanted is not None and found != wanted:
+            raise FloatLensError(
+                f"statistic {name!r} returned the shape {shape}: its dim {dim!r} has {found}, expected {wanted}"
+            )
 
 
 def plain_layout(rows: int, length: int, device: torch.device) -> Layout:

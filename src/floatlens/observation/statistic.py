@@ -25,6 +25,7 @@ class Statistic:
     tiled: ClassVar[bool] = True  # False: `tile` is not called
     pooled: ClassVar[bool] = False  # True: `result` needs `call.pooled_BHRT` or `call.spread_BH`
     by_row: ClassVar[bool] = False  # True: rows are independent, so several layers may come as one call
+    final: ClassVar[bool] = False  # True: over the rows that are final, not over those of the step
 
     def start(self, call: Call) -> None:
         """A call begins. `call.fresh` is False when it extends what was seen before."""

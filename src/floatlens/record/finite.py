@@ -1,4 +1,4 @@
-"""A model whose numbers ran away: say at which step, and in which layer it began, instead of writing nonsense."""
+"""NaN or inf in a model's outputs: an error that names the step and the first layer that has them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from floatlens.errors import NotANumber
 from floatlens.observation.attention import unseen
 
 
-def finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[Step]:
-    """The steps, as long as every token that they commit has a probability. `pads` is each row's padding.
+def check_finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[Step]:
+    """Pass the steps on as long as every token that they commit has a probability. `pads` is each row's padding.
 
-    Logits that are not numbers give every token of a row the probability NaN, so that nothing more need be computed to
-    see it. Only then is the row run once more, to find the layer.
+    NaN in the logits gives every token of a row the probability NaN, so that detecting it costs nothing. Only then is the
+    row run once more, to find the layer.
     """
     for step in steps:
         bad_BT = step.committed_BT & step.confidence_BT.isnan()
@@ -30,7 +30,7 @@ def finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[S
 
 @torch.no_grad()
 def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
-    """The first layer whose output holds what is not a finite number; None if there is none, or it cannot be told."""
+    """The first layer with NaN or inf in its output; None if there is none, or if the row cannot be run alone."""
     found: list[int] = []
 
     def watch(number: int) -> Any:

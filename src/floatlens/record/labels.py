@@ -1,4 +1,4 @@
-"""What a trace says of itself: model, sampler, prompt, regions, token strings, versions."""
+"""The attributes of a trace: model, sampler, prompt, regions, token strings, versions."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatlens.decode.settings import Settings
 from floatlens.observation.prompt_batch import PromptBatch
+from floatlens.record.generation import cut_at_end
 from floatlens.record.recorder import Recorder
 from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
 PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
 
 
-def labelled(
-    lens: Any,
+def label_traces(
+    lens: Lens,
     recorder: Recorder,
     batch: PromptBatch,
     settings: Settings,
@@ -28,7 +32,7 @@ def labelled(
     sample_ids: Sequence[str],
     interventions: Sequence[str],
 ) -> list[Trace]:
-    """The traces of a batch, each with all that is known of it. `lens` is asked for its model's facts."""
+    """The traces of a batch, one per prompt, each with its attributes."""
     common = {
         "model": lens.name,
         "revision": str(lens.checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
@@ -49,22 +53,21 @@ def labelled(
         "rules": as_json([]),
     }
     return [
-        _labelled_row(lens, recorder, batch, row, {**common, "sample_id": sample_ids[row]})
+        _label_row(lens, recorder, batch, row, {**common, "sample_id": sample_ids[row]})
         for row in range(len(batch.prompts))
     ]
 
 
-def _labelled_row(lens: Any, recorder: Recorder, batch: PromptBatch, row: int, common: dict[str, Any]) -> Trace:
+def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, common: dict[str, Any]) -> Trace:
     prompt, data = batch.prompts[row], recorder.dataset(row)
     P = len(prompt.ids)
     ids = data["final_tokens"].values[P:].tolist()
-    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), len(ids))
     seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
     data.attrs = {
         **common,
         "prompt": prompt.text,
         "question": prompt.question,
-        "output": lens.decode(ids[:end]),
+        "output": lens.decode(cut_at_end(ids, lens.end_ids)[0]),
         "answers": as_json(list(prompt.answers)),
         "prompt_length": P,
         "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),
@@ -77,7 +80,7 @@ def _labelled_row(lens: Any, recorder: Recorder, batch: PromptBatch, row: int, c
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a trace depends on; read once, since reading takes milliseconds."""
+    """Versions of Python and of the packages that a trace depends on."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 

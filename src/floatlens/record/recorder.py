@@ -25,7 +25,7 @@ class Recorder:
     """Keeps what a session saw at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
-    `passing` are statistics that are shown at each step and not kept.
+    `shown_only` are statistics that are not kept.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Recorder:
         heads: Sequence[int] | None,
         shifted: bool,
         special_ids: Sequence[int],
-        passing: Collection[str] = (),
+        shown_only: Collection[str] = (),
     ) -> None:
-        self.batch, self.session, self.steps, self.passing = batch, session, list(steps), passing
+        self.batch, self.session, self.steps, self.shown_only = batch, session, list(steps), shown_only
         self.heads = None if heads is None else list(heads)
         self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
         B, P = batch.ids_BP.shape
@@ -65,15 +65,15 @@ class Recorder:
             self.tokens[:, at, : step.tokens_BT.shape[1]] = step.tokens_BT.cpu().numpy()
             self.confidence[:, at, :length] = step.confidence_BT.float().cpu().numpy()
             for name, layers in self.session.results.items():
-                if name in self.passing:
+                if name in self.shown_only:
                     continue
                 if name == "evidence":
                     self._evidence(at, layers, step)
                 else:
-                    self._store(name, at, layers, step.tokens_BT.shape[1])
+                    self._store(name, at, layers, step)
         self.session.begin()
 
-    def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], length: int) -> None:
+    def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
         if not layers:
             return
         dims, order = self.session.statistics[name].dims, sorted(layers)
@@ -89,8 +89,7 @@ class Recorder:
             self.layers[name] = order
         where: list[Any] = []
         for dim, size in zip(dims, value_BL.shape[2:], strict=True):
-            # A step that extends a cache has only its own queries: they are the last of the sequence so far.
-            first = length - size if dim == "query" else 0
+            first = step.first_query(size) if dim == "query" else 0
             where.append(slice(first, first + size))
         self.arrays[name][(slice(None), at, slice(None), *where)] = value_BL.float().cpu().numpy()
 
@@ -117,8 +116,9 @@ class Recorder:
                 for name in ("evidence_mass", "evidence_hit"):
                     self.arrays[name] = np.full(shape, np.nan, np.float32)
                     self.layers[name] = sorted(layers)
-            first = T - pairs_BHQ2.shape[2]
+            first = step.first_query(pairs_BHQ2.shape[2])
             for row, at_N in enumerate(places):
+                at_N = at_N[at_N - self.shifted >= first]  # the row that writes may lie before those of the step
                 if len(at_N):
                     mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)
                     top_HN = top_HN.long()

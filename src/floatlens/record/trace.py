@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from floatlens.anchors import Rule, causal_visibility, parse_rule
+from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import written_atomically
@@ -111,6 +111,11 @@ class Trace:
         A position that does not exist yet is an empty string.
         """
         vocabulary = self._from_json("vocabulary", {})
+        if step is not None and step not in self.data["step"].values:
+            recorded = [int(number) for number in self.data["step"].values]
+            whole = recorded == list(range(recorded[0], recorded[-1] + 1))
+            named = f"{recorded[0]} to {recorded[-1]}" if whole else ", ".join(map(str, recorded))
+            raise FloatLensError(f"step {step} was not recorded; recorded are steps {named}")
         ids = self.final_tokens if step is None else self.data["tokens"].sel(step=step).values
         return [vocabulary.get(str(int(i)), f"<{int(i)}>") if i >= 0 else "" for i in ids]
 
@@ -123,17 +128,20 @@ class Trace:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def anchors(self, rule: str | Rule = "sigma(3)") -> xr.DataArray:
-        """Anchors by a named rule: bool (step, layer, position), on the mean over heads of received attention."""
+    def anchors(self, rule: str | Rule | RuleFunction = "sigma(3)") -> xr.DataArray:
+        """Anchors: bool (step, layer, position), on the mean over heads of received attention.
+
+        `rule` is the text of a rule, such as "sigma(3)" or the name of one that was registered, or a function
+        of received attention (see `register_rule`).
+        """
         rule = parse_rule(rule)
         if "received" not in self.data:
             raise FloatLensError(
                 "this trace holds no received attention, so no anchors; trace again and record 'received'"
             )
         received = self.data["received"].mean("head")
-        visible = causal_visibility(np.isfinite(received.values)) if self.attention == "causal" else None
         return xr.DataArray(
-            rule(received.values, visible),
+            find_anchors(received.values, rule, self.attention),
             coords=received.coords,
             dims=received.dims,
             name="anchors",

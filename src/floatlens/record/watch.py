@@ -1,7 +1,7 @@
-"""A run that is being watched: its steps one by one, while they happen, and its traces when it is over.
+"""Watch: a run step by step, while it happens, and its traces when it is over.
 
-Nothing is left behind between two steps: the model is under observation only inside a forward pass, so a run may be
-given up at any step, and the model may be used for something else in between.
+The model is observed only inside a forward pass: between two steps it may be used for something else, and a run may be
+given up at any step.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from floatlens.record.recorder import Recorder
 from floatlens.record.trace import Trace
 
 
-class Seen(NamedTuple):
+class WatchedStep(NamedTuple):
     """One step, and what its forward pass showed: `results[name][layer]` is (B, *dims of the statistic)."""
 
     step: Step
     results: dict[str, dict[int, torch.Tensor]]
 
 
-class Watch(Iterator[Seen]):
-    """Made by `Lens.watch`; each `next` is one forward pass, and `traces()` gives what was recorded.
+class Watch(Iterator[WatchedStep]):
+    """Made by `Lens.watch`: each `next` runs one step, and `traces()` returns what was recorded.
+
+    `alone`: no step builds on what an earlier one showed, so that steps which are not kept need not be observed.
 
     >>> for step, results in lens.watch(["Where was Ada Lovelace born?"]):   # doctest: +SKIP
     ...     print(step.index, results["received"][0].mean(1).argmax(-1))     # the top anchor of layer 0
@@ -37,29 +39,29 @@ class Watch(Iterator[Seen]):
         model: Any,
         steps: Iterator[Step],
         recorder: Recorder,
-        made: Callable[[Recorder], list[Trace]],
-        cached: bool,
+        finished: Callable[[Recorder], list[Trace]],
+        alone: bool,
     ) -> None:
-        self.model, self.steps, self.recorder, self.made, self.cached = model, steps, recorder, made, cached
+        self.model, self.steps, self.recorder, self.finished, self.alone = model, steps, recorder, finished, alone
         self.configs = configs_of(model)
         self.index, self.over = 0, False
 
-    def __next__(self) -> Seen:
+    def __next__(self) -> WatchedStep:
         session = self.recorder.session
-        # A diffusion step stands alone, so one that is not kept need not be looked at; a cached one builds on all.
-        session.paused = not self.cached and self.index not in self.recorder.steps
+        # A step that stands alone need not be observed if it is not kept; others build on all rows before them.
+        session.paused = self.alone and self.index not in self.recorder.steps
         with observing(self.model, session, self.configs):
             step = next(self.steps, None)
         if step is None:
             self.over = True
             raise StopIteration
         self.index = step.index + 1
-        seen = Seen(step, session.results)
+        seen = WatchedStep(step, session.results)
         self.recorder.add(step)
         return seen
 
     def traces(self) -> list[Trace]:
-        """The traces, one a prompt, once all steps are done."""
+        """The traces, one per prompt, once all steps are done."""
         if not self.over:
             raise FloatLensError(f"the run is at step {self.index} and not over; its traces exist after the last step")
-        return self.made(self.recorder)
+        return self.finished(self.recorder)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
 
 
+@register_statistic
 class Entropy(Statistic):
     """Mean over queries of -sum_k p log p; with a learned sink, of the distribution given that a position is attended."""
 

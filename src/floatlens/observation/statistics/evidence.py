@@ -9,10 +9,12 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
 from floatlens.observation.tile import softmax
 
 
+@register_statistic
 class Evidence(Statistic):
     """For each query that writes: (mass on the gold evidence, position of the most attended key), NaN elsewhere."""
 
@@ -21,7 +23,7 @@ class Evidence(Statistic):
     tiled, by_row = False, True
 
     def result(self, call: Call) -> torch.Tensor:
-        writes_BQ = call.layout.writes_BN[:, call.first_query : call.length]
+        writes_BQ = call.layout.writes_BN[:, call.query_positions]
         gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
         out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.q_BHQD.device)
         places = writes_BQ.any(0).nonzero()[:, 0].tolist()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Running, Statistic
 
 
+@register_statistic
 class Flow(Statistic):
     """Attention from region to region, mean over heads, rows normalised over regions.
 

@@ -10,10 +10,12 @@ from typing import ClassVar
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
 from floatlens.observation.tile import Tile
 
 
+@register_statistic
 class Attention(Statistic):
     """Attention weights per head. With a cache, the rows that the step computed; NaN for rows of earlier steps."""
 
@@ -31,6 +33,7 @@ class Attention(Statistic):
         return self.rows_BHQT
 
 
+@register_statistic
 class MeanAttention(Attention):
     """Attention weights, mean over heads."""
 
@@ -48,6 +51,7 @@ class MeanAttention(Attention):
         return self.rows_BQT
 
 
+@register_statistic
 class Queries(Statistic):
     """Queries after RoPE. With a cache, those of the step's own positions."""
 
@@ -59,6 +63,7 @@ class Queries(Statistic):
         return call.q_BHQD.float()
 
 
+@register_statistic
 class Keys(Statistic):
     """Keys after RoPE, before repetition over query heads. With a cache, those of the step's own positions."""
 
@@ -67,4 +72,4 @@ class Keys(Statistic):
     tiled = False
 
     def result(self, call: Call) -> torch.Tensor:
-        return call.k_BKTD[:, :, call.T - call.Q :].float()
+        return call.k_BKTD[:, :, call.query_keys].float()

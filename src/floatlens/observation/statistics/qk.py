@@ -6,8 +6,10 @@ import torch
 
 from floatlens.observation.call import Call
 from floatlens.observation.columns import ColumnMean, visible_sum
+from floatlens.observation.registry import register_statistic
 
 
+@register_statistic
 class QK(ColumnMean):
     """Mean over queries of q·k_j, post-RoPE and unscaled."""
 

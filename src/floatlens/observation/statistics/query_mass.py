@@ -8,9 +8,11 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
 
 
+@register_statistic
 class QueryMass(Statistic):
     """Mean over the tokens of region `query` of the attention mass on the gold evidence; NaN without a question."""
 

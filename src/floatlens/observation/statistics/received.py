@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Running, Statistic
 
 
+@register_statistic
 class Received(Statistic):
-    """Column mean of attention: sums to 1 over the positions."""
+    """Column mean of attention, over the queries of the step: sums to 1 over the positions."""
 
     name = "received"
     dims = ("head", "position")
@@ -29,3 +31,14 @@ class Received(Statistic):
     def result(self, call: Call) -> torch.Tensor:
         self.sum_BHT.add(call.pooled_BHRT.sum(2), call.first_key)
         return self.sum_BHT.value / self.queries_B.view(-1, 1, 1)
+
+
+@register_statistic
+class ReceivedFinal(Received):
+    """The same over all rows that will not be computed again: the prompt and the finished blocks of a block model.
+
+    A model without such rows has no value here; for an autoregressive model it would be `received` itself.
+    """
+
+    name = "received_final"
+    final = True

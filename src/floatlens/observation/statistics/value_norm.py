@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Running, Statistic
 
 
+@register_statistic
 class ValueNorm(Statistic):
     """|v_j| per key/value head. With a cache only new positions are computed: a value never changes once written."""
 
@@ -21,7 +23,9 @@ class ValueNorm(Statistic):
     def start(self, call: Call) -> None:
         if call.fresh:
             self.norm_BKT.reset()
-        self.norm_BKT.add(call.v_BKTD[:, :, -call.Q :].float().norm(dim=-1), call.first_query)
+            self.norm_BKT.add(call.v_BKTD.float().norm(dim=-1), call.first_key)
+        else:
+            self.norm_BKT.add(call.v_BKTD[:, :, -call.Q :].float().norm(dim=-1), call.first_query)
 
     def result(self, call: Call) -> torch.Tensor:
         return self.norm_BKT.value

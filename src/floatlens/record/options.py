@@ -1,26 +1,34 @@
-"""Record: what of a run goes into its trace, and what cannot go there because it does not exist."""
+"""What of a run is recorded in its trace, checked against what exists."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import Layout
-from floatlens.observation.registry import DEFAULT, MATRICES, statistic
+from floatlens.observation.registry import DEFAULT, MATRICES, STATISTICS
 from floatlens.observation.session import Implementation, Session
 
 
 @dataclass(frozen=True)
-class Record:
-    """What to keep of a run, and what to show while it goes on; None keeps all.
+class RecordOptions:
+    """What to record of a run, and what to show while it goes on.
 
-    record: names of statistics; the default is all that need no matrix.
-    layers, heads, record_steps: what to keep.
-    matrices: any of "attention", "attention_mean", "queries", "keys", for `matrix_layers` (default: `layers`).
-    show: statistics or matrices to be seen at each step without being kept in the trace.
-    implementation: "stream" (tiles, the default) or "exact" (whole matrices, the oracle).
+    Parameters
+    ----------
+    record
+        Names of statistics; by default all that need no matrix.
+    layers, heads, record_steps
+        What to keep; None keeps all.
+    matrices
+        Any of "attention", "attention_mean", "queries", "keys".
+    matrix_layers
+        Layers whose matrices are kept; by default `layers`.
+    show
+        Statistics or matrices that are shown at each step without being kept in the trace.
+    implementation
+        "stream" (in tiles, the default) or "exact" (from whole matrices, a slow reference).
     """
 
     record: Sequence[str] = DEFAULT
@@ -32,29 +40,19 @@ class Record:
     show: Sequence[str] = ()
     implementation: Implementation = "stream"
 
-    @classmethod
-    def apart(cls, options: Mapping[str, Any]) -> tuple[Record, dict[str, Any]]:
-        """What is to be recorded, and the options that are not about that.
-
-        >>> Record.apart({"layers": [0], "steps": 8})[1]
-        {'steps': 8}
-        """
-        ours = {field.name for field in fields(cls)} & options.keys()
-        return cls(**{name: options[name] for name in ours}), {n: v for n, v in options.items() if n not in ours}
-
     def check(self, shape: Mapping[str, int | None], step_count: int) -> None:
-        """Refuse to record what does not exist; no weight is needed for that."""
+        """Refuse statistics, layers, heads and steps that do not exist; no weights are needed for that."""
         if self.implementation not in ("stream", "exact"):
             raise FloatLensError(f"implementation {self.implementation!r} is not known; use stream or exact")
         unknown = [name for name in self.matrices if name not in MATRICES]
         if unknown:
             raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
         for name in self.record:
-            statistic(name)
-        within(self.layers, shape["layers"], "layer")
-        within(self.matrix_layers, shape["layers"], "layer")
-        within(self.heads, shape["heads"], "head")
-        within(self.record_steps, step_count, "step")
+            STATISTICS[name]
+        check_range(self.layers, shape["layers"], "layer")
+        check_range(self.matrix_layers, shape["layers"], "layer")
+        check_range(self.heads, shape["heads"], "head")
+        check_range(self.record_steps, step_count, "step")
 
     def session(self, layout: Layout, rows: int) -> Session:
         """The session that observes what is kept and what is shown."""
@@ -68,15 +66,15 @@ class Record:
         )
 
     @property
-    def passing(self) -> set[str]:
+    def shown_only(self) -> set[str]:
         """What is shown and not kept."""
         return set(self.show) - {*self.record, *self.matrices}
 
 
-def within(chosen: Collection[int] | None, count: int | None, what: str) -> None:
+def check_range(chosen: Collection[int] | None, count: int | None, what: str) -> None:
     """Refuse layers, heads or steps that do not exist.
 
-    >>> within([3], 3, "layer")
+    >>> check_range([3], 3, "layer")
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: layer 3 does not exist; there are 3, from 0 to 2
