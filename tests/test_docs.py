@@ -17,7 +17,7 @@ import pytest
 import floatlens
 from floatlens.cli.main import COMMANDS
 from floatlens.cli.main import run as floatlens_run
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.findings.registry import NAMES
 from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.models.registry import FAMILIES

@@ -13,7 +13,7 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
-from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.files import written_atomically
 from floatlens.findings import style
 from floatlens.findings.registry import NAMES, Finding, get

@@ -6,7 +6,7 @@ import pandas as pd
 import xarray as xr
 
 from floatlens.evaluation.stress import curves
-from floatlens.evaluation.stress.registry import STRESSES
+from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings.stress import long
 from floatlens.findings.style import short
 from floatlens.report.section import Table, Words, as_table
