@@ -2,7 +2,7 @@
 
     python -m benchmarks.eval [MODEL...] [--data world:fresh] [--questions 64] [--batch-size 32] [--rounds 3]
 
-Both ways run in one process, turn by turn, over the same questions; the ratio is of the medians of questions a second.
+Both ways run in one process, turn by turn, over the same questions; the ratio is of the medians of questions per second.
 The answers must be equal.
 """
 
@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from dataclasses import replace
 
 import torch
 
 import floatlens
-from floatlens.data.readers.registry import read
-from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking, evaluate
+from floatlens.data.read import read
+from floatlens.evaluation.planning import CLOSED, OPEN
 
 
 def main() -> None:
@@ -33,20 +32,20 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     samples = list(read(chosen.data, limit=chosen.questions, passages=chosen.passages))
-    batched = Asking(max_new_tokens=chosen.max_new_tokens, batch_size=chosen.batch_size)
-    ways = {"one at a time": replace(batched, batch_size=1), f"batches of {chosen.batch_size}": batched}
+    ways = {"one at a time": 1, f"batches of {chosen.batch_size}": chosen.batch_size}
     for name in chosen.models:
         lens = floatlens.load(name)
         for condition in (OPEN, CLOSED):
             rates: dict[str, list[float]] = {way: [] for way in ways}
             answers: dict[str, list[str]] = {}
-            list(evaluate(lens, samples[: chosen.batch_size], batched, condition=condition))  # warm up
+            settings = {"closed_book": condition == CLOSED, "max_new_tokens": chosen.max_new_tokens}
+            floatlens.evaluate(lens, samples[: chosen.batch_size], batch_size=chosen.batch_size, **settings)  # warm up
             for _ in range(chosen.rounds):
-                for way, asking in ways.items():
+                for way, size in ways.items():
                     began = time.perf_counter()
-                    rows = list(evaluate(lens, samples, asking, condition=condition))
-                    rates[way].append(len(rows) / (time.perf_counter() - began))
-                    answers[way] = [row.answer for row in rows]
+                    table = floatlens.evaluate(lens, samples, batch_size=size, **settings)
+                    rates[way].append(len(table) / (time.perf_counter() - began))
+                    answers[way] = list(table["answer"])
             one, many = (statistics.median(rates[way]) for way in ways)
             same = len({tuple(found) for found in answers.values()}) == 1
             print(

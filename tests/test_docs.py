@@ -19,7 +19,7 @@ import floatlens
 from floatlens.anchors import RULES
 from floatlens.cli.main import COMMANDS
 from floatlens.cli.main import run as floatlens_run
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.models.registry import FAMILIES

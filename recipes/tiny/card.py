@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from floatlens.data.metrics import score
 from floatlens.data.sample import Passage
 from floatlens.data.world.datasets import samples
+from floatlens.evaluation.metrics import score
 
 # data set, passages, new tokens
 CONDITIONS = (

@@ -4,10 +4,14 @@ from .anchors import parse_rule as parse_rule
 from .anchors import register_rule as register_rule
 from .data.prompt import Prompt as Prompt
 from .data.prompt import Region as Region
+from .data.read import read as read
+from .data.readers.registry import register_reader as register_reader
 from .data.sample import Passage as Passage
 from .data.sample import Sample as Sample
 from .decode.registry import register_sampler as register_sampler
 from .errors import FloatLensError as FloatLensError
+from .evaluation.run import evaluate as evaluate
+from .evaluation.stress.stress import register_stress as register_stress
 from .interventions.ablate_heads import AblateHeads as AblateHeads
 from .interventions.add_sink import AddSink as AddSink
 from .interventions.intervention import Intervention as Intervention

@@ -25,6 +25,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_the_table_of_interventions(capsys: pytest.CaptureFixture[str]) -> None:
     row = {
         "model": NAME,
+        "data": "d",
+        "n": 3,
         "condition": SPEC,
         "change": {"accuracy": {"value": 0.5, "interval": [0.25, 0.75]}},
         "beyond": {},
@@ -36,7 +38,7 @@ def test_in_the_table_of_interventions(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_in_the_table_of_stress(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"model": NAME, "data": "[d]", "level": "[3]", "low": 0.0, "high": 1.0, "mean": 0.5, "n": 3}
-    stress._show(pd.DataFrame([row]), {"robustness": [], "claims": [], "problems": {}})
+    stress.show(pd.DataFrame([row]), {"robustness": [], "claims": [], "problems": {}})
     said = capsys.readouterr().out
     assert NAME in said and "[d]" in said and "[3]" in said
 

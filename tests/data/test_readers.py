@@ -14,12 +14,12 @@ from pathlib import Path
 import pandas
 import pytest
 
+from floatlens.data.read import expand, label, read, take
 from floatlens.data.readers import hub
 from floatlens.data.readers import lines as lines_module
 from floatlens.data.readers.columns import parse_names
-from floatlens.data.readers.registry import read
-from floatlens.data.readers.sampling import take
-from floatlens.data.sample import Passage
+from floatlens.data.readers.registry import READERS, NamedData, register_reader
+from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 
 GOOD = {"id": "a", "question": "Who?", "answers": ["Ann"]}
@@ -102,9 +102,9 @@ def test_the_same_samples_from_jsonl_csv_and_parquet(tmp_path):
 def test_named_columns(tmp_path):
     path = write(tmp_path / "d.jsonl", [{"key": 7, "ask": "Who?", "target": "Ann", "docs": [{"contents": "x"}]}])
     names = parse_names("id=key, question=ask,answers=target,passages=docs")
-    (sample,) = read(path, names=names)
+    (sample,) = read(path, columns=names)
     assert (sample.id, sample.question, sample.answers, sample.passages) == ("7", "Who?", ["Ann"], [Passage("x")])
-    with pytest.raises(FloatLensError, match="columns 'ask=question' is not understood"):
+    with pytest.raises(FloatLensError, match="--columns 'ask=question' is not understood"):
         parse_names("ask=question")
 
 
@@ -217,19 +217,19 @@ def test_wrong_encoding(tmp_path):
         ({"id": "b", "question": " ", "answers": ["x"]}, "line 2: question is blank"),
         ({"id": "b", "question": 5, "answers": ["x"]}, "line 2: question is a number (5); expected a string"),
         ({"id": "b", "question": "Why?", "answers": 5}, "line 2: answers is a number (5); expected a string or a list"),
-        ({"id": "b", "question": "Why?", "answers": [5, None]}, "holds no answer that is a string and not blank"),
-        ({"id": "b", "question": "Why?", "answers": []}, "(it holds nothing)"),
+        ({"id": "b", "question": "Why?", "answers": [5, None]}, "has no answer that is a non-blank string"),
+        ({"id": "b", "question": "Why?", "answers": []}, "(it has nothing)"),
         ({"id": ["b"], "question": "Why?", "answers": ["x"]}, "line 2: id is a list"),
         ({**GOOD}, "line 2: id 'a' was already used on line 1"),
         ({**GOOD, "id": "b", "passages": ["x"], "gold": 1}, "gold 1 is out of range; there are 1 passages"),
         ({**GOOD, "id": "b", "passages": ["x"], "gold": -1}, "gold -1 is out of range"),
-        ({**GOOD, "id": "b", "passages": ["x"], "gold": "0"}, "gold is a string; expected the 0-based place"),
+        ({**GOOD, "id": "b", "passages": ["x"], "gold": "0"}, "gold is a string; expected the index"),
         ({**GOOD, "id": "b", "passages": 3}, "passages is a number (3); expected a list of passages"),
         ({**GOOD, "id": "b", "passages": [{"n": 1}]}, "passages[0] has no text"),
         ({**GOOD, "id": "b", "passages": [7]}, "passages[0] is a number (7)"),
         ("{not json", "line 2: is not JSON"),
         ("[" * 100_000, "line 2: is not JSON"),
-        ("[1]", "line 2: is a list; expected one JSON object a line"),
+        ("[1]", "line 2: is a list; expected one JSON object per line"),
     ],
 )
 def test_a_bad_line_is_named_and_the_rest_is_read(tmp_path, row, message):
@@ -275,7 +275,7 @@ def test_lines_and_gzip_have_a_bound(tmp_path, monkeypatch):
     assert len(list(reading)) == 2
     assert "line 2: is longer than 1,000 bytes" in str(reading.problems.shown[0])
     monkeypatch.setattr(lines_module, "MAX_SKIPPED", 3000)
-    with pytest.raises(FloatLensError, match="this is no line data"):
+    with pytest.raises(FloatLensError, match="this is not a text file"):
         list(read(path))
 
 
@@ -288,7 +288,7 @@ def test_a_gzip_file_cut_short_gives_what_it_has(tmp_path):
     assert 10 < len(list(reading)) < 200
     assert "the gzip file is damaged from here on" in str(reading.problems.shown[-1])
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(FloatLensError, match="is not a whole gzip file"):
+    with pytest.raises(FloatLensError, match="is not a complete gzip file"):
         list(read(str(path)))
 
 
@@ -304,7 +304,7 @@ def test_csv_rows_that_do_not_fit_the_header(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gone.jsonl", "is not there"),
+        ("gone.jsonl", "does not exist"),
         ("d.xlsx", "has the ending '.xlsx'"),
         ("world:mars", "the world has no data set 'mars'"),
     ],
@@ -329,3 +329,94 @@ def test_the_world_s_data_sets_are_there():
     assert len(samples) == 5 and all(s.gold == [2] and len(s.passages) == 4 for s in samples)
     kinds = {s.meta["kind"] for s in read("world", limit=2)}
     assert {"common", "fresh", "hops", "needle"} <= kinds
+
+
+# What a user is told about columns, separators and empty fields.
+
+
+def test_a_missing_column_is_told_with_the_option_that_names_it(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{"ask": "Who?", "target": "Ann"}])
+    with pytest.raises(FloatLensError, match="found ask, target; name it with --columns question=NAME"):
+        list(read(path))
+    with pytest.raises(FloatLensError, match="found ask, target; name it with --columns answers=NAME"):
+        list(read(path, columns={"question": "ask"}))
+
+
+@pytest.mark.parametrize(("name", "separator"), [("d.csv", ";"), ("d.csv", "\t"), ("d.tsv", ","), ("d.csv.gz", "|")])
+def test_another_separator_is_named(tmp_path, name, separator):
+    path = write(tmp_path / name, [f"question{separator}answers", f"Who?{separator}Ann"])
+    with pytest.raises(FloatLensError, match="seems to have the separator") as error:
+        list(read(path))
+    assert repr(separator) in str(error.value) and "a .csv file needs commas" in str(error.value)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_an_empty_field_is_called_empty_and_not_missing(tmp_path, ending):
+    path = tmp_path / f"d.{ending}"
+    rows = [
+        {"question": "Who?", "answers": "Ann"},
+        {"question": None, "answers": "x"},
+        {"question": "Why?", "answers": None},
+    ]
+    if ending == "csv":
+        pandas.DataFrame(rows).to_csv(path, index=False)
+    else:
+        write(path, rows)
+    reading = read(path)
+    assert len(list(reading)) == 1
+    assert [p.what for p in reading.problems.shown] == [
+        "question is empty; expected the question",
+        "answers is empty; expected the answers",
+    ]
+
+
+def test_every_problem_is_kept_for_the_full_list(tmp_path):
+    reading = read(write(tmp_path / "d.jsonl", [GOOD, *["oops"] * 300]))
+    assert len(list(reading)) == 1 and len(reading.problems.shown) == reading.problems.skipped == 300
+    assert "and 297 more (listed in problems.jsonl with --out)" in reading.problems.summary()
+
+
+# Readers of a user's own.
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """The registry of readers, as it was after the test."""
+    READERS.load()
+    monkeypatch.setattr(READERS, "_entries", dict(READERS._entries))
+
+
+def test_a_function_reads_records(tmp_path):
+    def trivia(record):
+        return Sample(record["qid"], record["ask"], [record["target"]], [Passage(record["note"], gold=True)])
+
+    rows = [{"qid": str(i), "ask": "Who?", "target": "Ann", "note": "Ann did."} for i in range(3)]
+    reading = read(write(tmp_path / "d.jsonl", [*rows, {"qid": "4"}]), reader=trivia)
+    assert [(s.id, s.answers, s.gold) for s in reading] == [(str(i), ["Ann"], [0]) for i in range(3)]
+    assert [str(p) for p in reading.problems.shown] == ["d.jsonl, line 4: reader trivia failed (KeyError: 'ask')"]
+    with pytest.raises(FloatLensError, match="reader <lambda> returned dict; expected a floatlens.Sample"):
+        list(read(write(tmp_path / "d.jsonl", rows), reader=lambda record: record))
+    with pytest.raises(FloatLensError, match="layout and reader exclude each other"):
+        read(tmp_path / "d.jsonl", layout="kilt", reader=trivia)
+
+
+def test_a_registered_function_is_a_layout(tmp_path, readers):
+    @register_reader
+    def mine(record):
+        return Sample("", record["ask"], ["x"])
+
+    (sample,) = read(write(tmp_path / "d.jsonl", [{"ask": "Who?"}]), layout="mine")
+    assert (sample.id, sample.question) == ("d-1", "Who?")
+    with pytest.raises(FloatLensError, match=r"layout 'yours' is not known; choose one of .*mine"):
+        read(tmp_path / "d.jsonl", layout="yours")
+
+
+def test_a_data_set_with_a_name_of_its_own_is_one_line(readers):
+    def samples(name, split, limit, *, passages, gold_at, seed):
+        return (Sample(f"{name}-{i}", "Who?", ["Ann"]) for i in range(limit or 9))
+
+    register_reader(NamedData("atlas", lambda name: [name], samples))
+    assert [s.id for s in read("atlas:hops", limit=2)] == ["atlas:hops-0", "atlas:hops-1"]
+    assert label("atlas:hops") == "atlas:hops" and expand("atlas") == ["atlas"]
+    with pytest.raises(FloatLensError, match="the reader 'world' is already registered"):
+        register_reader(NamedData("world", lambda name: [name], samples))

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from floatlens.data.prompt import build, clean
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.data.retrieval import index_of, retrieve
-from floatlens.evaluation.evaluate import Asking
-from floatlens.evaluation.stress.level import Options
-from floatlens.evaluation.stress.registry import get
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.stress.stress import STRESSES, StressOptions
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def test_bm25_finds_most_of_the_supporting_paragraphs(hotpot, tmp_path):
     assert len(index) == len(passages) and recall > 0.6
 
 
-STRESSES = [
+CASES = [
     ("noise", "random"),
     ("noise", "hard"),
     ("noise", "own"),
@@ -60,10 +59,10 @@ STRESSES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "distractors"), STRESSES)
+@pytest.mark.parametrize(("name", "distractors"), CASES)
 def test_every_stress_has_its_levels(hotpot, name, distractors):
     some = [sample for sample in hotpot[:30] if len(sample.passages) == 10]
-    levels = get(name).levels(some, Asking(), Options(distractors=distractors))
+    levels = STRESSES[name].levels(some, Asking(), StressOptions(distractors=distractors))
     assert len(levels) >= 3
     for level in levels:
         assert len(level.samples) == len(some)

@@ -8,9 +8,8 @@ import math
 import pandas
 import pytest
 
-from floatlens.data.corpus import Document
 from floatlens.data.readers.problems import Problems
-from floatlens.data.retrieval import Index, index_of, retrieve, words
+from floatlens.data.retrieval import Document, Index, index_of, retrieve, words
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 
@@ -106,7 +105,7 @@ def test_recall_of_gold_and_of_the_answer(tmp_path, corpus):
 
 
 def test_a_corpus_that_cannot_be_used_is_named(tmp_path):
-    with pytest.raises(FloatLensError, match=r"corpus .*gone\.jsonl is not there"):
+    with pytest.raises(FloatLensError, match=r"corpus .*gone\.jsonl does not exist"):
         index_of(tmp_path / "gone.jsonl")
     path = tmp_path / "c.jsonl"
     path.write_text('{"n": 1}\n{"text": "good"}\n')

@@ -1,30 +1,11 @@
-"""Small tokenizers of each kind, and small random models that can be asked."""
+"""Small random models that can be asked, and tokenizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from transformers import PreTrainedTokenizerFast
 
+from tests.data.conftest import tokenizers  # noqa: F401  (a fixture)
 from tests.models.checkpoints import readable
-from tests.small_tokenizers import KINDS, WithoutOffsets
-
-
-@pytest.fixture(scope="session")
-def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
-    return {name: make() for name, make in KINDS.items()}
-
-
-@pytest.fixture
-def fresh() -> Callable[[str], PreTrainedTokenizerFast]:
-    """Makes a tokenizer that a test may change."""
-    return lambda kind: KINDS[kind]()
-
-
-@pytest.fixture(scope="session")
-def without_offsets() -> type[WithoutOffsets]:
-    return WithoutOffsets
 
 
 @pytest.fixture(scope="session")

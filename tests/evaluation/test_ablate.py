@@ -14,16 +14,20 @@ import torch
 
 import floatlens as fl
 from floatlens.cli.main import run as command
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.data.sample import Sample
-from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.ablate.condition import conditions, standard
 from floatlens.evaluation.ablate.effects import results
-from floatlens.evaluation.ablate.job import Job
-from floatlens.evaluation.ablate.outcome import MEASURES, Outcome, well_formed
-from floatlens.evaluation.ablate.replay import gold_surprise, replayed
-from floatlens.evaluation.ablate.run import shares
-from floatlens.evaluation.evaluate import Asking
+from floatlens.evaluation.ablate.job import (
+    MEASURES,
+    AblationBatch,
+    AblationRecord,
+    ablate,
+    share_conditions,
+    well_formed,
+)
+from floatlens.evaluation.ablate.replay import gold_surprise, replay
+from floatlens.evaluation.planning import Asking, Question
 from floatlens.findings.causes import causes
 from floatlens.interventions import parse
 from floatlens.lens import Generation
@@ -59,7 +63,7 @@ def test_a_replay_of_its_own_trajectory_says_what_the_sampler_said(
     P = batch.ids_BP.shape[1]
     with lens.intervene(*([spec] if spec else [])):
         steps = list(lens.steps(batch, settings))
-        again = list(replayed(lens, batch, NEW, [step.tokens_BT for step in steps]))
+        again = list(replay(lens, batch, NEW, [step.tokens_BT for step in steps]))
     compared = 0
     for step, logits in zip(steps, again, strict=True):
         for row, place in step.committed_BT[:, P:].nonzero().tolist():
@@ -193,17 +197,18 @@ def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[
         ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=Local(workers=2))
 
 
-def test_a_job_is_taken_apart_by_questions_and_then_by_conditions(
+def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(
     lenses: dict[str, fl.Lens], samples: list[Sample]
 ) -> None:
-    pairs = list(zip(samples[:2], prompts(lenses["tiny-arm"], samples), strict=False))
+    asked = [Question(s, p) for s, p in zip(samples[:2], prompts(lenses["tiny-arm"], samples), strict=False)]
     chosen = conditions(["mask-anchors(top({n}))"], [1, 2], seeds=[0])
-    some = frozenset((c.name, s.id) for c in chosen[1:] for s, _ in pairs)
-    job = Job("tiny-arm", "data", pairs, chosen, some, ASKING)
-    assert [len(part.conditions) for part in shares(job, 3)] == [2, 2] and len(shares(job, 99)) == 4
-    parts = [part for one in job.split() for part in one.split()]
+    some = frozenset((c.name, question.id) for c in chosen[1:] for question in asked)
+    batch = AblationBatch(("tiny-arm", "data"), None, asked, chosen, some, ASKING, "arm")
+    assert [len(part.conditions) for part in share_conditions(batch, 3)] == [2, 2]
+    assert len(share_conditions(batch, 99)) == 4
+    parts = [part for one in batch.split() for part in one.split()]
     assert len(parts) == 2 * len(chosen) and all(len(part.split()) == 1 for part in parts)
-    lost = [row for part in parts for row in part.lost("its worker died", False)]
+    lost = [row for part in parts for row in part.lost("its worker died")]
     assert {(row.condition, row.id) for row in lost} == some and {row.error for row in lost} == {"its worker died"}
 
 
@@ -241,7 +246,7 @@ def planted(scores: dict[str, dict[str, float]], n: int = 40) -> pd.DataFrame:
             condition = kinds[name]
             for i in range(n):
                 right = float((i * 7) % n < share * n)
-                row = Outcome(
+                row = AblationRecord(
                     f"q{i}", "?", ["x"], model=model, data="d", condition=name, kind="mdm" if model == "m" else "arm"
                 )
                 row.role, row.group, row.dose, row.of = condition.role, condition.group, condition.dose, condition.of

@@ -171,13 +171,13 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
     for arguments, message in (
         ((model, "--data", data, "--max-new-tokens", 4, "--block-length", 3), "block_length 3"),
         ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 --corpus FILE"),
-        ((model, "--data", data, "--retriever", "dense", "--corpus", data), "retriever 'dense' is not known"),
+        ((model, "--data", data, "--retriever", "dense", "--corpus", data), "--retriever 'dense' is not known"),
         ((model, "--data", data, "--closed-book", "--both"), "exclude each other"),
         ((model, "--data", data, "--resume"), "--resume needs --out"),
         ((model, "--data", data, "--limit", 0), "limit 0 is not a positive number"),
-        ((model, "--data", data, "--passages", -1), "passages -1 is not a positive number"),
-        ((model, "--data", tmp_path / "gone.jsonl"), "is not there"),
-        ((model, "--data", data, "--columns", "x"), "columns 'x' is not understood"),
+        ((model, "--data", data, "--max-passages", 0), "--max-passages 0 is not a positive number"),
+        ((model, "--data", tmp_path / "gone.jsonl"), "does not exist"),
+        ((model, "--data", data, "--columns", "x"), "--columns 'x' is not understood"),
         ((model, "--data", bare), "has no passages; use --closed-book"),
     ):
         with pytest.raises(FloatLensError, match=message):

@@ -9,11 +9,13 @@ import pandas
 import pytest
 import torch
 
-from floatlens.data.passage_choice import first, gold_among
-from floatlens.data.sample import Passage, Sample
+import floatlens as fl
+from floatlens.data.read import read
+from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import CLOSED, Asking, evaluate
-from floatlens.evaluation.summary import averages, comparisons, frame, results
+from floatlens.evaluation.planning import CLOSED
+from floatlens.evaluation.run import evaluate
+from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 
 
@@ -30,6 +32,7 @@ class Oracle:
     """A lens that copies the gold passage's text and knows nothing else; it can be told to fail."""
 
     family = SimpleNamespace(kind="arm")
+    name = "oracle"
 
     def __init__(self, tokenizer, context_length=4096, fails=None):
         self.tokenizer, self.context_length, self.fails = tokenizer, context_length, fails
@@ -63,42 +66,69 @@ def tokenizer(tokenizers):
     return tokenizers["byte_level"]
 
 
+def rows_of(lens, samples, **options):
+    """What fl.evaluate returns, one named tuple per question."""
+    return list(evaluate(lens, samples, **options).itertuples(index=False))
+
+
 def test_each_question_has_its_row_in_order_with_scores_and_settings(tokenizer):
     lens = Oracle(tokenizer)
-    rows = list(evaluate(lens, questions(), Asking(max_new_tokens=8, steps=4, batch_size=3), model="m", data="d"))
+    options = {"max_new_tokens": 8, "steps": 4, "batch_size": 3, "sampler": {"temperature": 0.5}}
+    rows = rows_of(lens, questions(), data="d", **options)
     assert [r.id for r in rows] == [f"q{i}" for i in range(10)]
+    assert all((r.model, r.data, r.condition, r.kind) == ("oracle", "d", "open-book", "arm") for r in rows)
     assert all(r.em == r.accuracy == r.f1 == 1.0 and r.error is None and r.passages == 4 for r in rows)
     assert rows[5].gold_at == [1] and rows[5].steps == 4 and rows[5].confidence == 0.5
-    assert lens.settings["max_new_tokens"] == 8 and lens.settings["steps"] == 4
+    assert lens.settings == {"max_new_tokens": 8, "steps": 4, "seed": 0, "temperature": 0.5}
     flat = [n for batch in lens.batches for n in batch]
     assert flat == sorted(flat, reverse=True) and max(map(len, lens.batches)) == 3
 
 
+def test_the_public_function_takes_what_read_returns(tokenizer):
+    answers = fl.evaluate(Oracle(tokenizer), fl.read("world:fresh", limit=3, passages=2))
+    assert fl.evaluate is evaluate and fl.read is read
+    assert isinstance(answers, pandas.DataFrame) and list(answers["data"]) == ["world:fresh"] * 3
+    assert answers["accuracy"].tolist() == [1.0] * 3
+
+
+def test_a_template_of_ones_own_goes_into_the_prompt(tokenizer):
+    short, long = Oracle(tokenizer), Oracle(tokenizer)
+    evaluate(short, questions(1), template="{passages}\n\n{question}", chat=False)
+    evaluate(long, questions(1), template="Read this with care.\n\n{passages}\n\n{question}", chat=False)
+    assert long.batches[0][0] > short.batches[0][0]
+
+
+def test_an_id_that_occurs_twice_is_refused(tokenizer):
+    with pytest.raises(FloatLensError, match="the id 'q0' occurs twice"):
+        evaluate(Oracle(tokenizer), questions(2) + questions(1))
+
+
 def test_batches_change_no_answer(tokenizer):
-    one = list(evaluate(Oracle(tokenizer), questions(), Asking(batch_size=1)))
-    many = list(evaluate(Oracle(tokenizer), questions(), Asking(batch_size=7)))
-    assert one == many
+    one = evaluate(Oracle(tokenizer), questions(), batch_size=1)
+    many = evaluate(Oracle(tokenizer), questions(), batch_size=7)
+    pandas.testing.assert_frame_equal(one, many)
 
 
 def test_closed_book_shows_no_passage(tokenizer):
-    rows = list(evaluate(Oracle(tokenizer), questions(3), Asking(), condition=CLOSED))
+    rows = rows_of(Oracle(tokenizer), questions(3), closed_book=True)
     assert all(r.passages == 0 and r.accuracy == 0.0 and r.error is None for r in rows)
 
 
 def test_a_prompt_too_long_drops_passages_and_says_so_in_the_row(tokenizer):
     lens = Oracle(tokenizer, context_length=120)
-    (row,) = evaluate(lens, [questions(1, passages=20)[0]], Asking(max_new_tokens=8))
+    (row,) = rows_of(lens, [questions(1, passages=20)[0]], max_new_tokens=8)
     assert row.dropped > 0 and row.passages + row.dropped == 20 and row.prompt_tokens <= 112 and row.error is None
 
 
 def test_a_question_that_does_not_fit_keeps_its_row_with_the_reason(tokenizer):
     samples = [Sample("long", "why " * 25_000, ["x"], [Passage("a")]), *questions(2), Sample("bare", "Who?", ["x"], [])]
-    rows = list(evaluate(Oracle(tokenizer), samples, Asking()))
+    answers = evaluate(Oracle(tokenizer), samples)
+    rows = list(answers.itertuples(index=False))
     assert [r.id for r in rows] == ["long", "q0", "q1", "bare"]
-    assert "shorten the question" in rows[0].error and rows[0].em is None
+    assert "shorten the question" in rows[0].error and rows[0].em != rows[0].em
     assert rows[3].error == "the question has no passages"
     assert rows[1].error is None
-    (result,) = results(frame(rows))
+    (result,) = results(answers)
     assert (result["n"], result["errors"], result["accuracy"]) == (2, 2, 1.0)
 
 
@@ -111,8 +141,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(tokenizer, error):
             raise error
 
     lens = Oracle(tokenizer, fails=fails)
-    rows = list(evaluate(lens, questions(10), Asking(batch_size=8)))
-    assert all(r.em == 1.0 for r in rows)
+    assert evaluate(lens, questions(10), batch_size=8)["em"].eq(1.0).all()
     assert [len(b) for b in lens.batches] == [8, 4, 2, 2, 2, 2, 2]
 
 
@@ -122,7 +151,7 @@ def test_a_question_that_alone_exhausts_the_memory_is_an_error_of_its_own(tokeni
             raise MemoryError
 
     samples = [Sample(f"q{i}", f"q{i}", ["x"], [Passage("x", gold=True)]) for i in range(6)]
-    rows = list(evaluate(Oracle(tokenizer, fails=fails), samples, Asking(batch_size=4)))
+    rows = rows_of(Oracle(tokenizer, fails=fails), samples, batch_size=4)
     assert [r.error for r in rows if r.error] == ["out of memory with a batch of one"] and rows[3].error
 
 
@@ -132,7 +161,7 @@ def test_one_failing_question_does_not_take_its_batch_along(tokenizer):
             raise RuntimeError("the size of tensor a must match\nmore")
 
     samples = [Sample(f"q{i}", f"q{i}", ["x"], [Passage("x", gold=True)]) for i in range(6)]
-    rows = list(evaluate(Oracle(tokenizer, fails=fails), samples, Asking(batch_size=6)))
+    rows = rows_of(Oracle(tokenizer, fails=fails), samples, batch_size=6)
     assert [r.error for r in rows] == [None, None, None, "the size of tensor a must match", None, None]
 
 
@@ -141,26 +170,26 @@ def test_settings_that_cannot_work_stop_the_run(tokenizer):
         raise FloatLensError("steps 5 cannot be divided")
 
     with pytest.raises(FloatLensError, match="steps 5"):
-        list(evaluate(Oracle(tokenizer, fails=fails), questions(3), Asking()))
+        evaluate(Oracle(tokenizer, fails=fails), questions(3))
 
 
 def test_passages_are_chosen_with_the_gold_or_as_ranked():
     sample = questions(4)[3]  # gold is the last of four
     assert gold_among(sample, 2).gold == [1] and len(gold_among(sample, 2).passages) == 2
     assert gold_among(sample, 1).passages[0].gold and gold_among(sample, 0).passages == []
-    assert first(sample, 2).gold == []
+    assert first_passages(sample, 2).gold == []
 
 
 @pytest.fixture
 def answers(tokenizer):
-    rows = []
+    tables = []
     for model, context in (("copy", 4096), ("short", 70)):
-        for condition in (CLOSED, "open-book"):
+        for closed in (True, False):
             for data in ("d1", "d2"):
-                asking = Asking(max_new_tokens=4)
                 lens = Oracle(tokenizer, context_length=context)
-                rows += evaluate(lens, questions(12, 6), asking, model=model, data=data, condition=condition)
-    return frame(rows)
+                lens.name = model
+                tables.append(evaluate(lens, questions(12, 6), max_new_tokens=4, data=data, closed_book=closed))
+    return pandas.concat(tables, ignore_index=True)
 
 
 def test_results_have_the_agreed_fields(answers):
@@ -200,8 +229,17 @@ def test_table_1_in_four_forms(answers):
     lines = table.csv().splitlines()
     assert lines[0].startswith("model,d1 Acc,d1 Acc gain") and lines[2].startswith("copy + passages,100.0000,100.0000")
     assert "d1 Words" in lines[0] and "d2 Words" in table.markdown()
-    assert [len(part.columns) for part in table.terminal(width=300)] == [13]
-    assert [len(part.columns) for part in table.terminal(width=80)] == [5, 5, 5]
+    assert [len(part.columns) for part in table.terminal(width=300)] == [16]
+    assert [len(part.columns) for part in table.terminal(width=80)] == [6, 6, 6]
+
+
+def test_the_printed_table_has_the_number_of_answers(answers):
+    table = table1(results(answers), averages(answers))
+    assert table.counts == [[12, 12, None]] * 4
+    part = table.terminal(width=300)[0]
+    heads = [str(column.header) for column in part.columns]
+    assert list(part.columns[heads.index("d1\nn")].cells) == ["12"] * 4
+    assert list(part.columns[heads.index("average\nn")].cells) == ["–"] * 4
 
 
 def test_names_from_outside_are_escaped():

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floatlens.data import metrics
 from floatlens.data.readers.fields import gold_answers
+from floatlens.data.text import normalise
+from floatlens.evaluation import metrics
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,8 @@ def test_each_pair_reproduces(golden):
     assert golden["pairs"]
     for pair in golden["pairs"]:
         said, gold = pair["prediction"], pair["ground_truth"]
-        assert metrics.normalise(said) == pair["norm_prediction"], pair
-        assert metrics.normalise(gold) == pair["norm_ground_truth"], pair
+        assert normalise(said) == pair["norm_prediction"], pair
+        assert normalise(gold) == pair["norm_ground_truth"], pair
         assert metrics.accuracy(said, gold) == pair["accuracy"], pair
         assert metrics.f1(said, gold) == pair["f1"], pair
 
@@ -63,5 +64,5 @@ def test_the_scores_are_ordered(said, gold):
 
 @given(st.text())
 def test_normalising_twice_changes_words_no_more_than_articles(text):
-    once = metrics.normalise(text)
+    once = normalise(text)
     assert once == " ".join(once.split())

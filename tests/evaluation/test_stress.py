@@ -8,14 +8,20 @@ import numpy as np
 import pandas
 import pytest
 
-from floatlens.data.metrics import accuracy_words
 from floatlens.data.sample import Passage, Sample
+from floatlens.data.text import contains_words
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import Asking
+from floatlens.evaluation.jobs import ModelWorker
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.run import ask_models
 from floatlens.evaluation.stress import curves
-from floatlens.evaluation.stress.level import Options
-from floatlens.evaluation.stress.registry import STRESSES, get
-from floatlens.evaluation.stress.run import run
+from floatlens.evaluation.stress.stress import (
+    STRESSES,
+    StressLevel,
+    StressOptions,
+    register_stress,
+    stress_jobs,
+)
 
 
 def samples(count=12, passages=6, gold=(2,)):
@@ -36,7 +42,7 @@ def samples(count=12, passages=6, gold=(2,)):
 
 
 def levels(name, questions=None, **options):
-    return get(name).levels(questions or samples(), Asking(), Options(**options))
+    return STRESSES[name].levels(questions or samples(), Asking(), StressOptions(**options))
 
 
 @pytest.mark.parametrize("kind", ["random", "hard", "own"])
@@ -47,7 +53,7 @@ def test_noise_adds_distractors_and_never_an_answer(kind):
     for before, after in zip(found[1].samples, found[2].samples, strict=True):
         assert len(after.passages) == 5 and len(after.gold) == 1
         for passage in after.passages:
-            assert passage.gold or not accuracy_words(passage.line, after.answers[0])
+            assert passage.gold or not contains_words(passage.line, after.answers[0])
         noise = [{p.text for p in s.passages if not p.gold} for s in (before, after)]
         assert noise[0] < noise[1]  # a level's distractors are among the next one's
     places = {tuple(s.gold) for s in found[2].samples}
@@ -69,7 +75,7 @@ def test_random_noise_comes_from_other_questions_and_hard_noise_looks_like_the_q
 
 
 def test_noise_that_cannot_be_had_is_refused():
-    with pytest.raises(FloatLensError, match="passages that can distract from question 'q0', 500 are wanted"):
+    with pytest.raises(FloatLensError, match="distractors for question 'q0', 500 are wanted; .*--levels 0,1,2,4,8"):
         levels("noise", values=(500,))
     with pytest.raises(FloatLensError, match="distractors 'soft' are not known"):
         levels("noise", distractors="soft")
@@ -85,7 +91,7 @@ def test_position_puts_the_gold_at_each_place_and_changes_nothing_else():
             assert sample.gold == [place]
             assert [p for p in sample.passages if not p.gold] == [p for p in original.passages if not p.gold]
     assert len(levels("position", samples(passages=30))) == 11
-    with pytest.raises(FloatLensError, match="gold position 9 is out of range; there are 4 passages"):
+    with pytest.raises(FloatLensError, match="gold position 9 in --levels is out of range; there are 4 passages"):
         levels("position", samples(passages=4), values=(9,))
 
 
@@ -106,7 +112,7 @@ def test_layout_sets_the_distance_between_pieces_of_evidence():
 
 
 def test_masks_and_query_change_how_is_asked_and_not_what():
-    masks = get("masks").levels(samples(), Asking(steps=16), Options(values=(8, 32)))
+    masks = STRESSES["masks"].levels(samples(), Asking(steps=16), StressOptions(values=(8, 32)))
     assert [(m.asking.max_new_tokens, m.asking.steps) for m in masks] == [(8, 8), (32, 16)]
     query = levels("query")
     assert [(q.name, q.asking.order) for q in query] == [("after", "last"), ("before", "first"), ("both", "both")]
@@ -114,9 +120,26 @@ def test_masks_and_query_change_how_is_asked_and_not_what():
 
 
 def test_an_unknown_stress_is_named():
-    with pytest.raises(FloatLensError, match="there is no stress 'heat'; there are noise, position"):
-        get("heat")
+    with pytest.raises(FloatLensError, match="there is no stress 'heat'; choose one of noise, position"):
+        STRESSES["heat"]
     assert list(STRESSES) == ["noise", "position", "layout", "masks", "query"]
+
+
+def test_a_stress_of_ones_own_is_one_function(monkeypatch):
+    STRESSES.load()
+    monkeypatch.setattr(STRESSES, "_entries", dict(STRESSES._entries))
+
+    @register_stress("shout", axis="loudness", about="the question in capitals")
+    def levels(samples, asking, options):
+        loud = [Sample(s.id, s.question.upper(), s.answers, s.passages) for s in samples]
+        return [StressLevel("quiet", 0.0, list(samples), asking), StressLevel("loud", 1.0, loud, asking)]
+
+    made = STRESSES["shout"].levels(samples(2), Asking(), StressOptions())
+    jobs = list(stress_jobs(STRESSES["shout"], ["m"], {"d": made}))
+    assert [job.condition for job in jobs] == ["shout=quiet", "shout=loud"] and jobs[1].labels["x"] == 1.0
+    assert list(STRESSES)[-1] == "shout"
+    with pytest.raises(FloatLensError, match="the stress 'noise' is already registered"):
+        register_stress("noise", axis="", about="")(levels)
 
 
 class Forgetful:
@@ -135,7 +158,8 @@ class Forgetful:
 def test_a_run_gives_a_curve_a_range_and_a_slope_for_each_model(tokenizers):
     made = {"d": levels("position", samples(passages=4))}
     lenses = {"mdm": (4, "mdm"), "arm": (2, "arm")}
-    answers = run(get("position"), list(lenses), made, lambda name: Forgetful(tokenizers["byte_level"], *lenses[name]))
+    worker = ModelWorker(lambda name: Forgetful(tokenizers["byte_level"], *lenses[name]))
+    answers, _ = ask_models(stress_jobs(STRESSES["position"], list(lenses), made), worker)
     assert len(answers) == 2 * 4 * 12
     table = curves.curves(answers)
     assert list(table[table["model"] == "arm"]["mean"]) == [1, 1, 0, 0]

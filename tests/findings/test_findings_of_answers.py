@@ -7,8 +7,7 @@ import pandas
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import Row
-from floatlens.evaluation.summary import frame
+from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.findings.knowledge import knowledge
 from floatlens.findings.stress import noise_claim, position_claim, stress
 
@@ -22,7 +21,7 @@ def planted(chances, n=150, seed=0, **labels):
         for place, (condition, chance) in enumerate(by_condition.items()):
             for i in range(n):
                 right = float((luck[i] + 0.3 * draw.random()) % 1 < chance)
-                row = Row(
+                row = AnswerRecord(
                     f"q{i}",
                     "Q?",
                     ["a"],
@@ -39,7 +38,7 @@ def planted(chances, n=150, seed=0, **labels):
                     row.stress, _, row.level = condition.partition("=")
                     row.x = float(place) if row.stress != "query" else None
                 rows.append(row)
-    return frame(rows)
+    return answers_table(rows)
 
 
 def books(closed, opened):

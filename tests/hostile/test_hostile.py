@@ -21,8 +21,9 @@ import xarray as xr
 from hypothesis import HealthCheck, given, settings
 
 from floatlens.cli import main
+from floatlens.data.read import read, samples
 from floatlens.data.readers.problems import Problems
-from floatlens.data.readers.registry import LAYOUTS, read, samples
+from floatlens.data.readers.registry import RecordLayout, readers
 from floatlens.errors import FloatLensError
 from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
@@ -121,10 +122,12 @@ FIELDS = ["id", "question", "input", "answer", "answers", "output", "ctxs", "pas
 
 
 @settings(max_examples=300, deadline=None)
-@given(record=st.dictionaries(st.sampled_from(FIELDS), VALUES), layout=st.sampled_from([None, *LAYOUTS]))
+@given(record=st.dictionaries(st.sampled_from(FIELDS), VALUES), layout=st.sampled_from([None, *readers(RecordLayout)]))
 def test_any_record_becomes_a_sample_or_a_problem(record: dict[str, Any], layout: str | None) -> None:
     problems = Problems()
-    made = list(samples([(1, record)], "data.jsonl", problems, layout=layout))
+    made = list(
+        samples([(1, record)], "data.jsonl", problems, chosen=readers(RecordLayout)[layout] if layout else None)
+    )
     assert len(made) + problems.skipped == 1
 
 

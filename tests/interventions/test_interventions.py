@@ -13,7 +13,7 @@ import torch
 
 import floatlens as fl
 from floatlens.data.prompt import Prompt, Region
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.interventions import INTERVENTIONS, parse
 from floatlens.interventions.reference import head_means, head_scores
 from floatlens.models.checkpoint import find

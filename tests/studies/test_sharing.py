@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 import floatlens as fl
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.data.sample import Sample
-from floatlens.evaluation.answering import Task, answered
-from floatlens.evaluation.evaluate import OPEN, Asking, Row
+from floatlens.evaluation.answers import AnswerRecord
+from floatlens.evaluation.jobs import AnswerJob, ModelWorker
 from floatlens.evaluation.journal import Journal
-from floatlens.evaluation.sharing import Sharing
-from floatlens.evaluation.worker import Worker
+from floatlens.evaluation.planning import OPEN, Asking
+from floatlens.evaluation.run import run_jobs
 from floatlens.lens import Lens
-from floatlens.runs.engines.local import Local
 
 ASKING = Asking(max_new_tokens=4, batch_size=3)
 
@@ -32,8 +31,7 @@ class Asked:
     """Asks with one lens, and counts the prompts that reach it."""
 
     def __init__(self, lens: Lens, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.worker, self.journal = Worker(lambda name: lens), Journal(None)
-        self.sharing, self.prompts = Sharing(self.journal), 0
+        self.worker, self.journal, self.prompts = ModelWorker(lambda name: lens), Journal(share_prompts=True), 0
         whole = Lens.generate
 
         def generate(lens: Lens, prompts: list[object], **settings: object) -> object:
@@ -42,13 +40,12 @@ class Asked:
 
         monkeypatch.setattr(Lens, "generate", generate)
 
-    def __call__(self, *tasks: Task) -> list[Row]:
-        rows, _ = answered(tasks, self.worker, self.journal, Local(), sharing=self.sharing)
-        return rows
+    def __call__(self, *jobs: AnswerJob) -> list[AnswerRecord]:
+        return run_jobs(jobs, self.worker, self.journal).records
 
 
-def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) -> Task:
-    return Task(("tiny-arm", "fresh", condition), samples, asking)
+def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) -> AnswerJob:
+    return AnswerJob("tiny-arm", "fresh", condition, samples, asking)
 
 
 def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import pytest
 import floatlens as fl
 from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.comparison import open_sources
-from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import open_sources
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
-from floatlens.cli.progress import bar
-from floatlens.cli.start import check_answered, check_retriever, check_settings, started
 from floatlens.errors import FloatLensError
-from floatlens.evaluation import summary
-from floatlens.evaluation.comparison import Outcome, open_sources, run
-from floatlens.evaluation.evaluate import CLOSED, OPEN
-from floatlens.evaluation.plan import Plan
-from floatlens.evaluation.table import Table1, table1
-from floatlens.findings import style
-from floatlens.findings.knowledge import knowledge
-from floatlens.findings.verdict import write_claims
-from floatlens.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from floatlens.evaluation.planning import Key
+    from floatlens.evaluation.sources import DataSource, EvaluationPlan
+    from floatlens.evaluation.table import Table1
+    from floatlens.runs.folder import RunFolder
 
 
 @grouped
@@ -30,22 +25,20 @@ def command(
     models: common.Models,
     data: common.Data,
     closed_book: Annotated[bool, typer.Option("--closed-book", help="Ask without passages.")] = False,
-    both: Annotated[bool, typer.Option("--both", help="Ask without and with passages: Table 1.")] = False,
-    passages: Annotated[int | None, typer.Option(help="Gold among so many passages; 0 is closed book.")] = None,
-    max_passages: common.MaxPassages = None,
-    retriever: common.Retriever = None,
-    corpus: common.Corpus = None,
-    split: common.Split = None,
+    both: Annotated[bool, typer.Option("--both", help="Ask without and with passages (Table 1).")] = False,
+    reading: common.DataOptions = common.DataOptions(),
     limit: common.Limit = None,
     seed: common.Seed = None,
-    sampling: common.Sampling = common.Sampling(),
-    order: Annotated[str, typer.Option(help="Question last, first, or on both sides of the passages.")] = "last",
-    records: common.Records = common.Records(),
-    out: Annotated[str | None, typer.Option(help="Run folder for answers and tables: a path, or a URL.")] = None,
-    running: common.Running = common.Running(),
+    sampling: common.SamplerOptions = common.SamplerOptions(),
+    order: Annotated[str, typer.Option(help="Position of the question: last, first, or both sides.")] = "last",
+    loading: common.ModelOptions = common.ModelOptions(),
+    out: common.Out = None,
+    running: common.RunOptions = common.RunOptions(),
     as_json: common.AsJson = False,
 ) -> None:
     """Answer the questions of data sets and score the answers, with intervals and paired tests.
+
+    Masked diffusion models (MDMs) and autoregressive models (ARMs) are asked in the same way.
 
     Examples:
 
@@ -55,90 +48,120 @@ def command(
 
         floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
     """
+    from floatlens.evaluation.planning import CLOSED, OPEN
+    from floatlens.evaluation.sources import EvaluationPlan, open_sources, write_problems
+
     if closed_book and both:
         raise FloatLensError("--closed-book and --both exclude each other; --both asks without and with passages")
-    if running.resume and out is None:
-        raise FloatLensError("--resume needs --out: the folder of the run to go on with")
-    check_retriever(retriever, corpus)
-    conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or passages == 0 else (OPEN,)
-    plan = Plan(
+    running.check_out(out)
+    plan = EvaluationPlan(
         models=tuple(dict.fromkeys(models)),
         data=tuple(dict.fromkeys(data)),
-        conditions=conditions,
-        asking=common.asking(sampling, records, seed, order),
-        split=split,
+        conditions=(CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,),
+        asking=sampling.asking(seed, reading.template, order),
         limit=limit,
         seed=seed,
-        passages=passages or None,
-        max_passages=max_passages,
-        corpus=corpus,
-        **records.reading(),
+        passages=reading.passages or None,
+        max_passages=reading.max_passages,
+        corpus=reading.corpus,
+        **reading.reading(),
     )
-    check_settings(plan)
-    engine = running.chosen_engine()
+    engine = running.make_engine()
     sources = open_sources(plan)
-    with started(out, "eval", plan, {"dtype": running.dtype}, running.resume) as folder:
+
+    # Everything above is quick; from here on torch is needed.
+    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import check_settings, open_run
+    from floatlens.evaluation.jobs import AnswerJob, ModelWorker
+    from floatlens.evaluation.run import ask_models
+
+    check_settings(plan, loading)
+    jobs = (
+        AnswerJob(model, source.label, condition, source.samples(), plan.asking, source.count)
+        for model in plan.models
+        for source in sources
+        for condition in plan.conditions
+    )
+    with open_run(out, "eval", plan, loading, {}, running.resume) as folder:
         with bar("questions") as watch:
-            outcome = run(
-                plan, sources, running.loader(), folder, watch, engine=engine, retry_errors=running.retry_errors
+            answers, seconds = ask_models(
+                jobs,
+                ModelWorker(loading.loader()),
+                folder,
+                engine=engine,
+                watch=watch,
+                retry_errors=running.retry_errors,
             )
-        found, table = told(plan, outcome, folder, both)
+        found, table = summarise(plan, sources, answers, seconds, folder, both)
         if folder is not None:
+            write_problems(folder, sources)
             write(folder, found, table)
             folder.finish()
-    show(found, table, outcome, as_json)
+    show(found, table, answers, as_json)
 
 
-def told(plan: Plan, outcome: Outcome, folder: RunFolder | None, both: bool) -> tuple[dict[str, Any], Table1]:
-    """What the answers come to: the object of --json, and Table 1; the figure and the claims go to the run folder."""
-    entries, averages = summary.results(outcome.answers), summary.averages(outcome.answers)
+def summarise(
+    plan: EvaluationPlan,
+    sources: list[DataSource],
+    answers: pd.DataFrame,
+    seconds: dict[Key, float],
+    folder: RunFolder | None,
+    both: bool,
+) -> tuple[dict[str, Any], Table1]:
+    """Return the object of --json, and Table 1; the figure and the claims go to the run folder."""
+    from floatlens.evaluation import summary
+    from floatlens.evaluation.sources import problems_of
+    from floatlens.evaluation.table import table1
+
+    entries, averages = summary.results(answers), summary.averages(answers)
     for entry in entries:
-        took = outcome.seconds[entry["model"], entry["data"], entry["condition"]]
+        took = seconds[entry["model"], entry["data"], entry["condition"]]
         entry["questions_per_second"] = round((entry["n"] + entry["errors"]) / took, 2) if took else None
     found = {
         "results": entries,
         "averages": averages,
-        "comparisons": summary.comparisons(outcome.answers),
+        "comparisons": summary.comparisons(answers),
         "settings": plan.asking.recorded(),
         "claims": [],
-        "problems": outcome.problems,
+        "problems": problems_of(sources),
         "run": folder.place if folder is not None else None,
     }
-    table = table1(entries, averages)
     if both and any(entry["n"] for entry in entries):
-        measured = knowledge.measure(outcome.answers)
+        from floatlens.findings import style
+        from floatlens.findings.knowledge import knowledge
+        from floatlens.findings.verdict import write_claims
+
+        measured = knowledge.measure(answers)
         verdicts = [verdict for verdict in knowledge.claims(measured) if verdict.n]
         found["claims"] = [verdict.to_dict() for verdict in verdicts]
         if folder is not None:
             drawn, numbers = knowledge.figure(measured), knowledge.figure(measured, backend="none")
             style.save(drawn, numbers, folder.path / "figures" / "knowledge")
             write_claims(folder.path / "claims.json", verdicts)
-    return found, table
+    return found, table1(entries, averages)
 
 
 def write(folder: RunFolder, found: dict[str, Any], table: Table1) -> None:
-    """The numbers and Table 1 in its forms, beside answers.parquet."""
+    """Write the numbers, and Table 1 in its forms."""
     folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
         folder.write_text(f"table1.{ending}", text)
 
 
-def show(found: dict[str, Any], table: Table1, outcome: Outcome, as_json: bool) -> None:
-    """JSON alone, or the table and what a reader must know about it; an error if no question could be answered."""
-    notes = Console(stderr=True)
+def show(found: dict[str, Any], table: Table1, answers: pd.DataFrame, as_json: bool) -> None:
+    """Print JSON alone, or the table; raise an error if no question could be answered."""
+    from floatlens.cli.shared import check_answered, claim_lines, make_console, print_json, print_notes, problem_lines
+
+    notes = []
     if as_json:
-        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+        print_json(found)
     else:
-        console = Console()
+        console = make_console()
         for part in table.terminal(console.width):
             console.print(part)
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
-                what = f"{entry['errors']} errors, {entry['truncated']} with passages dropped to fit"
-                notes.print(f"{where}: {what}", markup=False)
-    for claim in found["claims"]:
-        notes.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
-    for label, what in found["problems"].items():
-        notes.print(f"{label}: {what}", markup=False)
-    check_answered(outcome.answers)
+                notes.append(f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit")
+    print_notes([*notes, *claim_lines(found["claims"]), *problem_lines(found["problems"])])
+    check_answered(answers)

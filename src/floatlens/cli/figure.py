@@ -82,9 +82,7 @@ def command(
 
 
 def _layers(asked: list[str] | None) -> Any:
-    from floatlens.cli.numbers import numbers
-
-    return "average" if asked == ["average"] else numbers(",".join(asked) if asked else None, "--layer")
+    return "average" if asked == ["average"] else common.parse_numbers(",".join(asked) if asked else None, "--layer")
 
 
 def _rule(name: str, asked: list[str] | None) -> Any:

@@ -1,4 +1,4 @@
-"""Options that several commands have in common: one by one, and in groups (see grouped.py) that belong together."""
+"""Options that several commands share: single ones, and groups (see grouped.py) that belong together."""
 
 from __future__ import annotations
 
@@ -8,106 +8,179 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from floatlens.errors import FloatLensError
+
 if TYPE_CHECKING:
-    from floatlens.evaluation.evaluate import Asking
+    from floatlens.evaluation.planning import Asking
+    from floatlens.models.checkpoint import Checkpoint
     from floatlens.runs.engines.engine import Engine
     from floatlens.runs.loader import Loader
 
-Model = Annotated[str, typer.Argument(help="A folder, a hub id, a GGUF file or a bundled name.")]
-Models = Annotated[list[str], typer.Argument(help="Models: folders, hub ids or bundled names.")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
-OneData = Annotated[str | None, typer.Option(help="A file, a hub data set, world or world:NAME.")]
-Data = Annotated[list[str], typer.Option(help="A file, a hub data set, world or world:NAME; may repeat.")]
-Split = Annotated[str | None, typer.Option(help="train, validation or test.")]
-Limit = Annotated[int | None, typer.Option(help="So many questions: the first, or with --seed a fair draw.")]
-LimitEach = Annotated[int | None, typer.Option(help="At most so many questions a data set, in every part.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every draw and of the sampler.")]
-Passages = Annotated[int | None, typer.Option(help="Gold among so many passages.")]
-MaxPassages = Annotated[int | None, typer.Option(min=0, help="At most the first so many of the data's passages.")]
-Retriever = Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")]
-Corpus = Annotated[str | None, typer.Option(help="Passages to retrieve from: JSONL, CSV or parquet.")]
+DATA = "a file, a Hub data set, world, world:NAME or atlas"
+
+Model = Annotated[str, typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.")]
+Models = Annotated[list[str], typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
+Family = Annotated[str | None, typer.Option(help="Family of the model; detected from its config by default.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-TraceDtype = Annotated[str, typer.Option(help="float32 or float16 on disk.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Allow pickled weights (.bin files) if there are no others.")
+]
+OneData = Annotated[str | None, typer.Option(help=f"Data set: {DATA}.")]
+Data = Annotated[list[str], typer.Option(help=f"Data set: {DATA}; repeat for several.")]
+Split = Annotated[str | None, typer.Option(help="train, validation or test.")]
+Limit = Annotated[
+    int | None, typer.Option(help="Maximum number of questions: the first ones, or with --seed a random draw.")
+]
+LimitEach = Annotated[int | None, typer.Option(help="Maximum number of questions per data set, in every part.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random draw and of the sampler.")]
+Passages = Annotated[
+    int | None, typer.Option(min=0, help="Number of passages per question, including the gold one (0 = closed book).")
+]
+MaxPassages = Annotated[
+    int | None, typer.Option(min=0, help="Maximum number of the data's own passages per question, from the first.")
+]
+Retriever = Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")]
+Corpus = Annotated[str | None, typer.Option(help="File of passages to retrieve from: JSONL, CSV or parquet.")]
+Columns = Annotated[str | None, typer.Option(help="Columns of the data by role, such as question=ask,answers=target.")]
+Layout = Annotated[
+    str | None,
+    typer.Option(help="Layout of the records: kilt, middle, hotpot, keyvalue or columns; detected by default."),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line of the data that cannot be used.")]
+TemplateFile = Annotated[Path | None, typer.Option(help="Text file with the slots {passages} and {question}.")]
+TraceDtype = Annotated[str, typer.Option(help="Type of the traces' floats on disk: float32 or float16.")]
+Out = Annotated[str | None, typer.Option(help="Run folder for the results: a path, or a URL such as s3://….")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How answers are written."""
+class DataOptions:
+    """Which questions of the data are asked, and with which passages."""
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Questions decoded together.")] = 32
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 32
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
+    split: Split = None
+    passages: Passages = None
+    max_passages: MaxPassages = None
+    retriever: Retriever = None
+    corpus: Corpus = None
+    columns: Columns = None
+    layout: Layout = None
+    strict: Strict = False
+    template: TemplateFile = None
 
-    def settings(self, seed: int) -> dict[str, Any]:
-        """What the sampler is told."""
-        return {name: value for name, value in vars(self).items() if name != "batch_size"} | {"seed": seed}
-
-
-@dataclass(frozen=True)
-class Records:
-    """How the records of a data file are read, and put into words."""
-
-    template: Annotated[Path | None, typer.Option(help="A text file with the slots {passages} and {question}.")] = None
-    columns: Annotated[str | None, typer.Option(help="Columns by role, such as question=ask,answers=target.")] = None
-    layout: Annotated[str | None, typer.Option(help="kilt, middle, hotpot, keyvalue or columns; else found out.")] = (
-        None
-    )
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line of the data.")] = False
+    def __post_init__(self) -> None:
+        if self.retriever not in (None, "bm25"):
+            raise FloatLensError(f"--retriever {self.retriever!r} is not known; use bm25")
+        if (self.retriever is None) != (self.corpus is None):
+            raise FloatLensError("--retriever and --corpus go together: --retriever bm25 --corpus FILE")
 
     def reading(self) -> dict[str, Any]:
-        """What a Plan wants to know of them."""
+        """Return how the data is read, as arguments of an EvaluationPlan: all but the passages."""
         from floatlens.data.readers.columns import parse_names
 
-        names = parse_names(self.columns) if self.columns else None
-        return {"layout": self.layout, "names": names, "strict": self.strict}
+        columns = parse_names(self.columns) if self.columns else None
+        return {"split": self.split, "layout": self.layout, "columns": columns, "strict": self.strict}
 
 
 @dataclass(frozen=True)
-class Running:
-    """Where the work is done, and how often."""
+class SamplerOptions:
+    """How answers are generated."""
 
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of questions decoded together.")] = 32
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per answer.")] = 32
+    steps: Annotated[int | None, typer.Option(help="Denoising steps of a masked diffusion model.")] = None
+    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0
+
+    def asking(self, seed: int | None, template: Path | None = None, order: str = "last") -> Asking:
+        """Return how questions are asked."""
+        from floatlens.data.template import DEFAULT, read
+        from floatlens.evaluation.planning import Asking
+
+        return Asking(
+            max_new_tokens=self.max_new_tokens,
+            steps=self.steps,
+            batch_size=self.batch_size,
+            seed=seed or 0,
+            order=order,
+            template=read(template) if template else DEFAULT,
+            sampler={"block_length": self.block_length, "temperature": self.temperature},
+        )
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How models are loaded."""
+
+    family: Family = None
     device: Device = None
     dtype: Dtype = "auto"
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Open weights in .bin files if there are no others.")
-    ] = False
-    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local"
-    workers: Annotated[int | None, typer.Option(help="Processes, one model each; 1 unless told otherwise.")] = None
-    address: Annotated[str | None, typer.Option(help="Ray cluster: auto, host:port or ray://….")] = None
-    gpus_per_worker: Annotated[float | None, typer.Option(help="GPUs of each worker.")] = None
-    resume: Resume = False
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: try again what failed.")] = False
+    allow_pickle: AllowPickle = False
 
-    def chosen_engine(self) -> Engine:
-        """The engine; one that cannot work is refused here."""
+    def find(self, model: str, revision: str | None = None) -> Checkpoint:
+        """Find a model, without reading its weights."""
+        from floatlens.models.checkpoint import find
+
+        return find(model, revision=revision, family=self.family)
+
+    def loader(self, revision: str | None = None) -> Loader:
+        """Return what loads models, in any process."""
+        from floatlens.runs.loader import Loader
+
+        return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what the manifest records, since results depend on it."""
+        return {"dtype": self.dtype, "family": self.family}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the work runs, and whether it resumes."""
+
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local"
+    workers: Annotated[int | None, typer.Option(help="Number of processes, one model each; 1 by default.")] = None
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster: auto, host:port or ray://….")] = None
+    gpus_per_worker: Annotated[float | None, typer.Option(help="Number of GPUs per worker.")] = None
+    resume: Resume = False
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: retry what failed.")] = False
+
+    def check_out(self, out: str | None) -> None:
+        """Refuse to resume nothing."""
+        if self.resume and out is None:
+            raise FloatLensError("--resume needs --out, the folder of the run to resume")
+
+    def make_engine(self) -> Engine:
+        """Return the engine; one that cannot work is refused."""
         from floatlens.runs.engines import registry
 
         return registry.engine(
             self.engine, workers=self.workers, address=self.address, gpus_per_worker=self.gpus_per_worker
         )
 
-    def loader(self, revision: str | None = None) -> Loader:
-        from floatlens.runs.loader import Loader
 
-        return Loader(self.device, self.dtype, self.allow_pickle, revision)
+def parse_numbers(text: str | None, option: str) -> list[int] | None:
+    """Parse a list of numbers of the command line; None stays None.
 
-
-def asking(sampling: Sampling, records: Records, seed: int | None, order: str = "last") -> Asking:
-    """How questions are put, from the options."""
-    from floatlens.data.template import DEFAULT, read
-    from floatlens.evaluation.evaluate import Asking
-
-    return Asking(
-        max_new_tokens=sampling.max_new_tokens,
-        steps=sampling.steps,
-        batch_size=sampling.batch_size,
-        seed=seed or 0,
-        order=order,
-        template=read(records.template) if records.template else DEFAULT,
-        sampler={"block_length": sampling.block_length, "temperature": sampling.temperature},
-    )
+    >>> parse_numbers("0,4-6", "--layers"), parse_numbers("0:8:2", "--layers")
+    ([0, 4, 5, 6], [0, 2, 4, 6])
+    """
+    if text is None:
+        return None
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            if ":" in part:
+                found += range(*(int(word) for word in part.split(":")))
+            elif "-" in part:
+                first, last = part.split("-")
+                found += range(int(first), int(last) + 1)
+            else:
+                found.append(int(part))
+    except (ValueError, TypeError):
+        raise FloatLensError(
+            f"{option} {text!r} is not understood; write numbers as 0,4-7 or start:end:step as 0:32:4"
+        ) from None
+    return sorted(set(found))

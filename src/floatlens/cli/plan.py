@@ -92,7 +92,7 @@ def measure(
     lens: Any, data: str, split: str | None, limit: int | None, passages: int | None, known: int | None
 ) -> tuple[int, int]:
     """How many samples a data set has, and the mean length of the first prompts."""
-    from floatlens.data.readers.registry import read
+    from floatlens.data.read import read
 
     stream = iter(read(data, split=split, limit=limit, passages=passages))
     first = list(islice(stream, LOOKED_AT))

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from floatlens.cli import options as common
 from floatlens.cli.grouped import grouped
-from floatlens.cli.numbers import numbers
-from floatlens.cli.progress import bar
-from floatlens.cli.start import check_answered, check_retriever, check_settings, started
-from floatlens.data.retrieval import index_of
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.comparison import open_sources
-from floatlens.evaluation.plan import Plan
-from floatlens.evaluation.stress import curves, registry
-from floatlens.evaluation.stress.level import Options
-from floatlens.evaluation.stress.run import levels_of, run
-from floatlens.findings import style
-from floatlens.findings.stress import stress as finding
-from floatlens.findings.verdict import write_claims
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCORES = ("accuracy", "accuracy_words", "f1", "em")
 
 
 @grouped
@@ -36,24 +24,27 @@ def command(
     models: common.Models,
     data: common.Data,
     levels: Annotated[
-        str | None, typer.Option(help="Distractors, gold places, distances or masks, such as 0,1,2,4 or 0:20:5.")
+        str | None,
+        typer.Option(help="Numbers of distractors, gold positions, distances or masks, such as 0,1,2,4 or 0:20:5."),
     ] = None,
-    distractors: Annotated[str, typer.Option(help="Noise: random, hard (retrieved) or own (the data's).")] = "random",
-    passages: common.Passages = None,
-    retriever: Annotated[str | None, typer.Option(help="bm25: take hard distractors from --corpus.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Passages for hard distractors.")] = None,
+    distractors: Annotated[
+        str, typer.Option(help="Distractors of noise: random, hard (retrieved) or own (the data's).")
+    ] = "random",
+    reading: common.DataOptions = common.DataOptions(),
     score: Annotated[str, typer.Option(help="Score of the curve: accuracy, accuracy_words, f1 or em.")] = "accuracy",
     trace: Annotated[bool, typer.Option("--trace", help="Keep a trace of every answer in --out.")] = False,
-    split: common.Split = None,
     limit: common.Limit = None,
     seed: common.Seed = None,
-    sampling: common.Sampling = common.Sampling(),
-    records: common.Records = common.Records(),
-    out: Annotated[str | None, typer.Option(help="Run folder for answers and figures: a path, or a URL.")] = None,
-    running: common.Running = common.Running(),
+    sampling: common.SamplerOptions = common.SamplerOptions(),
+    loading: common.ModelOptions = common.ModelOptions(),
+    out: common.Out = None,
+    running: common.RunOptions = common.RunOptions(),
     as_json: common.AsJson = False,
 ) -> None:
-    """Ask the same questions ever harder, and draw how the scores fall.
+    """Ask the same questions at increasing difficulty, and draw how the scores fall.
+
+    Masked diffusion models (MDMs) and autoregressive models (ARMs) get the same questions. With --corpus, hard distractors
+    are retrieved from it.
 
     Examples:
 
@@ -63,77 +54,94 @@ def command(
 
         floatlens stress layout tiny-mdm tiny-arm --data world:hops --trace --limit 20 --out layout
     """
-    stress = registry.get(name)
+    from floatlens.data.readers.registry import named_data
+    from floatlens.evaluation.sources import EvaluationPlan, open_sources, problems_of, write_problems
+    from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_jobs
+
+    test = STRESSES[name]
     if score not in SCORES:
-        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(SCORES)}")
-    if (running.resume or trace) and out is None:
-        raise FloatLensError(f"{'--resume' if running.resume else '--trace'} needs --out: the folder of the run")
-    check_retriever(retriever, corpus)
-    asking = common.asking(sampling, records, seed)
-    plan = Plan(
+        raise FloatLensError(f"--score {score!r} is not known; use one of {', '.join(SCORES)}")
+    if trace and out is None:
+        raise FloatLensError("--trace needs --out, the folder for the traces")
+    running.check_out(out)
+    asking = sampling.asking(seed, reading.template)
+    plan = EvaluationPlan(
         models=tuple(dict.fromkeys(models)),
         data=tuple(dict.fromkeys(data)),
         asking=asking,
-        split=split,
         limit=limit,
         seed=seed,
-        passages=passages if all(each.startswith("world") for each in data) else None,
-        **records.reading(),
+        passages=reading.passages if all(named_data(each) for each in data) else None,
+        max_passages=reading.max_passages,
+        **reading.reading(),
     )
-    check_settings(plan)
-    engine = running.chosen_engine()
-    chosen = numbers(levels, "--levels")
-    options = Options(
-        values=tuple(chosen) if chosen is not None else None,
-        passages=passages,
+    values = common.parse_numbers(levels, "--levels")
+    engine = running.make_engine()
+    sources = open_sources(plan)
+    options = StressOptions(
+        values=tuple(values) if values is not None else None,
+        passages=reading.passages,
         distractors=distractors,
         seed=seed or 0,
-        index=index_of(corpus) if corpus else None,
+        index=open_index(reading.corpus),
     )
-    sources = open_sources(plan)
-    made = levels_of(stress, sources, asking, options)
-    for level in (level for several in made.values() for level in several):
-        check_settings(plan, level.asking)
-    also = {"stress": name, "corpus": corpus, "trace": trace, "dtype": running.dtype}
+    made = {source.label: test.levels(list(source.samples()), asking, options) for source in sources}
+
+    # Everything above is quick; from here on torch is needed.
+    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import check_answered, check_settings, open_run, print_json
+    from floatlens.evaluation.jobs import ModelWorker, Recording
+    from floatlens.evaluation.run import ask_models
+    from floatlens.evaluation.stress import curves
+    from floatlens.findings import style
+    from floatlens.findings.stress import stress as finding
+    from floatlens.findings.verdict import write_claims
+
+    check_settings(plan, loading, [asking, *(level.asking for several in made.values() for level in several)])
+    also = {"stress": name, "corpus": reading.corpus, "trace": trace}
     also |= {key: value for key, value in asdict(options).items() if key != "index"}
-    with started(out, "stress", plan, also, running.resume) as folder:
+    with open_run(out, "stress", plan, loading, also, running.resume) as folder:
         with bar("questions") as watch:
-            answers = run(
-                stress,
-                plan.models,
-                made,
-                running.loader(),
+            answers, _ = ask_models(
+                stress_jobs(test, plan.models, made, Recording() if trace else None),
+                ModelWorker(loading.loader()),
                 folder,
-                watch,
-                trace,
                 engine=engine,
+                watch=watch,
                 retry_errors=running.retry_errors,
             )
         check_answered(answers)
         measured = finding.measure(answers, score=score)
-        # What this stress and these models cannot decide is left out.
-        verdicts = [v for v in finding.claims(measured) if v.n]
+        # Claims that this test and these models cannot decide are left out.
+        verdicts = [verdict for verdict in finding.claims(measured) if verdict.n]
         found: dict[str, Any] = {
             "results": curves.as_results(answers),
             "robustness": _records(curves.robustness(answers, score)),
             "claims": [verdict.to_dict() for verdict in verdicts],
-            "problems": {source.label: source.problems for source in sources if source.problems},
+            "problems": problems_of(sources),
             "settings": asking.recorded(),
             "run": out,
         }
         if folder is not None:
+            write_problems(folder, sources)
             folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-            drawn, numbers_ = finding.figure(measured), finding.figure(measured, backend="none")
-            style.save(drawn, numbers_, folder.path / "figures" / f"stress-{name}")
+            drawn, numbers = finding.figure(measured), finding.figure(measured, backend="none")
+            style.save(drawn, numbers, folder.path / "figures" / f"stress-{name}")
             write_claims(folder.path / "claims.json", verdicts)
             folder.finish()
     if as_json:
-        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+        print_json(found)
     else:
-        _show(curves.curves(answers, score), found)
+        show(curves.curves(answers, score), found)
 
 
-SCORES = ("accuracy", "accuracy_words", "f1", "em")
+def open_index(corpus: str | None) -> Any:
+    """Return the index of a corpus, if there is one."""
+    if corpus is None:
+        return None
+    from floatlens.data.retrieval import index_of
+
+    return index_of(corpus)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -141,9 +149,17 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
 
 
-def _show(table: pd.DataFrame, found: dict[str, Any]) -> None:
-    console = Console()
-    shown = Table("model", "data", "level", "score", "95 % interval", "n")
+def show(table: pd.DataFrame, found: dict[str, Any]) -> None:
+    """Print the curves, the robustness and the claims."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from floatlens.cli.shared import claim_lines, make_console, print_notes, problem_lines
+
+    console = make_console()
+    shown = Table()
+    for column in ("model", "data", "level", "score", "95 % interval", "n"):
+        shown.add_column(column, overflow="fold")
     for row in table.to_dict("records"):
         interval = f"{row['low']:.3f} to {row['high']:.3f}"
         names = (escape(str(row[name])) for name in ("model", "data", "level"))
@@ -151,8 +167,7 @@ def _show(table: pd.DataFrame, found: dict[str, Any]) -> None:
     console.print(shown)
     for row in found["robustness"]:
         text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)
-        console.print(f"{row['model']}, {row['data']}: {text}", markup=False, highlight=False)
-    for claim in found["claims"]:
-        console.print(f"{claim['claim']}: {claim['verdict']} ({claim['reason']})", markup=False, highlight=False)
-    for label, what in found["problems"].items():
-        Console(stderr=True).print(f"{label}: {what}", markup=False)
+        console.print(f"{row['model']}, {row['data']}: {text}", markup=False)
+    for line in claim_lines(found["claims"]):
+        console.print(line, markup=False)
+    print_notes(problem_lines(found["problems"]))

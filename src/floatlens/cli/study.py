@@ -37,9 +37,12 @@ def command(
     max_passages: common.MaxPassages = None,
     retriever: common.Retriever = None,
     corpus: common.Corpus = None,
-    sampling: common.Sampling = common.Sampling(batch_size=16),
+    sampling: common.SamplerOptions = common.SamplerOptions(batch_size=16),
     seed: common.Seed = None,
-    running: common.Running = common.Running(),
+    device: common.Device = None,
+    dtype: common.Dtype = "auto",
+    allow_pickle: common.AllowPickle = False,
+    running: common.RunOptions = common.RunOptions(),
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models at once, a process each; default: cores for small models, else 1.")
     ] = None,
@@ -57,10 +60,9 @@ def command(
             --device auto --dtype bfloat16 --out llada
     """
     from floatlens.cli.progress import bar
-    from floatlens.cli.start import check_retriever
     from floatlens.studies.run import study
 
-    check_retriever(retriever, corpus)
+    common.DataOptions(retriever=retriever, corpus=corpus)  # refuses one without the other
     with bar("questions") as watch:
         found = study(
             models,
@@ -77,13 +79,13 @@ def command(
             corpus=corpus,
             seed=seed,
             **vars(sampling),
-            device=running.device,
-            dtype=running.dtype,
-            allow_pickle=running.allow_pickle,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
             resume=running.resume,
             retry_errors=running.retry_errors,
-            jobs=jobs or fitting_jobs(models, running.device),
-            engine=running.chosen_engine(),
+            jobs=jobs or fitting_jobs(models, device),
+            engine=running.make_engine(),
             watch=watch,
         )
     show(found, as_json)

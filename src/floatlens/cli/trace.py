@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -17,32 +17,29 @@ def command(
     model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
-    passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; may repeat.")] = None,
-    gold: Annotated[int | None, typer.Option(help="Which --passage holds the answer, counted from 0.")] = None,
-    answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; may repeat.")] = None,
+    passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
+    gold: Annotated[int | None, typer.Option(help="Index of the --passage with the answer, from 0.")] = None,
+    answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.")] = None,
     data: common.OneData = None,
-    split: common.Split = None,
-    passages: Annotated[
-        int | None, typer.Option(min=0, help="Gold among so many passages (world); 0 is closed book.")
-    ] = None,
-    max_passages: common.MaxPassages = None,
-    limit: Annotated[int, typer.Option(help="So many questions of the data.")] = 16,
+    reading: common.DataOptions = common.DataOptions(),
+    limit: Annotated[int, typer.Option(help="Maximum number of questions of the data, from the first.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
-    sampling: common.Sampling = common.Sampling(batch_size=4),
-    layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,4-7 or 0:32:4.")] = None,
-    heads: Annotated[str | None, typer.Option(help="Heads to keep.")] = None,
-    record_steps: Annotated[str | None, typer.Option(help="Steps to keep.")] = None,
+    sampling: common.SamplerOptions = common.SamplerOptions(batch_size=4),
+    layers: Annotated[str | None, typer.Option(help="Layers to record, such as 0,4-7 or 0:32:4.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Heads to record.")] = None,
+    record_steps: Annotated[str | None, typer.Option(help="Steps to record.")] = None,
     matrices: Annotated[
-        str | None, typer.Option(help="attention, attention_mean, queries, keys: full matrices.")
+        str | None, typer.Option(help="Full matrices to record: attention, attention_mean, queries, keys.")
     ] = None,
-    matrix_layers: Annotated[str | None, typer.Option(help="Layers of the matrices.")] = None,
-    implementation: Annotated[str, typer.Option(help="stream, or exact for doubt.")] = "stream",
+    matrix_layers: Annotated[str | None, typer.Option(help="Layers of the full matrices.")] = None,
+    implementation: Annotated[str, typer.Option(help="stream (default) or exact (slow reference).")] = "stream",
     trace_dtype: common.TraceDtype = "float32",
     revision: common.Revision = None,
-    running: common.Running = common.Running(),
+    loading: common.ModelOptions = common.ModelOptions(),
+    running: common.RunOptions = common.RunOptions(),
     as_json: common.AsJson = False,
 ) -> None:
-    """Record a model's attention while it writes: one forward pass a step, every layer and head.
+    """Record a model's attention while it writes: one forward pass per step, every layer and head.
 
     Examples:
 
@@ -52,116 +49,111 @@ def command(
 
         floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
     """
-    from rich.console import Console
+    from floatlens.evaluation.planning import CLOSED
+    from floatlens.evaluation.sources import EvaluationPlan, open_sources, problems_of, write_problems
 
-    from floatlens.cli.numbers import numbers
+    if (prompt is None) == (data is None):
+        raise FloatLensError("give either --prompt with a question or --data with a data set")
+    closed_book = reading.passages == 0 or reading.max_passages == 0
+    plan = EvaluationPlan(
+        models=(model,),
+        data=(data,) if data is not None else (),
+        conditions=(CLOSED,) if closed_book else ("trace",),
+        asking=sampling.asking(seed, reading.template),
+        limit=limit,
+        passages=reading.passages or None,
+        max_passages=reading.max_passages or None,
+        corpus=reading.corpus,
+        **reading.reading(),
+    )
+    record: dict[str, Any] = {
+        "layers": common.parse_numbers(layers, "--layers"),
+        "heads": common.parse_numbers(heads, "--heads"),
+        "record_steps": common.parse_numbers(record_steps, "--record-steps"),
+        "matrices": tuple(filter(None, (matrices or "").split(","))),
+        "matrix_layers": common.parse_numbers(matrix_layers, "--matrix-layers"),
+        "implementation": implementation,
+    }
+    engine = running.make_engine()
+    sources = open_sources(plan)
+
+    # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
-    from floatlens.data.template import DEFAULT
-    from floatlens.evaluation.tracing import Traces, traced
+    from floatlens.cli.shared import make_console, print_json, print_notes, problem_lines
+    from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
+    from floatlens.evaluation.journal import Journal
+    from floatlens.evaluation.run import run_jobs
     from floatlens.lens import Lens
-    from floatlens.models.checkpoint import find
     from floatlens.record.trace import Trace
     from floatlens.runs import manifest
     from floatlens.runs.folder import RunFolder
 
-    if (prompt is None) == (data is None):
-        raise FloatLensError("give either --prompt with a question or --data with a data set")
-    given = {**locals(), **vars(sampling), "dtype": running.dtype}
-    asked = {name: given[name] for name in ASKED}
-    # Everything that can be refused is refused before the weights are read.
-    engine = running.chosen_engine()
-    checkpoint = find(model, revision=revision)
+    # What can be refused is refused before the weights are read.
+    checkpoint = loading.find(model, revision)
     lens = Lens(checkpoint)
-    settings = sampling.settings(seed)
-    lens.settings(**settings)
-    options: dict[str, Any] = {
-        "layers": numbers(layers, "--layers"),
-        "heads": numbers(heads, "--heads"),
-        "record_steps": numbers(record_steps, "--record-steps"),
-        "matrices": tuple(filter(None, (matrices or "").split(","))),
-        "matrix_layers": numbers(matrix_layers, "--matrix-layers"),
-        "implementation": implementation,
-    }
-    lens.check_record(lens.settings(**settings), **options)
-    room = (lens.context_length or 10**9) - sampling.max_new_tokens
-    refused: dict[str, str] = {}
+    settings = lens.settings(**plan.asking.generation())
+    lens.check_record(settings, **record)
+    if lens.tokenizer is None:
+        raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
+    asked: list[Any]
     if prompt is not None:
-        one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or ())
-        lens.settings(**settings).fits(len(one.ids), lens.context_length)
-        work = [("prompt", one)]
+        one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or (), template=plan.asking.template)
+        settings.fits(len(one.ids), lens.context_length)
+        asked = [replace(one, sample_id="prompt")]
     else:
-        assert data is not None
-        work, refused = from_data(lens, data, split, limit, passages, max_passages, room)
+        asked = [sample for source in sources for sample in source.samples()]
     about = manifest.describe(
         "trace",
-        asked,
+        {
+            **asked_options(plan, sampling, loading, data),
+            **{
+                "model": model,
+                "revision": revision,
+                "prompt": prompt,
+                "passage": passage,
+                "gold": gold,
+                "answer": answer,
+            },
+            **{"seed": seed, "trace_dtype": trace_dtype, **record},
+        },
         checkpoints=[checkpoint],
-        data=[data] if data else [],
-        template=DEFAULT.text,
+        data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
+        template=plan.asking.template.text,
         seeds={"seed": seed},
     )
-    run = RunFolder.create(out, about, resume=running.resume)
-    worker = Traces(running.loader(revision), model, run.place, {**options, **settings}, trace_dtype)
-    try:
-        with bar("traces") as watch:
-            found = traced(
-                work,
-                worker,
-                run,
-                batch_size=sampling.batch_size,
-                engine=engine,
-                done=watch(model, len(work)),
-                refused=refused,
-                retry_errors=running.retry_errors,
-            )
-        failed = {name: reason for name, reason in found.items() if reason}
-        run.finish()
-    finally:
-        run.close()
-    if len(failed) == len(found):
-        raise FloatLensError(f"no sample could be traced; the first failed because: {next(iter(failed.values()))}")
+    job = TraceJob(model, asked, plan.asking, Recording(record, trace_dtype), plan.conditions[0], len(asked))
+    with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
+        journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
+        worker = ModelWorker(loading.loader(revision))
+        records = run_jobs([job], worker, journal, engine=engine, watch=watch).records
+        write_problems(folder, sources)
+        folder.finish()
+    problems = problems_of(sources)
+    failed = [record for record in records if record.error]
+    if len(failed) == len(records):
+        print_notes(problem_lines(problems))
+        raise FloatLensError(f"no sample could be traced; the first failed because: {failed[0].error}")
     if as_json:
-        entry = {"model": model, "data": data, "n": len(found) - len(failed), "errors": len(failed)}
-        print(json.dumps({"results": [entry], "run": run.place}))
+        entry = {"model": model, "data": data, "n": len(records) - len(failed), "errors": len(failed)}
+        print_json({"results": [entry], "problems": problems, "run": folder.place})
         return
-    console = Console(highlight=False)
+    console = make_console()
     if prompt is not None:
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    console.print(f"{len(found) - len(failed)} traces in {run.place}{also}", markup=False)
+    console.print(f"{len(records) - len(failed)} traces in {folder.place}{also}", markup=False)
+    print_notes(problem_lines(problems))
 
 
-ASKED = (
-    "model", "revision", "prompt", "passage", "gold", "answer", "data", "split", "passages", "max_passages", "limit",
-    "seed", "batch_size", "max_new_tokens", "steps", "block_length", "temperature", "layers", "heads", "record_steps",
-    "matrices", "matrix_layers", "implementation", "trace_dtype", "dtype",
-)  # fmt: skip
-
-
-def from_data(
-    lens: Any, data: str, split: str | None, limit: int, passages: int | None, max_passages: int | None, room: int
-) -> tuple[list[tuple[str, Any]], dict[str, str]]:
-    """The prompts of a data set, each with its sample's id, and the samples that cannot be asked, with the reason."""
-    from floatlens.data.length_limit import bounded
-    from floatlens.data.prompt import fit
-    from floatlens.data.readers.registry import read
-
-    work: list[tuple[str, Any]] = []
-    refused: dict[str, str] = {}
-    if lens.tokenizer is None:
-        raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
-    for sample in read(data, split=split, limit=limit, passages=passages):
-        shown = sample.passages[:max_passages] if max_passages is not None else sample.passages
-        shown = shown if passages != 0 else []
-        try:
-            shown = bounded(sample.question, shown, lens.context_length)
-            made = lens.prompt(sample.question, shown, answers=sample.answers)
-            work.append((sample.id, fit(made, lens.tokenizer, room)))
-        except FloatLensError as error:
-            refused[sample.id] = str(error)
-    if not work and refused:
-        raise FloatLensError(f"no sample of {data} can be asked; the first: {next(iter(refused.values()))}")
-    if not work:
-        raise FloatLensError(f"data {data!r} holds no question; name another data set or split")
-    return work, refused
+def asked_options(
+    plan: Any, sampling: common.SamplerOptions, loading: common.ModelOptions, data: str | None
+) -> dict[str, Any]:
+    """Return what the manifest records of the options: everything that the traces depend on."""
+    names = ("split", "passages", "max_passages", "corpus", "layout", "columns", "strict", "limit", "conditions")
+    return {
+        "data": data,
+        **{name: getattr(plan, name) for name in names},
+        **asdict(sampling),
+        **loading.recorded(),
+    }

@@ -1,8 +1,8 @@
-"""Prompts that know where their parts are: text, tokens and regions made together.
+"""Prompts: text, tokens and regions, built together.
 
-The regions come from the places where the builder puts the parts, never from a search for their text, so a passage that
-repeats the question or another passage, or that looks like the chat template, still has its own region. The
-chat-templated text is tokenised once; a token belongs to the region that most of its non-blank characters come from.
+Regions come from where the builder puts each part, never from a search for its text. A passage that repeats the question
+or another passage, or that looks like the chat template, still has its own region. The chat-templated text is tokenised
+once; a token belongs to the region that most of its non-blank characters come from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from floatlens.data.template import DEFAULT, Segment, Template
 from floatlens.data.tokenize import Token, tokenise
 from floatlens.errors import FloatLensError
 
-CUE = "\nAnswer:"  # what a model without a chat template is asked to continue
+CUE = "\nAnswer:"  # ends the prompt of a model without a chat template
+LONGEST = 64  # maximum number of characters per token, outside of runs of blanks
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Region:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What goes into a model, and where its parts are.
+    """The input of a model, and where its parts are.
 
-    `text` is the whole text with the chat template, `ids` its tokens, `gold` the 0-based places of the gold passages
-    among `passages`. `dropped` counts passages that `fit` left out because the prompt was too long.
+    `text` is the whole text with the chat template, `ids` its tokens, `gold` the indices of the gold passages (from 0).
+    `dropped` is the number of passages that `fit` left out because the prompt was too long.
     """
 
     text: str
@@ -55,7 +56,7 @@ class Prompt:
 
     @classmethod
     def from_ids(cls, ids: Sequence[int]) -> Prompt:
-        """A prompt of raw token ids, without regions.
+        """Return a prompt of raw token ids, without regions.
 
         >>> Prompt.from_ids([5, 6]).ids
         [5, 6]
@@ -64,15 +65,15 @@ class Prompt:
 
     @classmethod
     def from_text(cls, tokenizer: Any, text: str, chat: bool = True) -> Prompt:
-        """The text as the user's message; all of it is the region `query`."""
-        whole, ids, regions = _encoded(tokenizer, [Segment(clean(text), "query")], chat, cue="")
+        """Return the prompt with the text as the user's message; all of it is the region `query`."""
+        whole, ids, regions = _encode(tokenizer, [Segment(clean(text), "query")], chat, cue="")
         return cls(text=whole, ids=ids, regions=regions, question=text, chat=chat)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def region(self, name: str) -> Region:
-        """The region of that name."""
+        """Return the region of that name."""
         for region in self.regions:
             if region.name == name:
                 return region
@@ -96,38 +97,38 @@ def build(
     Parameters
     ----------
     passages: strings or `Passage`; none means closed book.
-    gold: 0-based place or places of the gold passages; by default those marked `gold`.
-    order: the question `last`, `first`, or on `both` sides of the passages.
+    gold: index or indices of the gold passages, from 0; by default those marked `gold`.
+    order: position of the question: `last`, `first`, or on `both` sides of the passages.
     template: the text around them (`floatlens.data.template`).
-    chat: apply the tokenizer's chat template. A tokenizer without one gets the text and a cue to answer.
+    chat: apply the tokenizer's chat template. Without one, the text is followed by a cue to answer.
 
     Regions: `bos` (position 0 if that is a special token), `instruction`, `query` (and `query1`, the first, if the
-    question stands twice), `doc1` … `docN`. A part without a token of its own, such as an empty passage, has no region.
+    question occurs twice), `doc1` … `docN`. A part without a token of its own, such as an empty passage, has no region.
     """
     shown = tuple(_passage(passage) for passage in passages)
-    places = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _places(gold, len(shown))
-    shown = tuple(replace(passage, gold=i in places) for i, passage in enumerate(shown))
-    text, ids, regions = _encoded(tokenizer, template.segments(clean(question), shown, order), chat, cue=CUE)
-    return Prompt(text, ids, regions, question, shown, places, list(answers), order, template, chat)
+    indices = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _indices(gold, len(shown))
+    shown = tuple(replace(passage, gold=i in indices) for i, passage in enumerate(shown))
+    text, ids, regions = _encode(tokenizer, template.segments(clean(question), shown, order), chat, cue=CUE)
+    return Prompt(text, ids, regions, question, shown, indices, list(answers), order, template, chat)
 
 
 def fit(prompt: Prompt, tokenizer: Any, limit: int) -> Prompt:
-    """Drop passages from the end until the prompt has at most `limit` tokens; `dropped` says how many went.
+    """Drop passages from the end until the prompt has at most `limit` tokens; `dropped` counts them.
 
-    The question is never cut: if it does not fit without any passage, that is an error.
+    The question is never cut: FloatLensError if it does not fit without any passage.
     """
     kept = len(prompt.passages)
     fitted = prompt
     while len(fitted.ids) > limit and kept:
         excess = len(fitted.ids) - limit
-        while kept and excess > 0:  # the regions say how much each passage takes: one rebuild is mostly enough
+        while kept and excess > 0:  # the regions say how long each passage is, so that one rebuild is usually enough
             excess -= sum(len(r) for r in fitted.regions if r.name == f"doc{kept}") or 1
             kept -= 1
         fitted = build(
             tokenizer,
             prompt.question,
             prompt.passages[:kept],
-            gold=[place for place in prompt.gold if place < kept],
+            gold=[index for index in prompt.gold if index < kept],
             answers=prompt.answers,
             order=prompt.order,
             template=prompt.template,
@@ -136,15 +137,39 @@ def fit(prompt: Prompt, tokenizer: Any, limit: int) -> Prompt:
     if len(fitted.ids) > limit:
         raise FloatLensError(
             f"the prompt has {len(fitted.ids)} tokens without any passage, and only {limit} fit; "
-            f"shorten the question, or ask for fewer new tokens"
+            f"shorten the question, or use fewer new tokens"
         )
     if fitted is prompt:
         return prompt
     return replace(fitted, dropped=prompt.dropped + len(prompt.passages) - kept, sample_id=prompt.sample_id)
 
 
+def trim_passages(question: str, passages: Sequence[Passage], context: int | None) -> list[Passage]:
+    """Cut the passages where no more text can fit the context; FloatLensError if the question alone cannot fit.
+
+    This is decided by length, before a tokenizer spends minutes and gigabytes on a text that is far too long.
+
+    >>> len(trim_passages("Who?", [Passage("a" * 100), Passage("b" * 99_000), Passage("c")], 512))
+    2
+    """
+    if context is None:
+        return list(passages)
+    room = context * LONGEST
+    if len(question) > room:
+        raise FloatLensError(
+            f"the question has {len(question):,} characters, and the model reads {context} tokens; shorten the question"
+        )
+    kept: list[Passage] = []
+    for passage in passages:
+        if room < 0:
+            break
+        kept.append(Passage(passage.text[: room + 1], passage.title[: room + 1], passage.gold))
+        room -= len(passage.text) + len(passage.title)
+    return kept
+
+
 def clean(text: str) -> str:
-    """Text that any tokenizer takes: lone surrogates replaced, outer white space off (chat templates trim it too).
+    """Return text that any tokenizer takes: lone surrogates replaced, outer white space removed as chat templates do.
 
     >>> clean(" a\\ud800 ")
     'a\\ufffd'
@@ -153,9 +178,9 @@ def clean(text: str) -> str:
 
 
 def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, int, str]]) -> list[Region]:
-    """Token spans of character spans: a token belongs to the span that most of its non-blank characters lie in.
+    """Return the token spans of character spans: a token belongs to the span with most of its non-blank characters.
 
-    `spans` are (start, end, name), in order and apart. White space between two tokens of a span is the span's.
+    `spans` are (start, end, name), in order and disjoint. White space between two tokens of a span belongs to the span.
 
     >>> regions_of([Token(1, 0, 4), Token(2, 4, 6)], "a:- bc", [(0, 1, "x"), (4, 6, "y")])
     [Region(name='y', start=1, end=2)]
@@ -174,7 +199,7 @@ def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, in
 
 
 def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
-    """The span that most non-blank characters of a token lie in, or -1; of equal ones a span before none."""
+    """Return the index of the span with most of a token's non-blank characters, or -1; on a tie a span wins over none."""
     start, end = token.start, token.end
     while start < end and text[start].isspace():
         start += 1
@@ -183,12 +208,12 @@ def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
     if start == end:
         return -1
     if owner[start] == owner[end - 1] != -1:
-        return owner[start]  # spans are whole, so what lies between is the same
+        return owner[start]  # spans are contiguous, so everything in between belongs to it as well
     votes = Counter(owner[i] for i in range(start, end) if not text[i].isspace())
     return max(votes, key=lambda i: (votes[i], i >= 0))
 
 
-def _encoded(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) -> tuple[str, list[int], list[Region]]:
+def _encode(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) -> tuple[str, list[int], list[Region]]:
     content = "".join(segment.text for segment in segments)
     templated = chat and bool(getattr(tokenizer, "chat_template", None))
     before, after = frame(tokenizer) if templated else ("", cue)
@@ -207,16 +232,16 @@ def _encoded(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) 
 
 
 def frame(tokenizer: Any) -> tuple[str, str]:
-    """What the chat template puts before and after a single user message.
+    """Return what the chat template puts before and after a single user message.
 
-    Found by rendering a message that no template knows, so that no data can change what the template does.
+    A message that no template knows is rendered, so that no data can change what the template does.
     """
     mark = "\ue000floatlens\ue001"
     try:
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
         )
-    except Exception as error:  # jinja raises what the template's author chose
+    except Exception as error:  # jinja raises whatever the template's author chose
         raise FloatLensError(f"the chat template cannot render a user message ({error}); use chat=False") from error
     before, found, after = rendered.rpartition(mark)
     if not found:
@@ -230,9 +255,9 @@ def _passage(passage: str | Passage) -> Passage:
     return replace(passage, text=clean(passage.text), title=clean(passage.title))
 
 
-def _places(gold: int | Sequence[int], count: int) -> list[int]:
-    places = [gold] if isinstance(gold, int) else list(gold)
-    for place in places:
-        if not 0 <= place < count:
-            raise FloatLensError(f"gold passage {place} is out of range; there are {count} passages, counted from 0")
-    return sorted(set(places))
+def _indices(gold: int | Sequence[int], count: int) -> list[int]:
+    indices = [gold] if isinstance(gold, int) else list(gold)
+    for index in indices:
+        if not 0 <= index < count:
+            raise FloatLensError(f"gold passage {index} is out of range; there are {count} passages, counted from 0")
+    return sorted(set(indices))

@@ -1,18 +1,19 @@
-"""BM25 retrieval at run time, over a collection that may grow between questions.
+"""BM25 retrieval at run time, over a collection of passages on disk that may grow between questions.
 
-The index is bm25s's (arXiv 2407.03618), with Lucene's scoring. It is kept in the user's cache and opened again while
-the corpus file is unchanged. Documents added later are scored exactly as if they had been there from the
-start: the scores are computed anew, from tokens that are kept, at the next search.
+The index is bm25s's (arXiv 2407.03618), with Lucene's scoring. It is kept in the user's cache and opened again while the
+corpus file is unchanged. Documents that are added later are scored exactly as if they had been there from the start: the
+scores are recomputed at the next search, from the tokens, which are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,15 +22,59 @@ import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
-from floatlens.data.corpus import Document, Store, documents
-from floatlens.data.metrics import accuracy_words, normalise
+from floatlens.data.readers.fields import ID, BadRecord, id_of, passages_of
 from floatlens.data.readers.problems import Problems
+from floatlens.data.readers.registry import records_of
 from floatlens.data.sample import Passage, Sample
+from floatlens.data.text import contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.files import written_atomically
 
 WORD = re.compile(r"\w+")
 FORMAT = "1"
+
+
+class Document(NamedTuple):
+    """A passage of a collection and its id."""
+
+    id: str
+    passage: Passage
+
+
+class DocumentStore:
+    """Documents in one file on disk, fetched one at a time by their offsets; more can be appended in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "documents.jsonl"
+        self.offsets = np.load(folder / "places.npy")
+        self.added: list[Document] = []
+
+    @staticmethod
+    def write(folder: Path, found: Iterable[Document]) -> Iterator[Document]:
+        """Write the documents to disk and yield each of them."""
+        offsets = []
+        with (folder / "documents.jsonl").open("wb") as file:
+            for document in found:
+                offsets.append(file.tell())
+                line = [document.id, document.passage.title, document.passage.text]
+                file.write(json.dumps(line).encode() + b"\n")
+                yield document
+        np.save(folder / "places.npy", np.asarray(offsets, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) + len(self.added)
+
+    def __getitem__(self, index: int) -> Document:
+        if index >= len(self.offsets):
+            return self.added[index - len(self.offsets)]
+        with self.path.open("rb") as file:
+            file.seek(int(self.offsets[index]))
+            return _document(file.readline())
+
+    def __iter__(self) -> Iterator[Document]:
+        with self.path.open("rb") as file:
+            yield from map(_document, file)
+        yield from self.added
 
 
 class Hit(NamedTuple):
@@ -42,49 +87,49 @@ class Hit(NamedTuple):
 class Index:
     """BM25 over a store of documents."""
 
-    def __init__(self, store: Store, bm25: bm25s.BM25 | None = None, tokens: Tokens | None = None) -> None:
+    def __init__(self, store: DocumentStore, bm25: bm25s.BM25 | None = None, word_ids: WordIds | None = None) -> None:
         self.store = store
         self._bm25 = bm25
-        self._tokens = tokens
+        self._word_ids = word_ids
 
     @classmethod
     def build(cls, folder: Path, found: Iterable[Document]) -> Index:
-        """Index documents, keeping them in `folder`."""
+        """Index documents and keep them in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        tokens = Tokens()
-        for document in Store.write(folder, found):
-            tokens.add(document.passage)
-        if not tokens.ids:
-            raise FloatLensError("the corpus has no documents; give a file with one passage a line")
-        index = cls(Store(folder), tokens=tokens)
-        index._bm25 = tokens.index()
+        word_ids = WordIds()
+        for document in DocumentStore.write(folder, found):
+            word_ids.add(document.passage)
+        if not word_ids.ids:
+            raise FloatLensError("the corpus has no documents; give a file with one passage per line")
+        index = cls(DocumentStore(folder), word_ids=word_ids)
+        index._bm25 = word_ids.index()
         index._bm25.save(folder / "bm25", show_progress=False)
         return index
 
     @classmethod
     def open(cls, folder: Path) -> Index:
         """Open an index that was built in `folder`."""
-        return cls(Store(folder), bm25s.BM25.load(folder / "bm25", mmap=True, show_progress=False))
+        return cls(DocumentStore(folder), bm25s.BM25.load(folder / "bm25", mmap=True, show_progress=False))
 
     def __len__(self) -> int:
         return len(self.store)
 
     def add(self, found: Iterable[Document]) -> None:
         """Add documents; the next search sees them."""
-        if self._tokens is None:
-            self._tokens = Tokens()
+        if self._word_ids is None:
+            self._word_ids = WordIds()
             for document in self.store:
-                self._tokens.add(document.passage)
+                self._word_ids.add(document.passage)
         for document in found:
             self.store.added.append(document)
-            self._tokens.add(document.passage)
+            self._word_ids.add(document.passage)
             self._bm25 = None
 
     def search(self, question: str, count: int) -> list[Hit]:
-        """The best `count` documents, best first; of equal ones the earlier."""
+        """Return the best `count` documents, best first; on a tie the earlier one comes first."""
         if self._bm25 is None:
-            assert self._tokens is not None
-            self._bm25 = self._tokens.index()
+            assert self._word_ids is not None
+            self._bm25 = self._word_ids.index()
         known = [word for word in words(question) if word in self._bm25.vocab_dict]
         if not known:
             return []
@@ -93,8 +138,8 @@ class Index:
         return [Hit(self.store[int(i)], float(scores[i])) for i in best if scores[i] > 0]
 
 
-class Tokens:
-    """The words of all documents as numbers."""
+class WordIds:
+    """The words of all documents as integers."""
 
     def __init__(self) -> None:
         self.vocabulary: dict[str, int] = {}
@@ -111,19 +156,30 @@ class Tokens:
 
 
 def words(text: str) -> list[str]:
-    """
+    """Return the words of a text in lower case.
+
     >>> words("Who's Ada?")
     ['who', 's', 'ada']
     """
     return WORD.findall(text.lower())
 
 
+def read_documents(path: Path, problems: Problems) -> Iterator[Document]:
+    """Yield the documents of a JSONL, CSV or parquet file: `text` (or `segment`, `contents`), `title` and `id` if any."""
+    for line, record in records_of(path, problems):
+        try:
+            (passage,) = passages_of([record], "document")
+            yield Document(id_of(record, str(line), ID), Passage(passage.text, passage.title))
+        except BadRecord as problem:
+            problems.add(path.name, line, str(problem))
+
+
 def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path | None = None) -> Index:
-    """The index of a corpus file: opened from the cache, or built and kept there."""
+    """Return the index of a corpus file: from the cache, or built and kept there."""
     path = Path(corpus)
     if not path.is_file():
-        raise FloatLensError(f"corpus {corpus} is not there; give a JSONL, CSV or parquet file of passages")
-    found = documents(path, problems if problems is not None else Problems())
+        raise FloatLensError(f"corpus {corpus} does not exist; give a JSONL, CSV or parquet file of passages")
+    found = read_documents(path, problems if problems is not None else Problems())
     state = path.stat()
     key = f"{FORMAT} {path.resolve()} {state.st_size} {state.st_mtime_ns}"
     folder = (cache or _cache()) / f"{path.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -136,16 +192,16 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
         folder.parent.mkdir(parents=True, exist_ok=True)
         with written_atomically(folder) as temporary:
             Index.build(temporary, found)
-    except OSError:  # the cache cannot be written: keep the index for this run only
+    except OSError:  # the cache is not writable: keep the index for this run only
         return Index.build(Path(tempfile.mkdtemp(prefix="floatlens-bm25-")), found)
     return Index.open(folder)
 
 
 def retrieve(sample: Sample, index: Index, count: int) -> Sample:
-    """The question with retrieved passages in place of its own, and in `meta` how much of the evidence is among them.
+    """Return the question with retrieved passages instead of its own, and in `meta` how good they are.
 
-    `recall` is the share of the data's gold passages that were found, if it has any; `answer_recall` whether any
-    passage holds an answer.
+    `recall` is the share of the sample's gold passages that were found, if it has any; `answer_recall` is 1 if any
+    retrieved passage contains an answer.
     """
     gold = [normalise(passage.text) for passage in sample.passages if passage.gold]
     hits = [hit.document.passage for hit in index.search(sample.question, count)]
@@ -154,14 +210,19 @@ def retrieve(sample: Sample, index: Index, count: int) -> Sample:
     meta = dict(sample.meta)
     if gold:
         meta["recall"] = sum(any(row[i] for row in same) for i in range(len(gold))) / len(gold)
-    meta["answer_recall"] = float(any(accuracy_words(p.line, a) for p in passages for a in sample.answers))
+    meta["answer_recall"] = float(any(contains_words(p.line, a) for p in passages for a in sample.answers))
     return replace(sample, passages=passages, meta=meta)
 
 
 def _same(wanted: str, found: str) -> bool:
-    """The same passage, or one that a corpus has cut differently."""
+    """Whether two texts are the same passage, or one that the corpus has cut differently."""
     return bool(wanted and found) and (wanted in found or (found in wanted and len(found) > 80))
 
 
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatlens" / "bm25"
+
+
+def _document(line: bytes) -> Document:
+    id_, title, text = json.loads(line)
+    return Document(id_, Passage(text, title))

@@ -1,4 +1,4 @@
-"""A question with its answers and its passages: the value that every reader yields and every prompt is built from."""
+"""Samples: a question with its answers and passages. Every reader yields them and every prompt is built from one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Passage:
-    """One retrieved text; `gold` if it holds the evidence for the answer.
+    """A text shown with a question; `gold` if it holds the evidence for the answer.
 
     >>> Passage("It rains.", title="Weather").line
     'Weather: It rains.'
@@ -21,7 +21,7 @@ class Passage:
 
     @property
     def line(self) -> str:
-        """What the prompt shows of it, without the number."""
+        """The text as the prompt shows it, after its number."""
         return f"{self.title}: {self.text}" if self.title else self.text
 
 
@@ -29,7 +29,7 @@ class Passage:
 class Sample:
     """One question of a data set.
 
-    `answers` are all accepted, in the data's order. `meta` holds what else the source says, such as its data set.
+    Every one of `answers` counts as correct. `meta` holds further fields of the source, such as the kind of question.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Sample:
 
     @property
     def gold(self) -> list[int]:
-        """0-based places of the gold passages.
+        """Indices of the gold passages, counted from 0.
 
         >>> Sample("1", "Why?", ["so"], [Passage("a"), Passage("b", gold=True)]).gold
         [1]
@@ -48,5 +48,28 @@ class Sample:
         return [i for i, passage in enumerate(self.passages) if passage.gold]
 
     def with_passages(self, passages: list[Passage]) -> Sample:
-        """The same question with other passages."""
+        """Return the same question with other passages."""
         return replace(self, passages=list(passages))
+
+
+def first_passages(sample: Sample, count: int) -> Sample:
+    """Return the question with its first `count` passages, gold or not: the top of a ranked list."""
+    return sample.with_passages(sample.passages[:count])
+
+
+def gold_among(sample: Sample, count: int) -> Sample:
+    """Return the question with its gold passages and the first others, `count` in all, in their original order.
+
+    >>> sample = Sample("1", "Q?", ["a"], [Passage("x"), Passage("y"), Passage("z", gold=True)])
+    >>> [passage.text for passage in gold_among(sample, 2).passages]
+    ['x', 'z']
+    """
+    others = max(0, count - len(sample.gold))
+    kept: list[Passage] = []
+    for passage in sample.passages:
+        if passage.gold and len(kept) < count:
+            kept.append(passage)
+        elif not passage.gold and others:
+            kept.append(passage)
+            others -= 1
+    return sample.with_passages(kept)

@@ -1,22 +1,27 @@
-"""Text to tokens with the characters that each token covers, and no special token that the user's data wrote.
+"""Text to tokens, with the characters that each token covers and without special tokens that come from the user's data.
 
-Offsets come from the tokenizer where it has them (any fast tokenizer) and from an alignment of its decoded tokens where
-it has none. A passage may hold a string such as `<|user|>` or `[MASK]`. The tokenizer would read it as the special
-token, and the data would speak in the template's voice. Such a token is spelt out: its string is tokenised again as
-plain text (`split_special_tokens`), or, where the tokenizer still finds the special token in it, cut after its first
-character and the two halves tokenised apart.
+Offsets come from the tokenizer if it is a fast one. Otherwise the tokens are decoded and aligned with the text: white space
+is skipped on both sides, since tokenizers add and drop it; case and accents are ignored, since normalisers change them.
+
+A passage may contain a string such as `<|user|>` or `[MASK]`, which the tokenizer would read as the special token. Such a
+string is tokenised again as plain text (`split_special_tokens`), or, if the tokenizer still finds the special token in it,
+cut after its first character and tokenised in two parts.
 """
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from floatlens.data.align import align
+Span = tuple[int, int]
+REACH = 64  # characters searched for a token that is not at the current position, after an unknown token for instance
+BYTES = 8  # maximum number of tokens that one character is split into
 
 
 class Token(NamedTuple):
-    """A token id and the characters [start, end) of the text it stands for; start == end for a token that was added."""
+    """A token id and the characters [start, end) of the text that it covers; start == end for an added token."""
 
     id: int
     start: int
@@ -24,11 +29,13 @@ class Token(NamedTuple):
 
 
 def tokenise(tokenizer: Any, text: str, *, special: bool = False, data: tuple[int, int] | None = None) -> list[Token]:
-    """Tokens of `text` with their characters.
+    """Return the tokens of `text`, each with the characters that it covers.
 
-    `special` adds the tokenizer's own special tokens (bos); those it would append after the text are left out, because
-    the text is to be continued. Characters `data` = [start, end) are the user's and never become special tokens;
-    special tokens elsewhere in the text are the template's and stay.
+    Parameters
+    ----------
+    special: add the tokenizer's own special tokens (bos), except those after the text, which is to be continued.
+    data: the characters [start, end) that come from the user; they never become special tokens. Special tokens elsewhere
+        in the text belong to the template and stay.
     """
     tokens = _tokens(tokenizer, text, special=special)
     while special and tokens and tokens[-1].start == tokens[-1].end and tokens[-1].id in set(tokenizer.all_special_ids):
@@ -42,14 +49,14 @@ def tokenise(tokenizer: Any, text: str, *, special: bool = False, data: tuple[in
     for token in tokens:
         inside = token.id in reserved and start <= token.start < token.end <= end
         if inside and _is_reserved(token, text, reserved, unknown):
-            plain.extend(_spelt(tokenizer, text, token, reserved))
+            plain.extend(_spell_out(tokenizer, text, token, reserved))
         else:
             plain.append(token)
     return plain
 
 
 def _reserved(tokenizer: Any, frame: str) -> dict[int, str]:
-    """Token ids that data must not produce: special ones, and added ones that the template itself uses as markers."""
+    """Return the token ids that data must not produce: special ones, and added ones that the template uses as markers."""
     reserved = _markers(tokenizer)
     for id_, token in tokenizer.added_tokens_decoder.items():
         if token.content.strip() and (token.special or token.content in frame):
@@ -68,7 +75,7 @@ def _is_reserved(token: Token, text: str, reserved: dict[int, str], unknown: int
     return token.id != unknown or text[token.start : token.end].strip() == reserved[token.id]
 
 
-def _spelt(tokenizer: Any, text: str, token: Token, reserved: dict[int, str]) -> list[Token]:
+def _spell_out(tokenizer: Any, text: str, token: Token, reserved: dict[int, str]) -> list[Token]:
     written = text[token.start : token.end]
     lead = len(written) - len(written.lstrip())
     one = lead + 1
@@ -81,7 +88,7 @@ def _spelt(tokenizer: Any, text: str, token: Token, reserved: dict[int, str]) ->
             best += [Token(t.id, t.start + token.start + a, t.end + token.start + a) for t in pieces]
         if not any(_is_reserved(t, text, reserved, tokenizer.unk_token_id) for t in best):
             return best
-    return best  # a special token of one character cannot be spelt in another way
+    return best  # a special token of one character cannot be spelled out
 
 
 def _tokens(tokenizer: Any, text: str, *, special: bool, plain: bool = False) -> list[Token]:
@@ -96,3 +103,73 @@ def _tokens(tokenizer: Any, text: str, *, special: bool, plain: bool = False) ->
         return [Token(id_, *span) for id_, span in zip(ids, align(ids, tokenizer.decode, text, markers), strict=True)]
     encoded = tokenizer(text, return_offsets_mapping=True, **options)
     return [Token(id_, a, b) for id_, (a, b) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)]
+
+
+def align(
+    ids: Sequence[int], decode: Callable[[list[int]], str], text: str, markers: Mapping[int, str] | None = None
+) -> list[Span]:
+    """Return the characters [start, end) of each token. `markers` are special tokens, in the text or added to it.
+
+    Tokens that are single bytes of a character decode to U+FFFD; they are decoded with their neighbours until the
+    character is complete, and share its span. A token that is not found (an unknown one) gets the characters between its
+    neighbours; an added marker gets none.
+
+    >>> align([7, 8], lambda ids: "".join({7: "Hel", 8: "lo"}[i] for i in ids), "Hello")
+    [(0, 3), (3, 5)]
+    """
+    markers = markers or {}
+    visible = [i for i, c in enumerate(text) if not c.isspace()]
+    letters = [_fold(text[i]) for i in visible]
+    spans: list[Span | None] = []
+    at, i = 0, 0
+    while i < len(ids):
+        group, piece = _whole_characters(ids, i, decode)
+        wanted = [_fold(c) for c in markers.get(ids[i], piece) if not c.isspace()]
+        begin = _find(letters, wanted, at, reach=0 if ids[i] in markers else REACH)
+        if begin is not None:
+            at = begin + len(wanted)
+            spans += [(visible[begin], visible[at - 1] + 1)] * group
+        else:
+            here = visible[at] if at < len(visible) else len(text)
+            lost = wanted and ids[i] not in markers
+            spans += [None if lost else (here, here)] * group
+        i += group
+    return _fill_gaps(spans, text)
+
+
+def _whole_characters(ids: Sequence[int], i: int, decode: Callable[[list[int]], str]) -> tuple[int, str]:
+    """Return how many tokens from `i` on make up whole characters, and their text."""
+    for group in range(1, min(BYTES, len(ids) - i) + 1):
+        piece = decode(list(ids[i : i + group]))
+        if "\ufffd" not in piece:
+            return group, piece
+    return 1, decode([ids[i]])
+
+
+def _fold(character: str) -> str:
+    plain = unicodedata.normalize("NFKD", character.casefold())
+    return "".join(c for c in plain if not unicodedata.combining(c)) or character
+
+
+def _find(letters: list[str], wanted: list[str], at: int, reach: int) -> int | None:
+    if not wanted:
+        return None
+    for begin in range(at, min(at + reach, len(letters) - len(wanted)) + 1):
+        if letters[begin : begin + len(wanted)] == wanted:
+            return begin
+    return None
+
+
+def _fill_gaps(spans: list[Span | None], text: str) -> list[Span]:
+    """Give tokens that were not found the characters between their found neighbours."""
+    later = [len(text)] * (len(spans) + 1)
+    for i in range(len(spans) - 1, -1, -1):
+        span = spans[i]
+        later[i] = span[0] if span is not None else later[i + 1]
+    filled: list[Span] = []
+    covered = 0
+    for i, span in enumerate(spans):
+        if span is not None:
+            covered = max(covered, span[1])
+        filled.append(span if span is not None else (covered, max(covered, later[i])))
+    return filled

@@ -1,31 +1,131 @@
-"""Answers of earlier runs: what `floatlens eval` and `floatlens stress` left in their run folders."""
+"""Answers: the result of one question under one condition, the table of all, and the tables of earlier runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pandas as pd
 import pyarrow
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.metrics import SCORES, score
+from floatlens.evaluation.planning import CLOSED, OPEN, Key, Question
+
+if TYPE_CHECKING:
+    from floatlens.lens import Generation
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
 NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 
 
+@dataclass
+class AnswerRecord:
+    """One question under one condition: what was asked, answered and scored. Without an answer `error` has the reason."""
+
+    id: str
+    question: str
+    gold: list[str]
+    model: str = ""
+    data: str = ""
+    condition: str = OPEN
+    answer: str = ""
+    em: float | None = None
+    accuracy: float | None = None
+    accuracy_words: float | None = None
+    f1: float | None = None
+    confidence: float | None = None
+    steps: int | None = None
+    error: str | None = None
+    passages: int = 0
+    dropped: int = 0
+    gold_at: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    recall: float | None = None
+    answer_recall: float | None = None
+    kind: str = ""
+    stress: str = ""
+    level: str = ""
+    x: float | None = None
+
+    NUMBERS: ClassVar[tuple[str, ...]] = (*SCORES, "confidence", "recall", "answer_recall")  # columns that are floats
+    COUNTS: ClassVar[tuple[str, ...]] = ("steps",)  # columns of integers that may be missing
+
+    @classmethod
+    def from_question(cls, question: Question, **columns: Any) -> Self:
+        """Return the record of a question before it is answered."""
+        sample, prompt = question.sample, question.prompt
+        record = cls(sample.id, sample.question, sample.answers, error=question.error, **columns)
+        if record.condition != CLOSED:
+            record.recall, record.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
+        if prompt is not None:
+            record.passages, record.gold_at = len(prompt.passages), list(prompt.gold)
+            record.dropped, record.prompt_tokens = prompt.dropped, len(prompt.ids)
+        return record
+
+    @classmethod
+    def from_result(cls, key: Key, value: Mapping[str, Any]) -> Self:
+        """Return the record that a run folder has."""
+        return cls(**value)
+
+    @property
+    def key(self) -> Key:
+        """The key of the result in the run folder."""
+        return self.model, self.data, self.condition, self.id
+
+    @property
+    def name(self) -> str:
+        """The name in errors.jsonl, and of the trace."""
+        return ", ".join(self.key)
+
+    @property
+    def trace_id(self) -> str:
+        """The sample's id in its trace, which names the model by itself."""
+        return ", ".join(self.key[1:])
+
+    def value(self) -> dict[str, Any]:
+        """Return what the run folder keeps."""
+        return asdict(self)
+
+    def with_answer(self, made: Generation) -> Self:
+        """Return the record with an answer and its scores."""
+        text = made.text.strip()
+        scores = score(text, self.gold)._asdict()
+        counts = {"steps": int(made.steps), "new_tokens": len(made.ids)}
+        return replace(self, answer=text, confidence=float(made.confidence), **scores, **counts)
+
+    def with_answer_of(self, other: AnswerRecord) -> Self:
+        """Return the record with the answer that the same prompt got as another question."""
+        if other.error is not None:
+            return replace(self, error=other.error)
+        same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
+        return replace(self, **same, **score(other.answer, self.gold)._asdict())
+
+
+def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:
+    """Return records as a table with the columns of `answers.parquet`, one row per question, model and condition."""
+    table = pd.DataFrame([asdict(record) for record in records], columns=[each.name for each in fields(kind)])
+    for name in kind.NUMBERS:
+        table[name] = pd.to_numeric(table[name], errors="coerce").astype("float64")
+    for name in kind.COUNTS:
+        table[name] = table[name].astype("Int64")
+    table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
+    return table
+
+
 def answers_of(source: Answers) -> pd.DataFrame:
-    """One table from a table, a run folder or several; what is given twice counts once, the last."""
+    """Return one table of answers from a table, a run folder or several; of answers that are there twice the last counts."""
     if isinstance(source, pd.DataFrame):
         return source
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(path) for path in source]
     tables = [_read(path) for path in paths]
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(NEEDED))
-    if whole.empty:
-        raise FloatLensError(
-            f"{', '.join(map(str, paths)) or 'nothing'} holds no answers; run floatlens eval or stress"
-        )
-    return whole.drop_duplicates(["id", "model", "data", "condition"], keep="last").reset_index(drop=True)
+    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(NEEDED))
+    if found.empty:
+        raise FloatLensError(f"{', '.join(map(str, paths)) or 'nothing'} has no answers; run floatlens eval or stress")
+    return found.drop_duplicates(["id", "model", "data", "condition"], keep="last").reset_index(drop=True)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -34,12 +134,12 @@ def _read(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(file)
     except FileNotFoundError:
         raise FloatLensError(
-            f"{path} holds no answers.parquet; make it with floatlens eval or floatlens stress"
+            f"{path} has no answers.parquet; make it with floatlens eval or floatlens stress"
         ) from None
     except (OSError, pyarrow.ArrowException) as error:
         raise FloatLensError(
             f"{file} cannot be read ({str(error).splitlines()[0]}); run the evaluation again"
         ) from None
     if missing := [name for name in NEEDED if name not in table]:
-        raise FloatLensError(f"{file} lacks the column {missing[0]!r}; it is no table of answers of floatlens")
+        raise FloatLensError(f"{file} lacks the column {missing[0]!r}, so it is not a table of answers by FloatLens")
     return table

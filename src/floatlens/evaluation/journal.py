@@ -1,52 +1,57 @@
-"""Rows as they come, so that a killed run resumes with what it has and ends with the same numbers."""
+"""The journal of a run: the results that it has, so that an interrupted run resumes and ends with the same numbers."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import Any
 
-from floatlens.evaluation.evaluate import Key, Row
+from floatlens.evaluation.answers import AnswerRecord
+from floatlens.evaluation.planning import Key, SharedPrompts
 from floatlens.runs.folder import RunFolder
 
 
 class Journal:
-    """The rows that a run has, from its folder if it has one; what a resumed run need not ask again."""
+    """Results by key, read from the run folder if there is one.
 
-    def __init__(self, folder: RunFolder | None, retry_errors: bool = False, kind: type[Row] = Row) -> None:
+    Parameters
+    ----------
+    retry_errors: drop the results that are errors, so that they are tried again.
+    kind: the class of the records.
+    share_prompts: ask a prompt that several questions have only once.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder | None = None,
+        *,
+        retry_errors: bool = False,
+        kind: type[Any] = AnswerRecord,
+        share_prompts: bool = False,
+    ) -> None:
         self.folder = folder
-        self.found: dict[Key, dict[str, Row]] = {}
-        if folder is not None:
-            results = [result for result in folder.results() if len(result.key) == 4]
-            if retry_errors:
-                failed = [result for result in results if result.value.get("error")]
-                folder.forget(failed)
-                results = [result for result in results if not result.value.get("error")]
-            for result in results:
-                self._note(kind(**result.value))
-            self._write_errors()
+        self.shared = SharedPrompts() if share_prompts else None
+        self.found: dict[Key, Any] = {}
+        if folder is None:
+            return
+        results = folder.results()
+        if retry_errors:
+            folder.forget(result for result in results if result.value.get("error"))
+            results = [result for result in results if not result.value.get("error")]
+        self.found = {result.key: kind.from_result(result.key, result.value) for result in results}
+        folder.write_errors((record.name, record.error) for record in self.found.values() if record.error)
 
-    def add(self, row: Row) -> None:
-        """Keep a row that no worker has put into the folder."""
+    @property
+    def place(self) -> str | None:
+        """The path or URL of the run folder."""
+        return self.folder.place if self.folder is not None else None
+
+    def add(self, record: Any) -> None:
+        """Write a result that no worker has written, and note it."""
         if self.folder is not None:
-            self.folder.put((row.model, row.data, row.condition, row.id), asdict(row))
-        self.keep(row)
+            self.folder.put(record.key, record.value())
+        self.note(record)
 
-    def keep(self, row: Row) -> None:
-        """Note a row that is in the folder."""
-        self._note(row)
-        if self.folder is not None and row.error:
-            self.folder.record_error(_named(row), row.error)
-
-    def rows(self, key: Key, ids: list[str]) -> list[Row]:
-        return [self.found[key][id_] for id_ in ids]
-
-    def _note(self, row: Row) -> None:
-        self.found.setdefault((row.model, row.data, row.condition), {})[row.id] = row
-
-    def _write_errors(self) -> None:
-        assert self.folder is not None
-        every = (row for rows in self.found.values() for row in rows.values())
-        self.folder.write_errors((_named(row), row.error) for row in every if row.error)
-
-
-def _named(row: Row) -> str:
-    return f"{row.model}, {row.data}, {row.condition}, {row.id}"
+    def note(self, record: Any) -> None:
+        """Note a result that is in the run folder; an error is also listed in errors.jsonl."""
+        self.found[record.key] = record
+        if self.folder is not None and record.error:
+            self.folder.record_error(record.name, record.error)

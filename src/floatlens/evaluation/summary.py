@@ -1,37 +1,26 @@
-"""What the answers come to: scores with intervals, paired comparisons, macro averages."""
+"""The results of an evaluation: scores with intervals, paired comparisons, macro averages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from floatlens.evaluation import statistics
-from floatlens.evaluation.evaluate import CLOSED, OPEN, SCORES, Row
+from floatlens.evaluation.metrics import SCORES
+from floatlens.evaluation.planning import CLOSED, OPEN
 
 KEY = ["model", "data", "condition"]
 
 
-def frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """The rows as a table: the columns of `answers.parquet`."""
-    table = pd.DataFrame([asdict(row) for row in rows], columns=list(Row.__dataclass_fields__))
-    for name in (*SCORES, "confidence", "recall", "answer_recall"):
-        table[name] = pd.to_numeric(table[name], errors="coerce").astype("float64")
-    table["steps"] = table["steps"].astype("Int64")
-    table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
-    return table
-
-
 def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """One entry a model, data set and condition; scores between 0 and 1 over the questions that were answered."""
+    """Return one entry per model, data set and condition; scores between 0 and 1 over the answered questions."""
     return [_result(key, part) for key, part in answers.groupby(KEY, sort=False)]
 
 
 def averages(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """The macro average over data sets of each model and condition, where there is more than one data set."""
+    """Return the macro average over data sets per model and condition, if there is more than one data set."""
     found = []
     for (model, condition), part in answers.groupby(["model", "condition"], sort=False):
         groups = [group for _, group in part.groupby("data", sort=False)]
@@ -43,7 +32,7 @@ def averages(answers: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def comparisons(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """Paired differences, question by question: open book − closed book for each model, and between models."""
+    """Return paired differences per question: open book − closed book for each model, and between models."""
     found = []
     for data, part in answers.groupby("data", sort=False):
         groups: dict[Any, pd.DataFrame] = {

@@ -1,6 +1,6 @@
 """Table 1 of the paper: models without and with passages, data sets across, best in bold, gain in brackets.
 
-The same cells as a terminal table, Markdown, LaTeX and CSV. Numbers are percentages.
+It is printed as a table, and written as Markdown, LaTeX and CSV. Numbers are percentages.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN
 
 COLUMNS = (("accuracy", "Acc"), ("accuracy_words", "Words"), ("f1", "F1"), ("em", "EM"))
 SUFFIX = {CLOSED: "", OPEN: " + passages"}
@@ -23,14 +23,15 @@ ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 
 @dataclass(frozen=True)
 class Cell:
-    """A percentage, whether it is the best of its column, and what passages add to it."""
+    """A percentage, whether it is the best of its column, and the gain from passages."""
 
     value: float | None
     best: bool = False
     gain: float | None = None
 
     def plain(self) -> str:
-        """
+        """Return the cell as text.
+
         >>> Cell(55.3, gain=43.53).plain()
         '55.30 (+43.53)'
         """
@@ -41,31 +42,39 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table1:
-    """The table as rows of cells; `data` are the groups of columns."""
+    """The table as rows of cells; `data` are the groups of columns, `counts` the number of answers per row and group."""
 
     data: list[str]
     rows: list[tuple[str, list[Cell]]]
+    counts: list[list[int | None]] = field(default_factory=list)
 
     @property
     def heads(self) -> list[str]:
         return [f"{data} {short}" for data in self.data for _, short in COLUMNS]
 
     def terminal(self, width: int = 120) -> list[Table]:
-        """As many tables as it takes to show the data sets side by side within the width."""
+        """Return as many tables as needed to show the data sets side by side within the width."""
         names = max([len(name) for name, _ in self.rows], default=0)
         column = max([len(cell.plain()) for _, cells in self.rows for cell in cells], default=0) + 3
-        fit = max(1, (width - names - 4) // (column * len(COLUMNS)))
+        number = max([len(str(n)) for counts in self.counts for n in counts], default=1) + 3
+        fit = max(1, (width - names - 4) // (column * len(COLUMNS) + number))
         tables = []
         for first in range(0, len(self.data), fit):
-            shown = slice(first * len(COLUMNS), (first + fit) * len(COLUMNS))
-            table = Table(title="Scores in %, best in bold, gain from passages in brackets" if not first else None)
-            table.add_column("model")
-            for head in self.heads[shown]:
-                table.add_column(escape(head.replace(" ", "\n")), justify="right")
-            for name, cells in self.rows:
-                table.add_row(
-                    escape(name), *(f"[bold]{c.plain()}[/bold]" if c.best else c.plain() for c in cells[shown])
-                )
+            title = "Scores in %, best in bold, gain from passages in brackets, n answered questions"
+            table = Table(title=title if not first else None)
+            table.add_column("model", overflow="fold")
+            groups = range(len(self.data))[first : first + fit]
+            for group in groups:
+                for head in (*(short for _, short in COLUMNS), "n"):
+                    table.add_column(escape(f"{self.data[group]}\n{head}"), justify="right")
+            for row, (name, cells) in enumerate(self.rows):
+                texts = [f"[bold]{c.plain()}[/bold]" if c.best else c.plain() for c in cells]
+                line = []
+                for group in groups:
+                    line += texts[group * len(COLUMNS) : (group + 1) * len(COLUMNS)]
+                    n = self.counts[row][group] if self.counts else None
+                    line.append("–" if n is None else str(n))
+                table.add_row(escape(name), *line)
             tables.append(table)
         return tables
 
@@ -111,7 +120,7 @@ class Table1:
 
 
 def table1(results: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]] = ()) -> Table1:
-    """Arrange results (and macro averages) as the paper's Table 1."""
+    """Arrange results, and macro averages, as the paper's Table 1."""
     entries = [*results, *averages]
     found = {(e["model"], e["condition"], e["data"]): e for e in entries}
     data = list(dict.fromkeys(e["data"] for e in entries))
@@ -132,7 +141,8 @@ def table1(results: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]]
                 best = value is not None and len(keys) > 1 and round(value, 2) == round(max(column), 2)
                 cells.append(Cell(value, best, gain))
         rows.append((f"{model}{SUFFIX.get(condition, f' ({condition})')}", cells))
-    return Table1(data, rows)
+    counts = [[found.get((m, c, d), {}).get("n") for d in data] for m, c in keys]
+    return Table1(data, rows, counts)
 
 
 def _percent(share: float | None) -> float | None:
@@ -144,5 +154,5 @@ def _escaped(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """A cell that a spreadsheet will not run as a formula."""
+    """Return a cell that a spreadsheet does not run as a formula."""
     return f"'{text}" if text[:1] in "=+-@\t\r" else text

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import statistics
 from floatlens.evaluation.answers import Answers, answers_of
-from floatlens.evaluation.evaluate import CLOSED, OPEN, SCORES
+from floatlens.evaluation.metrics import SCORES
+from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.table import COLUMNS, table1
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding

@@ -16,9 +16,9 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import Answers, answers_of
-from floatlens.evaluation.evaluate import SCORES
+from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.stress import curves
-from floatlens.evaluation.stress.registry import STRESSES
+from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, is_measured, mean_over

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from floatlens.data.prompt import Prompt
-from floatlens.data.readers.registry import read
+from floatlens.data.read import read
 from floatlens.errors import FloatLensError
 from floatlens.observation.attention import Inputs, changing
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from floatlens.data.readers.registry import expand
+from floatlens.data.read import expand
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.runs import checksums
 from floatlens.runs.command_line import words

@@ -90,7 +90,7 @@ def about_interventions() -> list[dict[str, Any]]:
 @cache
 def examples() -> list[dict[str, Any]]:
     """Return example questions: the first test questions of the bundled world, which the bundled models can read."""
-    from floatlens.data.readers.registry import read
+    from floatlens.data.read import read
 
     return [
         {

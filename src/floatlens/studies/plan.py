@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking
-from floatlens.evaluation.plan import Plan
+from floatlens.evaluation.planning import CLOSED, OPEN, Asking
+from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
 from floatlens.models.checkpoint import find
 from floatlens.runs.manifest import describe
@@ -48,9 +48,9 @@ class StudyPlan:
         most = [getattr(self.sizes, name) for name in self.parts]
         return replace(self, limit=None if None in most else max(most))
 
-    def comparison(self) -> Plan:
+    def comparison(self) -> EvaluationPlan:
         """Return the questions as an evaluation plan."""
-        return Plan(
+        return EvaluationPlan(
             models=self.models,
             data=self.data,
             conditions=(CLOSED, OPEN),

@@ -13,10 +13,8 @@ import pandas as pd
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
-from floatlens.evaluation.answering import Watch
-from floatlens.evaluation.comparison import open_sources
-from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking
-from floatlens.evaluation.source import Source
+from floatlens.evaluation.planning import CLOSED, OPEN, Asking
+from floatlens.evaluation.sources import DataSource, open_sources
 from floatlens.evaluation.table import table1
 from floatlens.files import written_atomically
 from floatlens.findings.finding import FINDINGS
@@ -27,6 +25,7 @@ from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder, safe_name
 from floatlens.runs.model_pool import run_all
+from floatlens.runs.progress import Watch
 from floatlens.runs.run_list import MODELS
 from floatlens.runs.storage import is_url
 from floatlens.studies.parts.registry import PARTS
@@ -195,7 +194,7 @@ def analysed(
 
 def _sized(
     plan: StudyPlan,
-    sources: Sequence[Source],
+    sources: Sequence[DataSource],
     path: Path,
     homes: Sequence[Path],
     seconds: float | None,
@@ -232,7 +231,7 @@ def _sized(
 
 def predicted(
     plan: StudyPlan,
-    sources: Sequence[Source],
+    sources: Sequence[DataSource],
     rates: dict[str, dict[str, float]],
     sizes: Sizes,
     parts: Sequence[str],

@@ -11,15 +11,15 @@ from pathlib import Path
 import pandas as pd
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.answering import Watch
-from floatlens.evaluation.comparison import open_sources
-from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.evaluation.answers import answers_table
+from floatlens.evaluation.jobs import ModelWorker
 from floatlens.evaluation.journal import Journal
-from floatlens.evaluation.summary import frame
-from floatlens.evaluation.worker import Worker
+from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import open_sources
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import ERRORS, RunFolder
+from floatlens.runs.progress import Watch
 from floatlens.runs.run_list import CAUSES
 from floatlens.studies.parts.part import Bench, first
 from floatlens.studies.parts.registry import PARTS
@@ -66,7 +66,9 @@ def work(
                 done.failed[name] = said if isinstance(error, FloatLensError) else f"{type(error).__name__}: {said}"
             done.seconds[name] = round(time.perf_counter() - began, 2)
         done.notes = bench.notes
-        folder.write_table("answers", pd.concat([frame(list(bench.rows.values())), *bench.tables], ignore_index=True))
+        folder.write_table(
+            "answers", pd.concat([answers_table(list(bench.rows.values())), *bench.tables], ignore_index=True)
+        )
         folder.write_text(STATUS, json.dumps(done.__dict__, indent=2, ensure_ascii=False) + "\n")
         folder.finish()
         return done
@@ -115,8 +117,8 @@ def set_up(
     """Open the data and find the model; workers load it."""
     from floatlens.runs.loader import Loader
 
-    worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))
-    lens = worker.planning(model, engine.inside)
-    journal = Journal(folder, retry_errors)
+    worker = ModelWorker(Loader(plan.device, plan.dtype, plan.allow_pickle))
+    lens = worker.planning_lens(model, engine.inside)
+    journal = Journal(folder, retry_errors=retry_errors, share_prompts=True)
     sources = open_sources(plan.comparison())
     return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

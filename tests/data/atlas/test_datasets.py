@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas import reader
 from floatlens.data.atlas.chains import chains
 from floatlens.data.atlas.datasets import NAMES, atlas_samples
 from floatlens.data.atlas.facts import SPLITS, facts
-from floatlens.data.metrics import score
+from floatlens.data.readers import atlas as reader
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.metrics import score
 
 from .words import says
 
@@ -113,13 +113,13 @@ def test_the_reader_serves_both_data_sets_with_five_passages_by_default():
     one, two = next(reader.samples("atlas")), next(reader.samples("atlas:hops", "train"))
     assert (len(one.passages), one.meta["kind"], one.meta["split"]) == (5, "facts", "test")
     assert (len(two.passages), two.meta["kind"], two.meta["split"]) == (5, "hops", "train")
-    assert reader.names("atlas") == ["atlas"]
+    assert reader.expand("atlas") == ["atlas"]
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: reader.names("atlas:rivers"), "the atlas has no data set 'rivers'; it has facts, hops"),
+        (lambda: reader.expand("atlas:rivers"), "the atlas has no data set 'rivers'; it has facts, hops"),
         (lambda: list(reader.samples("atlas", "dev")), "the atlas has no split 'dev'; it has train, validation, test"),
         (lambda: list(atlas_samples("validation", passages=900)), "validation split of the atlas has .* ask for fewer"),
         (lambda: list(atlas_samples(passages=-1)), "passages -1 is negative; 0 is closed book"),

@@ -10,7 +10,7 @@ import pytest
 from floatlens.data.atlas.facts import SPLITS, fact, facts, with_article
 from floatlens.data.atlas.tables import table
 from floatlens.data.atlas.wording import RELATIONS
-from floatlens.data.metrics import normalise
+from floatlens.data.text import normalise
 
 from .words import says
 

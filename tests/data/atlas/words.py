@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from floatlens.data.metrics import normalise
+from floatlens.data.text import normalise
 
 
 @cache
@@ -13,5 +13,5 @@ def plain(text: str) -> str:
 
 
 def says(text: str, *answers: str) -> bool:
-    """Whether `floatlens.data.metrics.accuracy_words` finds one of the answers in the text."""
+    """Whether `floatlens.evaluation.metrics.accuracy_words` finds one of the answers in the text."""
     return any(plain(answer) in plain(text) for answer in answers)

@@ -1,4 +1,4 @@
-"""Plain records with named columns: a question, its answers, and if there are any its passages and the gold ones."""
+"""Records with named columns: a question, its answers, and optionally an id, passages and the gold ones."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from floatlens.data.readers.fields import (
     passages_of,
     text_of,
 )
+from floatlens.data.readers.registry import RecordLayout, register_reader
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 
 ROLES = ("id", "question", "answers", "passages", "gold")
 
 
-def matches(record: Record) -> bool:
-    return first_of(record, QUESTION) is not None
-
-
 def sample(record: Record, default_id: str, names: Mapping[str, str] | None = None) -> Sample:
-    """
+    """Make a sample of a record; `names` are the columns by role.
+
     >>> sample({"q": "Who?", "a": "Ann"}, "1", {"question": "q", "answers": "a"}).question
     'Who?'
     """
@@ -44,7 +42,7 @@ def sample(record: Record, default_id: str, names: Mapping[str, str] | None = No
 
 
 def parse_names(text: str) -> dict[str, str]:
-    """Column names from the command line.
+    """Parse the column names of the command line.
 
     >>> parse_names("question=prompt,answers=target")
     {'question': 'prompt', 'answers': 'target'}
@@ -53,6 +51,13 @@ def parse_names(text: str) -> dict[str, str]:
     for item in text.split(","):
         role, equals, name = item.partition("=")
         if not equals or role.strip() not in ROLES or not name.strip():
-            raise FloatLensError(f"columns {item!r} is not understood; write ROLE=COLUMN, roles are {', '.join(ROLES)}")
+            raise FloatLensError(
+                f"--columns {item!r} is not understood; write ROLE=COLUMN with a role of {', '.join(ROLES)}"
+            )
         names[role.strip()] = name.strip()
     return names
+
+
+register_reader(
+    RecordLayout("columns", sample, matches=lambda record: first_of(record, QUESTION) is not None), priority=-10
+)

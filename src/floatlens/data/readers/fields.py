@@ -1,4 +1,4 @@
-"""Question, answers and passages out of a record, whatever the layout calls them; what is wrong is said in words."""
+"""Question, answers and passages of a record, whatever the layout calls them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from floatlens.data.readers.problems import BadRecord
 from floatlens.data.sample import Passage
 
 Record = Mapping[str, Any]
@@ -20,11 +19,15 @@ TITLE = ("title", "wikipedia_title", "name")
 GOLD = ("gold", "isgold", "is_gold", "is_supporting")
 
 
+class BadRecord(Exception):
+    """Raised by a layout when a record cannot become a sample; the text says why."""
+
+
 def text_of(record: Record, names: Sequence[str], what: str) -> str:
-    """The first named field, which must be a string that is not blank."""
+    """Return the first of the named fields that the record has; it must be a string that is not blank."""
     name = first_of(record, names)
     if name is None:
-        raise BadRecord(f"has no {what}; expected the field {' or '.join(names)}, found {_fields(record)}")
+        raise BadRecord(_missing(record, names, what))
     value = record[name]
     if not isinstance(value, str):
         raise BadRecord(f"{name} is {kind(value)}; expected a string")
@@ -34,7 +37,7 @@ def text_of(record: Record, names: Sequence[str], what: str) -> str:
 
 
 def id_of(record: Record, default: str, names: Sequence[str] = ID) -> str:
-    """The record's id as a string, or `default` if it has none."""
+    """Return the record's id as a string, or `default` if it has none."""
     name = first_of(record, names)
     if name is None:
         return default
@@ -47,7 +50,7 @@ def id_of(record: Record, default: str, names: Sequence[str] = ID) -> str:
 
 
 def gold_answers(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
-    """All accepted answers, as the published code finds them: blank ones and ones that are no strings do not count.
+    """Return all accepted answers, as the paper's code finds them; blank ones and those that are not strings are left out.
 
     >>> gold_answers({"output": [{"answer": "A"}, {"answer": " "}, {"text": "T"}, "S"]})
     ['A', 'T', 'S']
@@ -65,22 +68,22 @@ def gold_answers(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
 
 
 def answers_of(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
-    """The answers, of which there must be one at least."""
+    """Return the accepted answers; BadRecord if there is none."""
     name = first_of(record, names)
     if name is None:
-        raise BadRecord(f"has no answers; expected the field {' or '.join(names)}, found {_fields(record)}")
+        raise BadRecord(_missing(record, names, "answers"))
     answers = gold_answers(record, names)
     if not answers:
         value = record[name]
         if isinstance(value, list):
             inside = ", ".join(sorted({kind(item) for item in value})) or "nothing"
-            raise BadRecord(f"{name} holds no answer that is a string and not blank (it holds {inside})")
+            raise BadRecord(f"{name} has no answer that is a non-blank string (it has {inside})")
         raise BadRecord(f"{name} is {kind(value)}; expected a string or a list of strings")
     return answers
 
 
 def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
-    """Passages from a list of strings or of objects; `gold` may give their 0-based places."""
+    """Return passages from a list of strings or objects; `gold` may give the indices of the gold ones, from 0."""
     if value is None:
         value = []
     if isinstance(value, str | Mapping):
@@ -90,22 +93,22 @@ def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
     passages = [_passage(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if gold is None or (isinstance(gold, float) and math.isnan(gold)):
         return passages
-    places = gold if isinstance(gold, list) else [gold]
-    for place in places:
-        if isinstance(place, bool) or not isinstance(place, int):
-            raise BadRecord(f"gold is {kind(place)}; expected the 0-based place of a passage")
-        if not 0 <= place < len(passages):
-            raise BadRecord(f"gold {place} is out of range; there are {len(passages)} passages, counted from 0")
-    return [Passage(p.text, p.title, gold=i in places) for i, p in enumerate(passages)]
+    indices = gold if isinstance(gold, list) else [gold]
+    for index in indices:
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise BadRecord(f"gold is {kind(index)}; expected the index of a passage, counted from 0")
+        if not 0 <= index < len(passages):
+            raise BadRecord(f"gold {index} is out of range; there are {len(passages)} passages, counted from 0")
+    return [Passage(p.text, p.title, gold=i in indices) for i, p in enumerate(passages)]
 
 
 def first_of(record: Record, names: Sequence[str]) -> str | None:
-    """The first of the names that the record has."""
+    """Return the first of the names for which the record has a value."""
     return next((name for name in names if record.get(name) is not None), None)
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words that a user of JSON knows.
+    """Describe a value in the words of JSON.
 
     >>> kind({"a": 1}), kind(3)
     ('an object', 'a number (3)')
@@ -142,7 +145,7 @@ def _passage(item: Any, where: str) -> Passage:
     if not name and not title:
         raise BadRecord(f"{where} has no text; expected the field {' or '.join(TEXT[:3])}, found {_fields(item)}")
     if not isinstance(text, str) or not isinstance(title, str):
-        raise BadRecord(f"{where} has a text or title that is no string")
+        raise BadRecord(f"{where} has a text or title that is not a string")
     if not name:
         text, title = title, ""
     flag = first_of(item, GOLD)
@@ -151,6 +154,14 @@ def _passage(item: Any, where: str) -> Passage:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _missing(record: Record, names: Sequence[str], role: str) -> str:
+    """Say that a record has nothing for a role: the field is empty, or there is none of the known names."""
+    if empty := next((name for name in names if name in record), None):
+        return f"{empty} is empty; expected the {role}"
+    expected = f"expected the field {' or '.join(names)}, found {_fields(record)}"
+    return f"has no {role}; {expected}; name it with --columns {role}=NAME"
 
 
 def _fields(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""HotpotQA and 2WikiMultihopQA in their own layout: `context` of titled sentence lists, `supporting_facts` by title.
+"""HotpotQA and 2WikiMultihopQA: `context` with titled lists of sentences, `supporting_facts` by title.
 
 Both the published JSON ([[title, sentences], …]) and the hub's columns ({"title": […], "sentences": […]}) are read.
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from floatlens.data.readers.fields import Record, answers_of, id_of, kind, text_of
-from floatlens.data.readers.problems import BadRecord
+from floatlens.data.readers.fields import BadRecord, Record, answers_of, id_of, kind, text_of
+from floatlens.data.readers.registry import RecordLayout, register_reader
 from floatlens.data.sample import Passage, Sample
 
 
-def matches(record: Record) -> bool:
-    return "supporting_facts" in record and "context" in record
-
-
 def sample(record: Record, default_id: str) -> Sample:
-    """
+    """Make a sample of a record.
+
     >>> facts, context = [["B", 0]], [["A", ["x."]], ["B", ["y. ", "z."]]]
     >>> sample({"question": "Q?", "answer": "y", "context": context, "supporting_facts": facts}, "1").gold
     [1]
@@ -38,3 +35,9 @@ def _pairs(value: Any, name: str, second: str) -> list[tuple[Any, Any]]:
     if isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value):
         return [(title, rest) for title, rest in value]
     raise BadRecord(f"{name} is {kind(value)}; expected [title, …] pairs")
+
+
+register_reader(
+    RecordLayout("hotpot", sample, matches=lambda record: "supporting_facts" in record and "context" in record),
+    priority=20,
+)

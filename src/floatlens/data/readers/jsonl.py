@@ -1,4 +1,4 @@
-"""One JSON object a line, plain or `.gz`."""
+"""JSON lines: one object per line, plain or `.gz`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 from floatlens.data.readers.fields import Record, kind
 from floatlens.data.readers.lines import lines
 from floatlens.data.readers.problems import Problems
+from floatlens.data.readers.registry import FileFormat, register_reader
 
 
 def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
+    """Yield line numbers and objects."""
     for number, line in lines(path, problems):
         if not line.strip():
             continue
@@ -23,17 +25,20 @@ def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
             problems.add(path.name, number, f"is not JSON ({reason})")
             continue
         if "\\ud" in line.lower() and not _is_text(value):
-            problems.add(path.name, number, "holds half of a surrogate pair, which is no text")
+            problems.add(path.name, number, "has half of a surrogate pair, which is not text")
         elif isinstance(value, dict):
             yield number, value
         else:
-            problems.add(path.name, number, f"is {kind(value)}; expected one JSON object a line")
+            problems.add(path.name, number, f"is {kind(value)}; expected one JSON object per line")
 
 
 def _is_text(value: Any) -> bool:
-    """Whether everything in a record can be written as UTF-8."""
+    """Return whether everything in a record can be written as UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+register_reader(FileFormat("jsonl", (".jsonl", ".json"), records), priority=30)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from floatlens.data.readers.fields import Record, id_of, kind, text_of
-from floatlens.data.readers.problems import BadRecord
+from floatlens.data.readers.fields import BadRecord, Record, id_of, kind, text_of
+from floatlens.data.readers.registry import RecordLayout, register_reader
 from floatlens.data.sample import Passage, Sample
 
 
-def matches(record: Record) -> bool:
-    return "ordered_kv_records" in record
-
-
 def sample(record: Record, default_id: str) -> Sample:
-    """
+    """Make a sample of a record.
+
     >>> sample({"ordered_kv_records": [["k", "v"], ["l", "w"]], "key": "l", "value": "w"}, "1").gold
     [1]
     """
@@ -24,3 +21,6 @@ def sample(record: Record, default_id: str) -> Sample:
     if not any(passage.gold for passage in passages):
         raise BadRecord(f"key {key[:40]!r} is not among the {len(pairs)} pairs")
     return Sample(id_of(record, default_id), f"What is the value of {key}?", [value], passages)
+
+
+register_reader(RecordLayout("keyvalue", sample, matches=lambda record: "ordered_kv_records" in record), priority=30)

@@ -1,4 +1,4 @@
-"""Lines of a text file, plain or gzip, one at a time: what is in memory is one line, and a line has a bound."""
+"""Lines of a text file, plain or gzip, one at a time: only one line of bounded length is in memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from floatlens.data.readers.problems import Problems
 from floatlens.errors import FloatLensError
 
 MAX_LINE = 32 * 2**20  # bytes; the largest KILT line is below 1 MB
-MAX_SKIPPED = 2**30  # bytes without a line break after which this is no text file (or a gzip bomb)
-BOMB = 2**21  # unpacked bytes of a gzip file after which it is looked at how far it unpacks
-RATIO = 500  # gzip can reach a thousand; text packs ten-fold
+MAX_SKIPPED = 2**30  # bytes without a line break after which this is not a text file (or a gzip bomb)
+BOMB = 2**21  # unpacked bytes of a gzip file after which its ratio of compression is checked
+RATIO = 500  # gzip can reach 1000; text reaches about 10
 MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 def lines(path: Path, problems: Problems, max_line: int = MAX_LINE) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text without the line break) of every line that is UTF-8 and within bounds."""
-    with _opened(path) as file:
+    with _open(path) as file:
         number = unpacked = 0
         try:
             while raw := file.readline(max_line + 1):
@@ -28,7 +28,7 @@ def lines(path: Path, problems: Problems, max_line: int = MAX_LINE) -> Iterator[
                 unpacked += len(raw)
                 _refuse_bomb(file, unpacked, path)
                 if number == 1:
-                    raw = _without_mark(raw, path)
+                    raw = _strip_byte_order_mark(raw, path)
                 if len(raw) > max_line:
                     unpacked += _skip_rest(file, raw, path, number)
                     problems.add(path.name, number, f"is longer than {max_line:,} bytes")
@@ -36,17 +36,19 @@ def lines(path: Path, problems: Problems, max_line: int = MAX_LINE) -> Iterator[
                 try:
                     yield number, raw.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
-                    what = f"is not UTF-8 (byte 0x{raw[error.start]:02x} at place {error.start})"
+                    what = f"is not UTF-8 (byte 0x{raw[error.start]:02x} at offset {error.start})"
                     problems.add(path.name, number, f"{what}; convert the file with iconv -t UTF-8")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             if number == 0:
-                raise FloatLensError(f"{path} is not a whole gzip file ({error}); fetch it again") from None
-            problems.add(path.name, number + 1, f"the gzip file is damaged from here on ({error}); the rest is lost")
+                raise FloatLensError(f"{path} is not a complete gzip file ({error}); download it again") from None
+            problems.add(
+                path.name, number + 1, f"the gzip file is damaged from here on ({error}); the rest is not read"
+            )
     if number == 0:
-        raise FloatLensError(f"{path} is empty; expected one record a line")
+        raise FloatLensError(f"{path} is empty; expected one record per line")
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     try:
         if path.suffix == ".gz":
             return cast(IO[bytes], gzip.open(path, "rb"))
@@ -55,7 +57,7 @@ def _opened(path: Path) -> IO[bytes]:
         raise FloatLensError(f"{path} cannot be opened ({error.strerror}); check the path") from None
 
 
-def _without_mark(raw: bytes, path: Path) -> bytes:
+def _strip_byte_order_mark(raw: bytes, path: Path) -> bytes:
     if raw[:2] in MARKS:
         name = MARKS[raw[:2]]
         raise FloatLensError(f"{path} is {name}, expected UTF-8; convert it with iconv -f {name} -t UTF-8")
@@ -63,7 +65,7 @@ def _without_mark(raw: bytes, path: Path) -> bytes:
 
 
 def _refuse_bomb(file: IO[bytes], unpacked: int, path: Path) -> None:
-    """A gzip file that unpacks a hundredfold is no data: it would fill memory or take for ever."""
+    """Refuse a gzip file that unpacks several hundredfold: it would fill the memory or take forever."""
     if unpacked > BOMB and isinstance(file, gzip.GzipFile):
         packed = cast(Any, file).fileobj.tell()
         if unpacked > RATIO * packed:
@@ -79,5 +81,7 @@ def _skip_rest(file: IO[bytes], raw: bytes, path: Path, number: int) -> int:
         skipped += len(raw)
         _refuse_bomb(file, skipped, path)
         if skipped > MAX_SKIPPED:
-            raise FloatLensError(f"{path}, line {number}: no line break in {MAX_SKIPPED:,} bytes; this is no line data")
+            raise FloatLensError(
+                f"{path}, line {number}: no line break in {MAX_SKIPPED:,} bytes; this is not a text file"
+            )
     return skipped

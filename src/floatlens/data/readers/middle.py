@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from floatlens.data.readers.fields import Record, answers_of, id_of, passages_of, text_of
+from floatlens.data.readers.registry import RecordLayout, register_reader
 from floatlens.data.sample import Sample
 
 
-def matches(record: Record) -> bool:
-    return "ctxs" in record
-
-
 def sample(record: Record, default_id: str) -> Sample:
-    """
+    """Make a sample of a record.
+
     >>> sample({"question": "Who?", "answers": ["Ann"], "ctxs": [{"text": "b", "isgold": True}]}, "1").gold
     [0]
     """
@@ -21,3 +19,6 @@ def sample(record: Record, default_id: str) -> Sample:
         answers=answers_of(record, ("answers", "answer")),
         passages=passages_of(record.get("ctxs"), "ctxs", record.get("gold")),
     )
+
+
+register_reader(RecordLayout("middle", sample, matches=lambda record: "ctxs" in record), priority=40)

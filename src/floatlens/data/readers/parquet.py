@@ -1,21 +1,23 @@
-"""Parquet, read a few rows at a time."""
+"""Parquet files, read a few rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
-
 from floatlens.data.readers.fields import Record
 from floatlens.data.readers.problems import Problems
+from floatlens.data.readers.registry import FileFormat, register_reader
 from floatlens.errors import FloatLensError
 
 ROWS = 64
 
 
 def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
+    """Yield row numbers and rows."""
+    import pyarrow
+    import pyarrow.parquet
+
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -29,4 +31,7 @@ def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
     except OSError as error:
         raise FloatLensError(f"{path} cannot be read ({error}); check the path") from None
     if number == 0:
-        raise FloatLensError(f"{path} is empty; expected one record a row")
+        raise FloatLensError(f"{path} is empty; expected one record per row")
+
+
+register_reader(FileFormat("parquet", (".parquet",), records), priority=10)

@@ -1,4 +1,4 @@
-"""Lines that cannot be used: named with file, line and reason, counted, and no reason to stop unless asked."""
+"""Lines that cannot be used: listed with file, line and reason. They do not stop the reading unless it is strict."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 
 from floatlens.errors import FloatLensError
 
-SHOWN = 100  # problems kept word for word; beyond that only the count grows
-
-
-class BadRecord(Exception):
-    """Raised by a layout: this record cannot become a sample, for this reason."""
+KEPT = 100_000  # problems kept in memory; beyond that only the count grows
+FULL_LIST = "problems.jsonl"  # where a run folder has all of them
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One line that was skipped, or kept with a remark.
+    """A line that was skipped, or kept with a remark.
 
     >>> str(Problem("nq.jsonl", 7, "has no question"))
     'nq.jsonl, line 7: has no question'
@@ -32,7 +29,7 @@ class Problem:
 
 @dataclass
 class Problems:
-    """All problems of a reading. With `strict`, the first line that would be skipped stops it."""
+    """All problems of a data set. With `strict`, the first line that would be skipped raises FloatLensError."""
 
     strict: bool = False
     skipped: int = 0
@@ -45,13 +42,13 @@ class Problems:
             self.remarked += 1
         else:
             if self.strict:
-                raise FloatLensError(f"{problem}; mend the line, or leave out --strict to skip it")
+                raise FloatLensError(f"{problem}; fix the line, or leave out --strict to skip it")
             self.skipped += 1
-        if len(self.shown) < SHOWN:
+        if len(self.shown) < KEPT:
             self.shown.append(problem)
 
     def summary(self, first: int = 3) -> str:
-        """The count and the first few, or nothing if all was well.
+        """Return the number of skipped lines and the first few of them, or an empty string if there are none.
 
         >>> problems = Problems()
         >>> problems.add("nq.jsonl", 7, "has no question")
@@ -61,6 +58,6 @@ class Problems:
         bad = [problem for problem in self.shown if not problem.kept]
         if not self.skipped:
             return ""
-        more = f"; and {self.skipped - len(bad[:first])} more" if self.skipped > first else ""
+        more = f"; and {self.skipped - first} more (listed in {FULL_LIST} with --out)" if self.skipped > first else ""
         lines = "line" if self.skipped == 1 else "lines"
         return f"{self.skipped} {lines} skipped: {'; '.join(map(str, bad[:first]))}{more}"

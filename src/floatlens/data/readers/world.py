@@ -1,19 +1,20 @@
-"""The bundled world's data sets: `world:common`, `world:fresh` and so on, or `world` for all of them."""
+"""The data sets of the synthetic world: `world:common`, `world:fresh` and so on, or `world` for all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from floatlens.data.readers import kilt
+from floatlens.data.readers.registry import NamedData, register_reader
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 
 PASSAGES = 5
-NEEDLE = 4  # the needle's haystack is that many times as large
+NEEDLE = 4  # the needle has this many times more passages
 
 
-def names(name: str) -> list[str]:
-    """The data sets that a name stands for."""
+def expand(name: str) -> list[str]:
+    """Return the data sets that a name stands for."""
     from floatlens.data.world.datasets import NAMES
 
     _, colon, part = name.partition(":")
@@ -33,7 +34,7 @@ def samples(
     gold_at: int | None = None,
     seed: int | None = None,
 ) -> Iterator[Sample]:
-    """Questions of one data set with the gold among `passages` passages."""
+    """Yield the questions of one data set with the gold passages among `passages` passages."""
     from floatlens.data.world import datasets
 
     part = name.partition(":")[2]
@@ -41,3 +42,6 @@ def samples(
     rows = datasets.samples(part, split or "test", limit, passages=count, gold_at=gold_at, seed=seed or 0)
     for number, row in enumerate(rows, 1):
         yield kilt.sample(row, f"{part}-{number}")
+
+
+register_reader(NamedData("world", expand, samples))

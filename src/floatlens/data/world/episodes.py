@@ -9,20 +9,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from floatlens.data.sample import Passage
 from floatlens.data.world.facts import Fact, common_people, fresh_fact, key_word
 from floatlens.data.world.relations import LIFE, Hop
 
 ASIDES = ("The winter was long.", "Few people knew.", "The letters were lost.", "It is told to this day.")
 SINGLE = ("birthplace", "birth_year", "trade", "employer", "seat", "founder", "builder", "launch", "maker")
 SAME = 0.8  # share of distractors that state the question's own relation
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A passage of an episode."""
-
-    text: str
-    title: str = ""
 
 
 @dataclass(frozen=True)

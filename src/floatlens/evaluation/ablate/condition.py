@@ -1,4 +1,4 @@
-"""What is done in a study of causes: interventions, the doses of each, and the matched control beside every one."""
+"""The conditions of an ablation: interventions, the doses of each, and the matched random control of every one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from floatlens.interventions.intervention import Intervention
 
 NONE = "none"
 PLAIN, CHANGED, CONTROL = "plain", "intervention", "control"
-DOSE = "{n}"  # where the dose goes in an intervention's text
+DOSE = "{n}"  # stands for the dose in the text of an intervention
 SEEDS = (0, 1)
 NUMBERS = (1, 2, 4, 8)
 
@@ -20,8 +20,8 @@ NUMBERS = (1, 2, 4, 8)
 class Condition:
     """One way of running the questions.
 
-    `name` is the intervention's text, `of` that of the intervention which a control is matched to; `group` is the text
-    with {n} in place of the dose, the curve that the condition is a point of.
+    `name` is the text of the intervention, `of` that of the intervention that a control is matched to, `group` the text
+    with {n} in place of the dose: conditions of one group are the points of one curve.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Condition:
 
 
 def standard(layers: int) -> list[str]:
-    """What the claims rest on, for models of at least so many layers."""
+    """Return the interventions that the claims need, for a model with this number of layers."""
     count = min(6, layers)
-    some = sorted({round(place * (layers - 1) / max(count - 1, 1)) for place in range(count)})
+    some = sorted({round(i * (layers - 1) / max(count - 1, 1)) for i in range(count)})
     return [
         f"mask-anchors(rule=top({DOSE}))",
         "pin-anchors(rule=sigma(3))",
@@ -53,7 +53,7 @@ def standard(layers: int) -> list[str]:
 def conditions(
     specs: Sequence[str | Intervention], doses: Sequence[float] | None = None, seeds: Sequence[int] = SEEDS
 ) -> list[Condition]:
-    """The un-intervened run, and each intervention at each dose with its controls, one a seed.
+    """Return the run without interventions, and each intervention at each dose with its controls, one per seed.
 
     A text with {n} is run at each dose; its own doses may follow it, as in "soft-cap({n}) @ 2,5,10".
 
@@ -62,7 +62,7 @@ def conditions(
      'mask-anchors(rule=top(n=2))', 'mask-anchors(rule=top(n=2), random=7)']
     """
     if not specs:
-        raise FloatLensError("there is no intervention to study; name at least one")
+        raise FloatLensError("there is no intervention to run; name at least one with --intervention")
     found = [Condition(NONE, PLAIN)]
     for spec in specs:
         for group, dose, one in _doses(spec, doses):
@@ -82,7 +82,7 @@ def _doses(spec: str | Intervention, doses: Sequence[float] | None) -> list[tupl
     text, _, own = spec.partition("@")
     if DOSE not in text:
         if own:
-            raise FloatLensError(f"intervention {spec!r} has doses but no {DOSE} where they go")
+            raise FloatLensError(f"intervention {spec!r} has doses but no {DOSE} to put them in")
         one = parse(text)
         return [(str(one), None, one)]
     chosen = _numbers(own, spec) if own else list(doses or NUMBERS)
@@ -94,4 +94,6 @@ def _numbers(text: str, spec: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise FloatLensError(f"intervention {spec!r}: doses are numbers between commas, such as @ 1,2,4") from None
+        raise FloatLensError(
+            f"intervention {spec!r}: doses must be numbers separated by commas, such as @ 1,2,4"
+        ) from None

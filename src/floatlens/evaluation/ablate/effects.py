@@ -1,4 +1,4 @@
-"""What interventions come to: each beside the un-intervened run and beside its matched control, question by question."""
+"""The effects of interventions: each compared with no intervention and with its matched control, per question."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pandas as pd
 
 from floatlens.evaluation import statistics
 from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.evaluation.ablate.outcome import MEASURES
+from floatlens.evaluation.ablate.job import MEASURES
 
 KEY = ["model", "data"]
 
 
 def wide(part: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """One row a question; columns none, and of each intervention (name, intervention) and (name, control).
+    """Return one row per question, with a column for no intervention and for each (name, intervention), (name, control).
 
     A control is the mean over its seeds, so that every question counts once.
     """
@@ -25,9 +25,9 @@ def wide(part: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """One entry a model, data set and intervention: means with intervals, and paired differences with their p-values.
+    """Return one entry per model, data set and intervention: means with intervals, and paired differences with p-values.
 
-    `change` is the intervention minus the un-intervened run, `beyond` the intervention minus its matched control.
+    `change` is the intervention minus no intervention, `beyond` the intervention minus its matched control.
     """
     found = []
     for (model, data), part in answers.groupby(KEY, sort=False):
@@ -69,7 +69,7 @@ def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any]:
-    """Mean paired difference with its interval and p-value."""
+    """Return the mean paired difference with its interval and p-value."""
     one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
     made = statistics.paired(one, other)
     return {

@@ -1,140 +1,316 @@
-"""A batch of questions under some conditions: what one worker does at a time.
+"""The ablation job: the same questions with and without interventions, each with its matched random control.
 
-The un-intervened answers come first, and stay with the worker for the next conditions on the same questions.
+A worker answers a batch without interventions first, and keeps that for the next conditions on the same questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pandas as pd
 
 from floatlens.data.sample import Sample
+from floatlens.data.text import normalise
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.condition import PLAIN, Condition
-from floatlens.evaluation.ablate.outcome import Outcome, filled
-from floatlens.evaluation.ablate.plain import Pair, Plain
-from floatlens.evaluation.evaluate import Asking
-from floatlens.evaluation.worker import Worker
+from floatlens.evaluation.ablate.condition import PLAIN, SEEDS, Condition, conditions, standard
+from floatlens.evaluation.ablate.replay import Baseline, ConditionResult
+from floatlens.evaluation.answers import AnswerRecord, answers_table
+from floatlens.evaluation.jobs import ModelWorker, PlannedPart
+from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
+from floatlens.evaluation.run import run_jobs
+from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import without
+from floatlens.lens import Generation, Lens
+from floatlens.lens import load as load_lens
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.oom_retry import FAILURES, reason
+from floatlens.runs.progress import Watch
+
+EACH = 4  # minimum number of batches per worker, so that none is idle for long
+MEASURES = (
+    "em",
+    "accuracy",
+    "accuracy_words",
+    "f1",
+    "agreement",
+    "confidence",
+    "kl",
+    "gold_nll",
+    "ended",
+    "well_formed",
+)
+
+
+@dataclass
+class AblationRecord(AnswerRecord):
+    """One question under one condition.
+
+    agreement    1 if the answer is the one without interventions, after normalisation
+    kl           mean KL(without interventions ‖ this) over the tokens of the answer without interventions, in nats, each at
+                 the step that committed it, along the trajectory without interventions
+    gold_nll     mean negative log probability of the gold answer's tokens, revealed from left to right, in nats
+    ended        1 if an end token was written
+    well_formed  1 if the answer ended, is not empty, has no special token, and repeats no word three times in a row
+    """
+
+    intervention: str = ""
+    role: str = PLAIN
+    group: str = ""
+    dose: float | None = None
+    of: str = ""
+    control_seed: int | None = None
+    agreement: float | None = None
+    kl: float | None = None
+    gold_nll: float | None = None
+    ended: float | None = None
+    well_formed: float | None = None
+
+    NUMBERS: ClassVar[tuple[str, ...]] = (*MEASURES, "dose", "recall", "answer_recall", "x")
+    COUNTS: ClassVar[tuple[str, ...]] = ("steps", "control_seed")
+
+    def with_result(self, result: ConditionResult, special: Sequence[int]) -> AblationRecord:
+        """Return the record with an answer, its scores and measures."""
+        answer = result.answer
+        return replace(
+            self.with_answer(answer),
+            agreement=result.agreement,
+            kl=result.kl,
+            gold_nll=result.gold_nll,
+            ended=float(answer.ended),
+            well_formed=float(well_formed(answer, special)),
+        )
+
+
+def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
+    """Return whether an answer ended, is not empty, has no special token, and repeats no word three times in a row.
+
+    >>> well_formed(Generation("in Paris", [5, 6], 2, 0.9, True)), well_formed(Generation("no no no", [7] * 3, 3, 0.9, True))
+    (True, False)
+    """
+    words = normalise(answer.text).split()
+    stutters = any(words[i] == words[i + 1] == words[i + 2] for i in range(len(words) - 2))
+    return answer.ended and bool(words) and not stutters and not set(answer.ids) & set(special)
 
 
 @dataclass(frozen=True)
-class Job:
-    """`missing` are the rows that are wanted, as (condition, question); other questions only keep the company.
+class AblationBatch:
+    """Questions under some conditions. `missing` are the results that are wanted, as (condition, question).
 
-    `place` is the run folder that the rows go to, if there is one.
+    Other questions are already answered; they are kept so that the batch composition stays the same.
     """
 
-    model: str
-    data: str
-    pairs: list[Pair]
+    job: Key  # model, data
+    place: str | None
+    questions: list[Question]
     conditions: list[Condition]
     missing: frozenset[tuple[str, str]]
     asking: Asking
-    place: str | None = None
+    kind: str
 
-    def split(self) -> list[Job]:
-        """A question each; of one question, a condition each."""
-        if len(self.pairs) > 1:
-            wanted = [pair for pair in self.pairs if any((c.name, pair[0].id) in self.missing for c in self.conditions)]
-            return [replace(self, pairs=[pair]) for pair in wanted]
+    def split(self) -> list[AblationBatch]:
+        """Return one batch per question; of a single question, one per condition."""
+        if len(self.questions) > 1:
+            wanted = [q for q in self.questions if any((c.name, q.id) in self.missing for c in self.conditions)]
+            return [replace(self, questions=[question]) for question in wanted]
         return [replace(self, conditions=[condition]) for condition in self.conditions]
 
-    def done_by(self, worker: Worker) -> list[Outcome]:
-        """The wanted rows."""
-        lens = worker.lens(self.model)
-        folder = RunFolder.open(self.place) if self.place is not None else None
-        made = []
-        for part in self._plain(worker, lens):
+    def lost(self, error: str) -> list[AblationRecord]:
+        every = [self.record(q, c) for c in self.conditions for q in self.questions]
+        return [replace(record, error=error) for record in every if (record.condition, record.id) in self.missing]
+
+    def run(self, worker: ModelWorker, folder: RunFolder | None) -> Iterator[tuple[AblationRecord, None]]:
+        lens = worker.lens(self.job[0])
+        for part in self._baseline(worker, lens):
             for condition in self.conditions:
-                for row in self._condition(lens, part, condition):
-                    if (row.condition, row.id) in self.missing:
-                        if folder is not None:
-                            folder.put((row.model, row.data, row.condition, row.id), asdict(row))
-                        made.append(row)
-        return made
+                for record in self._under(lens, part, condition):
+                    if (record.condition, record.id) in self.missing:
+                        yield record, None
 
-    def lost(self, why: str, kind: str) -> list[Outcome]:
-        """The wanted rows when no worker survives them."""
-        rows = [(sample, condition) for condition in self.conditions for sample, _ in self.pairs]
-        wanted = [(s, c) for s, c in rows if (c.name, s.id) in self.missing]
-        return [replace(blank(self.model, self.data, s, c, kind), error=why) for s, c in wanted]
+    def record(self, question: Question, condition: Condition) -> AblationRecord:
+        """Return the record of a question before it is asked."""
+        record = AblationRecord.from_question(
+            question,
+            model=self.job[0],
+            data=self.job[1],
+            condition=condition.name,
+            kind=self.kind,
+            intervention="" if condition.role == PLAIN else condition.name,
+            role=condition.role,
+            group=condition.group,
+            dose=condition.dose,
+            of=condition.of,
+            control_seed=condition.seed,
+        )
+        return replace(record, recall=None, answer_recall=None)
 
-    def _plain(self, worker: Worker, lens: Any) -> list[Plain | Failed]:
-        about = (self.data, [(sample.id, prompt.ids) for sample, prompt in self.pairs], self.asking)
-        if worker.notes.get("plain about") != about:
+    def _baseline(self, worker: ModelWorker, lens: Lens) -> list[Baseline | FailedQuestion]:
+        about = (self.job, [(q.id, q.prompt.ids) for q in self.questions if q.prompt is not None], self.asking)
+        if worker.notes.get("baseline of") != about:
             worker.notes.clear()
-            worker.notes["plain"] = list(parts(lens, self.pairs, self.asking))
-            worker.notes["plain about"] = about
-        found: list[Plain | Failed] = worker.notes["plain"]
+            worker.notes["baseline"] = list(run_baseline(lens, self.questions, self.asking))
+            worker.notes["baseline of"] = about
+        found: list[Baseline | FailedQuestion] = worker.notes["baseline"]
         return found
 
-    def _condition(self, lens: Any, part: Plain | Failed, condition: Condition) -> Iterator[Outcome]:
-        """Rows of all questions; where the condition fails they are halved until the one that fails is alone."""
-        if isinstance(part, Failed):
-            yield replace(self._blank(lens, part.pair[0], condition), error=part.reason)
+    def _under(self, lens: Lens, part: Baseline | FailedQuestion, condition: Condition) -> Iterator[AblationRecord]:
+        """Yield the records of all questions; if the condition fails they are halved until the failing one is alone."""
+        if isinstance(part, FailedQuestion):
+            yield replace(self.record(part.question, condition), error=part.reason)
             return
         try:
             found = part.under(condition.interventions)
         except (*FAILURES, FloatLensError) as error:
-            if len(part.pairs) == 1:
-                yield replace(self._blank(lens, part.pairs[0][0], condition), error=reason(error))
+            if len(part.questions) == 1:
+                yield replace(self.record(part.questions[0], condition), error=reason(error))
                 return
-            for half in halves(part.pairs):
-                for smaller in parts(lens, half, self.asking):
-                    yield from self._condition(lens, smaller, condition)
+            for half in halves(part.questions):
+                for smaller in run_baseline(lens, half, self.asking):
+                    yield from self._under(lens, smaller, condition)
             return
-        for (sample, prompt), measured in zip(part.pairs, found, strict=True):
-            yield filled(self._blank(lens, sample, condition), prompt, measured, special=lens.special_ids)
-
-    def _blank(self, lens: Any, sample: Sample, condition: Condition) -> Outcome:
-        return blank(self.model, self.data, sample, condition, lens.family.kind)
+        for question, result in zip(part.questions, found, strict=True):
+            yield self.record(question, condition).with_result(result, special=lens.special_ids)
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedQuestion:
     """A question that cannot be answered even without interventions."""
 
-    pair: Pair
+    question: Question
     reason: str
 
 
-def parts(lens: Any, pairs: Sequence[Pair], asking: Asking) -> Iterator[Plain | Failed]:
-    """The un-intervened answers of a batch; one that fails is halved until the question that fails is alone."""
+def run_baseline(lens: Lens, questions: Sequence[Question], asking: Asking) -> Iterator[Baseline | FailedQuestion]:
+    """Run a batch without interventions; if it fails it is halved until the failing question is alone."""
     try:
         with without(lens):
-            whole = Plain.of(lens, pairs, asking)
+            whole = Baseline.run(lens, questions, asking)
     except FAILURES as error:
-        if len(pairs) == 1:
-            yield Failed(pairs[0], reason(error))
+        if len(questions) == 1:
+            yield FailedQuestion(questions[0], reason(error))
             return
-        for half in halves(pairs):
-            yield from parts(lens, half, asking)
+        for half in halves(questions):
+            yield from run_baseline(lens, half, asking)
     else:
         yield whole
 
 
-def halves(pairs: Sequence[Pair]) -> tuple[Sequence[Pair], Sequence[Pair]]:
-    return pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]
+def halves(questions: Sequence[Question]) -> tuple[Sequence[Question], Sequence[Question]]:
+    return questions[: len(questions) // 2], questions[len(questions) // 2 :]
 
 
-def blank(model: str, data: str, sample: Sample, condition: Condition, kind: str) -> Outcome:
-    """The row of a question before it is asked."""
-    return Outcome(
-        sample.id,
-        sample.question,
-        sample.answers,
-        model=model,
-        data=data,
-        condition=condition.name,
-        kind=kind,
-        intervention="" if condition.role == PLAIN else condition.name,
-        role=condition.role,
-        group=condition.group,
-        dose=condition.dose,
-        of=condition.of,
-        control_seed=condition.seed,
-    )
+@dataclass(frozen=True)
+class AblationJob:
+    """Questions for one model under several conditions. `workers` is the number of processes that share it."""
+
+    model: str
+    data: str
+    samples: Sequence[Sample]
+    conditions: list[Condition]
+    asking: Asking
+    workers: int = 1
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.data
+
+    @property
+    def total(self) -> int | None:
+        return len(self.samples) * len(self.conditions)
+
+    def keys(self, ids: Sequence[str]) -> list[Key]:
+        return [(*self.key, condition.name, id_) for condition in self.conditions for id_ in ids]
+
+    def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
+        for window in plan_windows(lens, self.samples, self.asking, condition="ablation"):
+            keys = self.keys([question.id for question in window.questions])
+            missing = frozenset((key[2], key[3]) for key in keys if key not in journal.found)
+            whole = AblationBatch(
+                self.key, journal.place, window.questions, self.conditions, missing, self.asking, lens.family.kind
+            )
+            count = len(self.conditions)
+            if self.workers > 1:
+                count = -(-EACH * self.workers // max(1, len(window.batches)))
+            yield PlannedPart(
+                ids=[question.id for question in window.questions],
+                done=len(keys) - len(missing),
+                refused=[
+                    record
+                    for question in window.questions
+                    if question.error is not None
+                    for condition in self.conditions
+                    if (record := whole.record(question, condition)).key not in journal.found
+                ],
+                batches=[
+                    part
+                    for questions in window.batches
+                    for part in share_conditions(_restrict(whole, questions), count)
+                ],
+            )
+
+
+def _restrict(batch: AblationBatch, questions: list[Question]) -> AblationBatch:
+    ids = {question.id for question in questions}
+    return replace(batch, questions=questions, missing=frozenset(one for one in batch.missing if one[1] in ids))
+
+
+def share_conditions(batch: AblationBatch, count: int) -> list[AblationBatch]:
+    """Divide a batch into at most `count` parts by its conditions; those without a missing result are left out.
+
+    The result of a condition does not depend on the others, so any division gives the same results.
+    """
+    todo = [c for c in batch.conditions if any((c.name, q.id) in batch.missing for q in batch.questions)]
+    size = -(-len(todo) // max(1, count)) or 1
+    return [replace(batch, conditions=todo[start : start + size]) for start in range(0, len(todo), size)]
+
+
+def ablate(
+    models: Iterable[str | Lens],
+    samples: Sequence[Sample] | Mapping[str, Sequence[Sample]],
+    interventions: Sequence[str | Intervention] | None = None,
+    *,
+    doses: Sequence[float] | None = None,
+    seeds: Sequence[int] = SEEDS,
+    asking: Asking | None = None,
+    folder: RunFolder | None = None,
+    watch: Watch | None = None,
+    load: Callable[[str], Lens] = load_lens,
+    engine: Engine | None = None,
+    worker: ModelWorker | None = None,
+    retry_errors: bool = False,
+) -> pd.DataFrame:
+    """Answer each question with each model under each intervention, dose and control; the finding `causes` reads the table.
+
+    Parameters
+    ----------
+    models: names, which `load` turns into lenses when they are needed, or lenses.
+    samples: questions, or several data sets by name.
+    interventions: by default those that the claims need.
+    doses, seeds: values of {n} in the interventions; seeds of the controls.
+    engine, worker: by default this process. Other processes need names, since a lens stays in its process.
+    """
+    named = samples if isinstance(samples, Mapping) else {"data": samples}
+    asking, engine, worker = asking or Asking(), engine or Local(), worker or ModelWorker(load)
+
+    def jobs() -> Iterator[AblationJob]:
+        for model in models:
+            name = model if isinstance(model, str) else model.name
+            if not isinstance(model, str):
+                if not engine.inside:
+                    raise FloatLensError(f"name the model {name} for several workers; a lens stays in its process")
+                worker.hold(name, model)
+            lens = worker.planning_lens(name, engine.inside)
+            chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
+            for data, questions in named.items():
+                yield AblationJob(name, data, questions, chosen, asking, 1 if engine.inside else engine.workers)
+
+    journal = Journal(folder, retry_errors=retry_errors, kind=AblationRecord)
+    result = run_jobs(jobs(), worker, journal, engine=engine, watch=watch)
+    answers = answers_table(result.records, AblationRecord)
+    if folder is not None:
+        folder.write_table("answers", answers)
+    return answers

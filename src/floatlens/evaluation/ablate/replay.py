@@ -1,28 +1,144 @@
-"""The same tokens again, under an intervention: what the model would have said at each step of a given trajectory.
+"""A batch without interventions, and the same batch again under them.
 
-A trajectory is the sequences that went into each forward pass. Replaying the un-intervened one compares distributions at
-matching steps; replaying the gold answer, revealed from left to right, gives its probability by the chain rule, for a
-causal model as for a masked one. A causal model keeps its cache, so that a step is what it is in generation.
+A trajectory is the list of sequences that went into each forward pass. Replaying the trajectory of the run without
+interventions compares distributions at matching steps. Replaying the gold answer, revealed from left to right, gives its
+probability by the chain rule, for a causal model as for a masked one. A causal model keeps its cache, so that a step is what
+it is in generation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from floatlens.data.sample import Sample
+from floatlens.data.text import normalise
 from floatlens.decode.network import Network
+from floatlens.decode.step import Step
+from floatlens.evaluation.planning import Asking, Question
+from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, in_force
+from floatlens.lens import Generation, Lens
 from floatlens.observation.attention import changing
 from floatlens.observation.prompt_batch import PromptBatch
 
 
-def replayed(
-    lens: Any, batch: PromptBatch, new_tokens: int, trajectory: Sequence[torch.Tensor]
+@dataclass(frozen=True)
+class ConditionResult:
+    """What one question gave under one condition; see `AblationRecord` for the measures."""
+
+    answer: Generation
+    agreement: float
+    kl: float | None
+    gold_nll: float | None
+
+
+@dataclass
+class Baseline:
+    """A batch as it runs without interventions: its answers, its trajectory, and the logits of its answers' tokens."""
+
+    lens: Lens
+    questions: Sequence[Question]
+    asking: Asking
+    batch: PromptBatch
+    answers: list[Generation]
+    steps: list[Step]
+    logits: dict[tuple[int, int], torch.Tensor]  # (row, new position): (V,)
+    gold: list[list[int]]
+
+    @classmethod
+    def run(cls, lens: Lens, questions: Sequence[Question], asking: Asking) -> Baseline:
+        """Run the batch."""
+        settings = lens.settings(**asking.generation())
+        batch = lens._batch([question.prompt for question in questions if question.prompt is not None])
+        steps: list[Step] = []
+
+        def keep_steps() -> Iterator[Step]:
+            for step in lens.steps(batch, settings):
+                steps.append(step)
+                yield step
+
+        answers = lens.finish(batch, settings, keep_steps())
+        gold = [gold_ids(lens, question.sample, settings.max_new_tokens) for question in questions]
+        made = cls(lens, questions, asking, batch, answers, steps, {}, gold)
+        made.logits = made._answer_logits()
+        return made
+
+    def under(self, interventions: Sequence[Intervention]) -> list[ConditionResult]:
+        """Run the batch again under interventions; under none, return it as it is."""
+        lens, settings = self.lens, self.lens.settings(**self.asking.generation())
+        if not interventions:
+            answers, kl = self.answers, [0.0 if self._counted(row) else math.nan for row in range(len(self.questions))]
+            surprise = self._surprise()
+        else:
+            with lens.intervene(*interventions):
+                answers = lens.finish(self.batch, settings, lens.steps(self.batch, settings))
+                kl = self._divergence()
+                surprise = self._surprise()
+        return [
+            ConditionResult(
+                answer,
+                float(normalise(answer.text) == normalise(self.answers[row].text)),
+                None if math.isnan(kl[row]) else kl[row],
+                surprise[row],
+            )
+            for row, answer in enumerate(answers)
+        ]
+
+    def _counted(self, row: int) -> list[int]:
+        """Return the new positions of the answer, up to and including its end token."""
+        answer = self.answers[row]
+        return list(range(len(answer.ids) + int(answer.ended)))
+
+    def _answer_logits(self) -> dict[tuple[int, int], torch.Tensor]:
+        """Return the logits of the answer's tokens, each at the step that committed it, under the current interventions."""
+        P, found = self.batch.ids_BP.shape[1], {}
+        trajectory = [step.tokens_BT for step in self.steps]
+        new = self.asking.max_new_tokens
+        for step, logits_BNV in zip(self.steps, replay(self.lens, self.batch, new, trajectory), strict=True):
+            for row, position in step.committed_BT[:, P:].nonzero().tolist():
+                if position < len(self.answers[row].ids) + int(self.answers[row].ended):
+                    index = position if self.lens.family.kind == "mdm" else 0
+                    found[row, position] = logits_BNV[row, index].float().clone()
+        return found
+
+    def _divergence(self) -> list[float]:
+        changed = self._answer_logits()
+        means = []
+        for row in range(len(self.questions)):
+            positions = [position for position in self._counted(row) if (row, position) in self.logits]
+            if not positions:
+                means.append(math.nan)
+                continue
+            plain, other = (torch.stack([part[row, p] for p in positions]) for part in (self.logits, changed))
+            means.append(float(divergence(plain, other).mean()))
+        return means
+
+    def _surprise(self) -> list[float | None]:
+        rows = [row for row, ids in enumerate(self.gold) if ids]
+        if not rows:
+            return [None] * len(self.questions)
+        gold = [ids or [self.lens.pad_id] for ids in self.gold]
+        found = gold_surprise(self.lens, self.batch, self.asking.max_new_tokens, gold)
+        return [found[row] if row in rows else None for row in range(len(self.questions))]
+
+
+def gold_ids(lens: Lens, sample: Sample, most: int) -> list[int]:
+    """Return the tokens of the first gold answer, at most as many as an answer may have."""
+    if not sample.answers or lens.tokenizer is None:
+        return []
+    return [int(i) for i in lens.tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]][:most]
+
+
+def replay(
+    lens: Lens, batch: PromptBatch, new_tokens: int, trajectory: Sequence[torch.Tensor]
 ) -> Iterator[torch.Tensor]:
-    """Logits (B, N, V) of the new positions at each step; a causal model's (B, 1, V) are of the next one alone."""
+    """Yield the logits (B, N, V) of the new positions at each step; those of a causal model are (B, 1, V), for the next."""
     network = Network(lens.model, lens.family.positions)
     change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
     cache: Any = None
@@ -48,7 +164,7 @@ def _real(batch: PromptBatch, tokens_BT: torch.Tensor) -> torch.Tensor | None:
 
 
 def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor:
-    """KL(plain ‖ changed) of each row of logits, in nats.
+    """Return KL(plain ‖ changed) of each row of logits, in nats.
 
     >>> divergence(torch.zeros(1, 2), torch.tensor([[0.0, 0.0]]))
     tensor([0.])
@@ -58,11 +174,11 @@ def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor
 
 
 def gold_trajectory(
-    lens: Any, batch: PromptBatch, new_tokens: int, gold: Sequence[Sequence[int]]
+    lens: Lens, batch: PromptBatch, new_tokens: int, gold: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
-    """The sequences whose next token is each token of the gold answers: they stand there up to it, masked after it.
+    """Return the sequences whose next token is each token of the gold answers: revealed up to it, masked after it.
 
-    A shorter answer than the longest goes on with its end; those steps are not counted.
+    An answer shorter than the longest continues with its end token; those steps are not counted.
     """
     device, P = batch.ids_BP.device, batch.ids_BP.shape[1]
     longest = max(len(ids) for ids in gold)
@@ -79,10 +195,10 @@ def gold_trajectory(
     return steps
 
 
-def gold_surprise(lens: Any, batch: PromptBatch, new_tokens: int, gold: Sequence[Sequence[int]]) -> list[float]:
-    """Mean negative log probability of each gold answer's tokens, in nats; its exponential is the perplexity."""
+def gold_surprise(lens: Lens, batch: PromptBatch, new_tokens: int, gold: Sequence[Sequence[int]]) -> list[float]:
+    """Return the mean negative log probability of each gold answer's tokens, in nats; its exponential is the perplexity."""
     totals = torch.zeros(len(gold), dtype=torch.double)
-    for step, logits in enumerate(replayed(lens, batch, new_tokens, gold_trajectory(lens, batch, new_tokens, gold))):
+    for step, logits in enumerate(replay(lens, batch, new_tokens, gold_trajectory(lens, batch, new_tokens, gold))):
         logp_BV = logits[:, step if lens.family.kind == "mdm" else 0].double().log_softmax(-1)
         for row, ids in enumerate(gold):
             if step < len(ids):

@@ -1,4 +1,4 @@
-"""What a stress test comes to: a curve per model with intervals, and how robust the model is as single numbers."""
+"""The results of a stress test: a curve per model with intervals, and its robustness as single numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP = ["stress", "model", "data"]
 
 
 def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
-    """One row a model, data set and level: mean score with its interval, over the questions answered there."""
+    """Return one row per model, data set and level: the mean score of the answered questions, with its interval."""
     rows = []
     for key, part in answers.groupby([*GROUP, "level"], sort=False):
         estimate = statistics.mean(part[score].to_numpy(float))
@@ -28,11 +28,11 @@ def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
 
 
 def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
-    """One row a model and data set.
+    """Return one row per model and data set.
 
-    `range` is best minus worst level, `slope` the change of the score per unit of the axis, `loss` first minus last.
-    Intervals are by bootstrap over questions, each kept with all its levels. The range of a noisy curve is never 0, so
-    compare it between models on the same questions, not with 0.
+    `range` is best minus worst level, `slope` the change of the score per unit of the axis, `loss` first minus last
+    level. Intervals are bootstrap intervals over questions, each with all its levels. The range of a noisy curve is never
+    0, so compare it between models on the same questions, not with 0.
     """
     rows = []
     for key, part in answers.groupby(GROUP, sort=False):
@@ -46,7 +46,7 @@ def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
 
 
 def matrix(part: pd.DataFrame, score: str) -> tuple[Array, Array, list[str]]:
-    """Scores (question, level) of the questions that were answered at every level, the axis, and the levels' names."""
+    """Return scores (question, level) of the questions answered at every level, the axis, and the names of the levels."""
     levels = list(dict.fromkeys(part["level"]))
     wide = part.pivot(index="id", columns="level", values=score)[levels].dropna()
     x = part.drop_duplicates("level").set_index("level")["x"].reindex(levels)
@@ -54,7 +54,7 @@ def matrix(part: pd.DataFrame, score: str) -> tuple[Array, Array, list[str]]:
 
 
 def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
-    """Range, slope and loss of curves (one a row).
+    """Return range, slope and loss of curves, one per row.
 
     >>> {k: v.tolist() for k, v in numbers_of(np.array([[1.0, 0.5, 0.5]]), np.array([0.0, 1.0, 2.0])).items()}
     {'range': [0.5], 'slope': [-0.25], 'loss': [0.5]}
@@ -68,14 +68,14 @@ def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
 
 
 def resampled(scores_NX: Array, seed: int = 0) -> Array:
-    """Curves (resample, level) of questions drawn with replacement."""
+    """Return curves (resample, level) of questions drawn with replacement."""
     draw = np.random.default_rng(seed)
     weights = draw.multinomial(len(scores_NX), np.full(len(scores_NX), 1 / len(scores_NX)), size=RESAMPLES)
     return np.asarray(weights @ scores_NX / len(scores_NX))
 
 
 def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, float]]:
-    """Value and interval of each number."""
+    """Return value and interval of each number."""
     if not len(scores_NX):
         return {"range": (np.nan, np.nan, np.nan)}
     values = numbers_of(scores_NX.mean(axis=0, keepdims=True), x_X)
@@ -88,13 +88,13 @@ def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, flo
 
 
 def as_results(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """The results of the answers with the level's name and place beside the scores."""
+    """Return the results of the answers with the name of the level and its value on the axis."""
     from floatlens.evaluation.summary import results
 
-    places = answers.drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
+    levels = answers.drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
     found = []
     for entry in results(answers):
-        at = places.loc[(entry["data"], entry["condition"])]
+        at = levels.loc[(entry["data"], entry["condition"])]
         x = None if pd.isna(at["x"]) else float(at["x"])
         found.append({**entry, "stress": at["stress"], "level": at["level"], "x": x})
     return found

@@ -1,7 +1,7 @@
-"""Layout: does it matter how the pieces of multi-hop evidence lie to each other?
+"""Layout: does it matter where the pieces of multi-hop evidence are relative to each other?
 
-Together, apart by k passages, together in reverse order, or anywhere. The axis is the distance; the reversed and the
-shuffled layouts have no place on it.
+Together, apart by k passages, together in reverse order, or shuffled. The axis is the distance; the reversed and the
+shuffled layouts have no value on it.
 """
 
 from __future__ import annotations
@@ -10,31 +10,42 @@ from collections.abc import Sequence
 
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import Asking
-from floatlens.evaluation.stress.level import Level, Options, Stress, draw, with_gold
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 
 NAN = float("nan")
 
 
-def levels(samples: Sequence[Sample], asking: Asking, options: Options) -> list[Level]:
+@register_stress(
+    "layout",
+    axis="passages between the pieces of evidence",
+    about="multi-hop evidence together or apart",
+    priority=30,
+)
+def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+    """Lay out the evidence together, at each distance, reversed and shuffled."""
     usable = [_cut(sample, options.passages) for sample in with_gold(samples, 2, "layout")]
     widest = min((len(s.passages) - len(s.gold)) // (len(s.gold) - 1) for s in usable)
     wanted = options.values if options.values is not None else tuple(k for k in (1, 2, 4, 8) if k <= widest)
     for k in wanted:
         if not 1 <= k <= widest:
-            raise FloatLensError(f"evidence cannot lie {k} passages apart in all questions; use 1 to {widest}")
-    made = [Level("together", 0.0, [spaced(s, 0) for s in usable], asking)]
-    made += [Level(f"apart {k}", float(k), [spaced(s, k) for s in usable], asking) for k in sorted(set(wanted))]
-    made.append(Level("reversed", NAN, [spaced(s, 0, reverse=True) for s in usable], asking))
-    made.append(Level("shuffled", NAN, [_shuffled(s, options.seed) for s in usable], asking))
+            raise FloatLensError(
+                f"evidence cannot be {k} passages apart in all questions; use 1 to {widest} in --levels"
+            )
+    made = [StressLevel("together", 0.0, [space_gold(s, 0) for s in usable], asking)]
+    made += [
+        StressLevel(f"apart {k}", float(k), [space_gold(s, k) for s in usable], asking) for k in sorted(set(wanted))
+    ]
+    made.append(StressLevel("reversed", NAN, [space_gold(s, 0, reverse=True) for s in usable], asking))
+    made.append(StressLevel("shuffled", NAN, [_shuffle(s, options.seed) for s in usable], asking))
     return made
 
 
-def spaced(sample: Sample, k: int, reverse: bool = False) -> Sample:
-    """Evidence with k other passages between neighbours, in the middle of the rest.
+def space_gold(sample: Sample, k: int, reverse: bool = False) -> Sample:
+    """Return the question with k other passages between its gold passages, in the middle of the rest.
 
     >>> texts = [Passage(t, gold=t in "GH") for t in "GHabcd"]
-    >>> ["".join(p.text for p in spaced(Sample("1", "Q?", ["x"], texts), k).passages) for k in (0, 1, 4)]
+    >>> ["".join(p.text for p in space_gold(Sample("1", "Q?", ["x"], texts), k).passages) for k in (0, 1, 4)]
     ['abGHcd', 'aGbHcd', 'GabcdH']
     """
     gold = [p for p in sample.passages if p.gold]
@@ -50,7 +61,7 @@ def spaced(sample: Sample, k: int, reverse: bool = False) -> Sample:
     return sample.with_passages(passages + others[at:])
 
 
-def _shuffled(sample: Sample, seed: int) -> Sample:
+def _shuffle(sample: Sample, seed: int) -> Sample:
     passages = list(sample.passages)
     draw(seed, sample).shuffle(passages)
     return sample.with_passages(passages)
@@ -62,8 +73,3 @@ def _cut(sample: Sample, count: int | None) -> Sample:
     room = max(0, count - len(sample.gold))
     others = {id(p) for p in [p for p in sample.passages if not p.gold][:room]}
     return sample.with_passages([p for p in sample.passages if p.gold or id(p) in others])
-
-
-STRESS = Stress(
-    "layout", "passages between the pieces of evidence", "multi-hop evidence lies together or apart", levels
-)

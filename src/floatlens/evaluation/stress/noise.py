@@ -1,46 +1,132 @@
-"""Noise: how much is lost when distractors join the gold passages?
+"""Noise: how much accuracy is lost when distractors join the gold passages?
 
 The axis is the share of passages that are noise. Distractors are the same for every model, and those of a level are
-among those of the next.
+among those of the next. None contains the answer: they are drawn at random from other questions, retrieved because they
+resemble the question, or the question's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from floatlens.data.sample import Passage, Sample
+from floatlens.data.text import contains_words, normalise
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import Asking
-from floatlens.evaluation.stress.distractors import finder
-from floatlens.evaluation.stress.level import Level, Options, Stress, draw, with_gold
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
+
+if TYPE_CHECKING:
+    from floatlens.data.retrieval import Index
 
 COUNTS = (0, 1, 2, 4, 8)
+KINDS = ("random", "hard", "own")
+SPARE = 50  # documents retrieved beyond those needed, since some contain the answer
+Distract = Callable[[Sample, int], list[Passage]]
 
 
-def levels(samples: Sequence[Sample], asking: Asking, options: Options) -> list[Level]:
+@register_stress("noise", axis="share of noise", about="distractors join the gold passages", priority=50)
+def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+    """Add each number of distractors to the gold passages."""
     counts = sorted(set(options.values or COUNTS))
     if counts[0] < 0:
-        raise FloatLensError(f"noise of {counts[0]} passages is not possible; give numbers from 0")
+        raise FloatLensError(f"{counts[0]} distractors are not possible; use numbers from 0 in --levels")
     usable = with_gold(samples, 1, "noise")
-    find = finder(samples, options)
-    noise = {sample.id: find(sample, counts[-1]) for sample in usable}
+    distract = find_distractors(samples, options)
+    noise = {sample.id: distract(sample, counts[-1]) for sample in usable}
     made = []
     for count in counts:
-        noisy = [_noisy(sample, noise[sample.id][:count], options.seed) for sample in usable]
+        noisy = [_mix(sample, noise[sample.id][:count], options.seed) for sample in usable]
         shares = [1 - len(sample.gold) / len(sample.passages) for sample in noisy]
-        made.append(Level(str(count), sum(shares) / len(shares), noisy, asking))
+        made.append(StressLevel(str(count), sum(shares) / len(shares), noisy, asking))
     return made
 
 
-def _noisy(sample: Sample, noise: list[Passage], seed: int) -> Sample:
-    """Gold passages among the noise, in their order, at places that depend on the question and not on the level."""
+def _mix(sample: Sample, noise: list[Passage], seed: int) -> Sample:
+    """Return the question with its gold passages among the noise, at positions that do not depend on the level."""
     gold = [passage for passage in sample.passages if passage.gold]
     random = draw(seed, sample)
-    places = sorted(random.random() for _ in gold)
+    positions = sorted(random.random() for _ in gold)
     passages = list(noise)
-    for place, passage in reversed(list(zip(places, gold, strict=True))):
-        passages.insert(int(place * (len(noise) + 1)), passage)
+    for position, passage in reversed(list(zip(positions, gold, strict=True))):
+        passages.insert(int(position * (len(noise) + 1)), passage)
     return sample.with_passages(passages)
 
 
-STRESS = Stress("noise", "share of noise", "distractors join the gold passages", levels)
+def find_distractors(samples: Sequence[Sample], options: StressOptions) -> Distract:
+    """Return a function that finds distractors for a question, as many as wanted.
+
+    `random` draws passages of other questions, `hard` takes the best BM25 hits for the question among all passages (or
+    in the corpus), `own` takes the question's own passages that are not gold.
+    """
+    if options.distractors not in KINDS:
+        raise FloatLensError(f"distractors {options.distractors!r} are not known; use one of {', '.join(KINDS)}")
+    if options.distractors == "own":
+        return lambda sample, count: [p for p in sample.passages if not p.gold][:count]
+    pool = list({p.line: Passage(p.text, p.title) for sample in samples for p in sample.passages}.values())
+    if options.distractors == "hard":
+        index = options.index or _index(pool)
+        return lambda sample, count: _hard(sample, count, index, pool, options.seed)
+    return lambda sample, count: _random(sample, count, pool, options.seed)
+
+
+def is_distractor(passage: Passage, sample: Sample) -> bool:
+    """Return whether a passage neither is gold nor contains the answer.
+
+    >>> sample = Sample("1", "Where?", ["Molen"], [Passage("Ada is in Molen.", gold=True)])
+    >>> is_distractor(Passage("Ben is in Rusk."), sample), is_distractor(Passage("Molen is a town."), sample)
+    (True, False)
+    """
+    if any(contains_words(passage.line, answer) for answer in sample.answers):
+        return False
+    gold = [p for p in sample.passages if p.gold]
+    return not any(normalise(p.text) == normalise(passage.text) or (p.title and p.title == passage.title) for p in gold)
+
+
+def _random(sample: Sample, count: int, pool: Sequence[Passage], seed: int) -> list[Passage]:
+    own = {p.line for p in sample.passages}
+    order = list(range(len(pool)))
+    draw(seed, sample).shuffle(order)
+    found: list[Passage] = []
+    for index in order:
+        if len(found) == count:
+            return found
+        if pool[index].line not in own and is_distractor(pool[index], sample):
+            found.append(pool[index])
+    if len(found) < count:
+        raise FloatLensError(
+            f"the data has only {len(found)} distractors for question {sample.id[:80]!r}, {count} are wanted; read more "
+            f"questions, or use smaller numbers in --levels (such as --levels {_smaller(len(found))})"
+        )
+    return found
+
+
+def _smaller(most: int) -> str:
+    """Return levels that fit the number of distractors.
+
+    >>> _smaller(5), _smaller(0)
+    ('0,1,2,4', '0')
+    """
+    return ",".join(str(count) for count in COUNTS if count <= most)
+
+
+def _hard(sample: Sample, count: int, index: Index, pool: Sequence[Passage], seed: int) -> list[Passage]:
+    """Return the best hits, and random passages if too few share a word with the question."""
+    hits = [hit.document.passage for hit in index.search(sample.question, count + SPARE)]
+    found = [passage for passage in hits if is_distractor(passage, sample)][:count]
+    if len(found) < count:
+        taken = {passage.line for passage in found}
+        found += _random(sample, count - len(found), [p for p in pool if p.line not in taken], seed)
+    return found
+
+
+def _index(pool: Sequence[Passage]) -> Index:
+    from floatlens.data.retrieval import Document, Index
+
+    folder = Path(tempfile.mkdtemp(prefix="floatlens-distractors-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Index.build(folder, (Document(str(i), passage) for i, passage in enumerate(pool)))

@@ -1,4 +1,4 @@
-"""Query: does it matter whether the question stands after the passages, before them, or on both sides?"""
+"""Query: does it matter whether the question is after the passages, before them, or on both sides?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from floatlens.data.sample import Sample
 from floatlens.data.template import ORDERS
-from floatlens.evaluation.evaluate import Asking
-from floatlens.evaluation.stress.level import Level, Options, Stress
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.stress.stress import StressLevel, StressOptions, register_stress
 
 NAMES = {"last": "after", "first": "before", "both": "both"}
 
 
-def levels(samples: Sequence[Sample], asking: Asking, options: Options) -> list[Level]:
-    return [Level(NAMES[order], float("nan"), list(samples), replace(asking, order=order)) for order in ORDERS]
-
-
-STRESS = Stress("query", "place of the question", "the question after, before, or on both sides", levels)
+@register_stress(
+    "query", axis="position of the question", about="the question after, before, or on both sides", priority=10
+)
+def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+    """Ask with the question at each position."""
+    return [StressLevel(NAMES[order], float("nan"), list(samples), replace(asking, order=order)) for order in ORDERS]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from floatlens.evaluation.ablate.condition import conditions, standard
-from floatlens.evaluation.ablate.run import ablate
-from floatlens.evaluation.source import Source
+from floatlens.evaluation.ablate.job import ablate
+from floatlens.evaluation.sources import DataSource
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.run_list import CAUSES
 from floatlens.studies.parts.part import Bench, Part, first
@@ -64,12 +64,12 @@ def asked(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
     return (standard(layers), [0, 1]) if plan.wide else (list(USUAL), list(SEEDS))
 
 
-def chosen(sources: Sequence[Source]) -> Source:
+def chosen(sources: Sequence[DataSource]) -> DataSource:
     """Return the first data set whose answers the bundled models have not memorised."""
     return min(sources, key=lambda source: source.name in KNOWN)
 
 
-def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     specs, seeds = asked(plan, 6)
     return {"open": PASSES * len(conditions(specs, None, seeds)) * len(first(chosen(sources), sizes.causes))}
 

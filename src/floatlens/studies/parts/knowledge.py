@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floatlens.evaluation.evaluate import CLOSED, OPEN
-from floatlens.evaluation.source import Source
+from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import DataSource
 from floatlens.studies.parts.part import Bench, Part, each, first
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run(bench: Bench) -> None:
     bench.ask(tasks)
 
 
-def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     asked = each(sources, sizes.knowledge)
     traced = min(asked, each(sources, sizes.traces)) if "traces" in plan.parts else 0
     return {"open": asked - traced, "closed": asked}

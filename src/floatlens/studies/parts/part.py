@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from floatlens.data.sample import Sample
-from floatlens.evaluation.answering import Task, Watch, answered
-from floatlens.evaluation.evaluate import Asking, Row
-from floatlens.evaluation.journal import Journal, Key
-from floatlens.evaluation.sharing import Sharing
-from floatlens.evaluation.source import Source
-from floatlens.evaluation.worker import Worker
+from floatlens.evaluation.answers import AnswerRecord
+from floatlens.evaluation.jobs import AnswerJob, ModelWorker, Recording
+from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.planning import Asking, Key
+from floatlens.evaluation.run import run_jobs
+from floatlens.evaluation.sources import DataSource
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import Watch
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -35,34 +36,30 @@ class Bench:
     plan: StudyPlan
     model: str
     lens: Any
-    sources: Sequence[Source]
+    sources: Sequence[DataSource]
     folder: RunFolder
     journal: Journal
-    worker: Worker
+    worker: ModelWorker
     engine: Engine = field(default_factory=Local)
     watch: Watch | None = None
     retry_errors: bool = False
-    rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
+    rows: dict[Key, AnswerRecord] = field(default_factory=dict)
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
     notes: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.sharing = Sharing(self.journal)
-
-    def task(self, samples: Sequence[Sample], data: str, condition: str, asking: Asking, **labels: Any) -> Task:
+    def task(self, samples: Sequence[Sample], data: str, condition: str, asking: Asking, **labels: Any) -> AnswerJob:
         """Describe questions to ask the model under one condition."""
-        return Task((self.model, data, condition), samples, asking, len(samples), labels)
+        return AnswerJob(self.model, data, condition, samples, asking, len(samples), labels)
 
-    def ask(self, tasks: Sequence[Task], *, trace: bool = False) -> float:
+    def ask(self, tasks: Sequence[AnswerJob], *, trace: bool = False) -> float:
         """Answer all tasks; return the seconds of work, summed over workers.
 
         Questions that an earlier part or a killed run has answered are not asked again.
         """
-        rows, seconds = answered(
-            tasks, self.worker, self.journal, self.engine, self.watch, trace=trace, sharing=self.sharing
-        )
-        self.rows.update({((row.model, row.data, row.condition), row.id): row for row in rows})
-        return sum(seconds.values()) * self.engine.workers
+        jobs = [replace(task, recording=Recording()) if trace else task for task in tasks]
+        made = run_jobs(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
+        self.rows.update({record.key: record for record in made.records})
+        return sum(made.seconds.values()) * self.engine.workers
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,10 @@ class Part:
 
     name: str
     run: Callable[[Bench], None]
-    units: Callable[[Sizes, StudyPlan, Sequence[Source]], dict[str, int]]
+    units: Callable[[Sizes, StudyPlan, Sequence[DataSource]], dict[str, int]]
 
 
-def first(source: Source, count: int | None) -> list[Sample]:
+def first(source: DataSource, count: int | None) -> list[Sample]:
     """Return the first questions of a data set; with a seed, in a random order."""
     held, seed = list(source.samples()), source.plan.seed
     if seed is not None:
@@ -82,6 +79,6 @@ def first(source: Source, count: int | None) -> list[Sample]:
     return held[:count]
 
 
-def each(sources: Sequence[Source], count: int | None) -> int:
+def each(sources: Sequence[DataSource], count: int | None) -> int:
     """Count the questions of all data sets if each contributes its first `count`."""
     return sum(len(first(source, count)) for source in sources)

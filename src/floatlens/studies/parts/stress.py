@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.source import Source
-from floatlens.evaluation.stress.level import Level, Options
-from floatlens.evaluation.stress.registry import STRESSES
+from floatlens.evaluation.sources import DataSource
+from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions
 from floatlens.studies.parts.part import Bench, Part, first
 
 if TYPE_CHECKING:
@@ -31,18 +30,20 @@ def run(bench: Bench) -> None:
     bench.ask(tasks)
 
 
-def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, str], list[Level]], list[str]]:
+def levels(
+    plan: StudyPlan, sources: Sequence[DataSource]
+) -> tuple[dict[tuple[str, str], list[StressLevel]], list[str]]:
     """Return levels by stress and data set, and a note for each stress without a suitable data set.
 
     Distractors are drawn from all questions; only the first ones are asked.
     """
-    made: dict[tuple[str, str], list[Level]] = {}
+    made: dict[tuple[str, str], list[StressLevel]] = {}
     notes = []
     for name, stress in STRESSES.items():
         reason = ""
         for source in sorted(sources, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
-                found = stress.levels(first(source, None), plan.asking, Options(seed=plan.seed or 0))
+                found = stress.levels(first(source, None), plan.asking, StressOptions(seed=plan.seed or 0))
             except FloatLensError as error:
                 reason = str(error)
                 continue
@@ -54,7 +55,7 @@ def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, 
     return made, notes
 
 
-def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     made, _ = levels(replace(plan, sizes=sizes), sources)
     # One level of masks and of query is answered by Table 1 already.
     shared = sum(len(several[0].samples) for (name, _), several in made.items() if name in ("masks", "query"))

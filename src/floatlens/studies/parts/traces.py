@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floatlens.evaluation.evaluate import OPEN
-from floatlens.evaluation.source import Source
+from floatlens.evaluation.planning import OPEN
+from floatlens.evaluation.sources import DataSource
 from floatlens.studies.parts.part import Bench, Part, each, first
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def run(bench: Bench) -> None:
     bench.ask(tasks, trace=True)
 
 
-def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
+def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     return {"trace": each(sources, sizes.traces)}
 
 

@@ -1,23 +1,22 @@
-"""Is the answer right? Exact match, containment and token overlap after normalisation.
+"""Scores of an answer: exact match, containment and overlap of words, after normalisation.
 
-Normalisation and F1 are SQuAD's (Rajpurkar et al. 2016); accuracy is the paper's: the normalised gold answer stands
-somewhere in the normalised answer. That counts "142" for "42", so the same by whole words is given beside it.
+Normalisation and F1 are SQuAD's (Rajpurkar et al. 2016); accuracy is the paper's: the normalised gold answer occurs
+somewhere in the normalised answer. That counts "142" for "42", so `accuracy_words` counts whole words only.
 """
 
 from __future__ import annotations
 
-import re
-import string
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-PUNCTUATION = str.maketrans("", "", string.punctuation)
-ARTICLES = re.compile(r"\b(a|an|the)\b")
+from floatlens.data.text import contains_words, normalise
+
+SCORES = ("em", "accuracy", "accuracy_words", "f1")
 
 
 class Scores(NamedTuple):
-    """Scores of one answer, between 0 and 1; the best over all gold answers for each."""
+    """Scores of one answer, between 0 and 1; each is the best over all gold answers."""
 
     em: float
     accuracy: float
@@ -25,17 +24,8 @@ class Scores(NamedTuple):
     f1: float
 
 
-def normalise(text: str) -> str:
-    """Lower case, no ASCII punctuation, no English articles, single spaces.
-
-    >>> normalise("The  U.S.A.!")
-    'usa'
-    """
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
-
-
 def exact_match(answer: str, gold: str) -> float:
-    """1 if both are the same after normalisation.
+    """Return 1 if both are the same after normalisation.
 
     >>> exact_match("The Paris.", "paris")
     1.0
@@ -44,7 +34,7 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def accuracy(answer: str, gold: str) -> float:
-    """1 if the normalised gold answer is contained in the normalised answer.
+    """Return 1 if the normalised answer contains the normalised gold answer.
 
     >>> accuracy("It is 142", "42")
     1.0
@@ -54,17 +44,16 @@ def accuracy(answer: str, gold: str) -> float:
 
 
 def accuracy_words(answer: str, gold: str) -> float:
-    """1 if the words of the gold answer stand in the answer, whole and next to each other.
+    """Return 1 if the answer contains the words of the gold answer, whole and next to each other.
 
     >>> accuracy_words("It is 142", "42"), accuracy_words("It is 42.", "42")
     (0.0, 1.0)
     """
-    wanted = normalise(gold)
-    return float(bool(wanted) and f" {wanted} " in f" {normalise(answer)} ")
+    return float(contains_words(answer, gold))
 
 
 def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall of the words.
+    """Return the harmonic mean of precision and recall of the words.
 
     >>> round(f1("cat cat dog", "cat dog dog"), 3)
     0.667
@@ -80,7 +69,7 @@ def f1(answer: str, gold: str) -> float:
 
 
 def score(answer: str, golds: Iterable[Any]) -> Scores:
-    """The best of each score over the gold answers; those that are blank or no strings do not count.
+    """Return the best of each score over the gold answers; blank ones and those that are not strings do not count.
 
     >>> score("Paris is the capital", ["London", "Paris"])
     Scores(em=0.0, accuracy=1.0, accuracy_words=1.0, f1=0.5)

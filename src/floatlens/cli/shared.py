@@ -1,0 +1,92 @@
+"""What eval, trace, stress and ablate share: checks before and after the work, the run folder, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from floatlens.cli.options import ModelOptions
+    from floatlens.evaluation.planning import Asking
+    from floatlens.evaluation.sources import EvaluationPlan
+    from floatlens.runs.folder import RunFolder
+
+WIDE = 10_000  # columns of a table that goes to a file or a pipe: nothing is cut
+
+
+def check_settings(plan: EvaluationPlan, models: ModelOptions, askings: Sequence[Asking] = ()) -> None:
+    """Refuse models and settings that cannot work, before any weight is read."""
+    from floatlens.decode.registry import settings_for
+
+    for model in plan.models:
+        sampler = models.find(model).family.sampler
+        for asking in askings or [plan.asking]:
+            settings_for(sampler, **asking.generation())
+
+
+def check_answered(answers: pd.DataFrame) -> None:
+    """Raise an error if not one question could be answered."""
+    if answers["error"].notna().all():
+        raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
+
+
+@contextmanager
+def open_run(
+    out: str | None, command: str, plan: EvaluationPlan, models: ModelOptions, also: dict[str, Any], resume: bool
+) -> Iterator[RunFolder | None]:
+    """Open the run folder, if one was asked for, and hold it until the block ends."""
+    if out is None:
+        yield None
+        return
+    from floatlens.runs import manifest
+    from floatlens.runs.folder import RunFolder
+
+    about = manifest.describe(
+        command,
+        {**plan.recorded(), **models.recorded(), **also},
+        checkpoints=[models.find(model) for model in plan.models],
+        data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
+        template=plan.asking.template.text,
+        seeds={"seed": plan.asking.seed, "draw": plan.seed},
+    )
+    with RunFolder.create(out, about, resume=resume) as folder:
+        yield folder
+
+
+def make_console() -> Console:
+    """Return the console of a command's output: as wide as its longest line if it is not a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def print_json(found: Mapping[str, Any]) -> None:
+    """Print one JSON object and nothing else."""
+    sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def print_notes(lines: Sequence[str]) -> None:
+    """Print what a reader must know to standard error, as it is."""
+    from rich.console import Console
+
+    for line in lines:
+        Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line per claim: its models, its sentence, its verdict and the reason."""
+    return [f"{', '.join(c['models'])}: {c['claim']}: {c['verdict']} ({c['reason']})" for c in claims]
+
+
+def problem_lines(problems: Mapping[str, str]) -> list[str]:
+    """Return one line per data set with lines that were skipped."""
+    return [f"{label}: {said}" for label, said in problems.items()]

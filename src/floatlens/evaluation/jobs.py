@@ -1,0 +1,358 @@
+"""Jobs for the loop in `run.py`: how questions are planned into batches, and what a worker does with a batch.
+
+`AnswerJob` answers the questions of `floatlens eval`, `stress` and the study, `TraceJob` records the traces of
+`floatlens trace`; the job of `floatlens ablate` is in `ablate/job.py`.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from floatlens.data.prompt import Prompt
+from floatlens.data.sample import Sample
+from floatlens.evaluation.answers import AnswerRecord
+from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.oom_retry import Careful, reason
+
+if TYPE_CHECKING:
+    from floatlens.evaluation.journal import Journal
+    from floatlens.lens import Generation, Lens
+    from floatlens.record.trace import Trace
+
+Checksums = Mapping[str, str]  # of traces, by their names in the run folder
+
+
+class ResultRecord(Protocol):
+    """The result of one question: what the run folder keeps of it."""
+
+    error: str | None
+
+    @property
+    def key(self) -> Key: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def value(self) -> dict[str, Any]: ...
+
+
+class ModelBatch(Protocol):
+    """Questions that one worker does together, in whatever process.
+
+    `job` is the key of the job, which begins with the model; `place` is the run folder of the results, if any.
+    """
+
+    @property
+    def job(self) -> Key: ...
+
+    @property
+    def place(self) -> str | None: ...
+
+    def split(self) -> Sequence[ModelBatch]:
+        """Return the batch in its smallest parts, to find the question that kills its worker."""
+        ...
+
+    def run(self, worker: ModelWorker, folder: RunFolder | None) -> Iterator[tuple[ResultRecord, Checksums | None]]:
+        """Yield each missing result, and the checksums of the traces that were saved for it."""
+        ...
+
+    def lost(self, error: str) -> Sequence[ResultRecord]:
+        """Return the missing results of a batch that no worker survived."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlannedPart:
+    """A part of a job's plan: the ids of its questions, and where each result comes from.
+
+    `done` is the number of results that the run has already, `refused` are those of questions that cannot be asked,
+    `copies` those of questions whose prompt is asked elsewhere, with the key of that result; `batches` make the others.
+    """
+
+    ids: list[str]
+    done: int
+    refused: Sequence[ResultRecord]
+    batches: Sequence[ModelBatch]
+    copies: Sequence[tuple[AnswerRecord, Key]] = ()
+
+
+class EvaluationJob(Protocol):
+    """Something to do with a model and a data set. `key` names it in the progress and the timings."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def key(self) -> Key: ...
+
+    @property
+    def total(self) -> int | None:
+        """The number of results, if it is known."""
+        ...
+
+    def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
+        """Plan the batches, from all questions. `lens` needs no weights."""
+        ...
+
+    def keys(self, ids: Sequence[str]) -> list[Key]:
+        """Return the keys of the results of these questions, in the order of the final table."""
+        ...
+
+
+@dataclass
+class ModelWorker:
+    """Does batches: keeps one model at a time, and writes each result to the run folder as soon as it is there.
+
+    `load` makes a lens of a model's name; it is called once per model, in the process that needs the lens.
+    """
+
+    load: Callable[[str], Lens]
+
+    def __post_init__(self) -> None:
+        self.held: tuple[str, Lens] | None = None
+        self.careful: Careful[Any, Any] = Careful(lambda items: [])  # knows the largest batch that fits the memory
+        self.notes: dict[str, Any] = {}  # what a batch leaves for the next one with the same model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"load": self.load}  # a model stays in its process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.load = state["load"]
+        self.__post_init__()
+
+    def __call__(self, batch: ModelBatch) -> tuple[list[ResultRecord], float]:
+        """Do a batch; returns its results, and the seconds that it took without loading the model."""
+        self.lens(batch.job[0])
+        began = time.perf_counter()
+        folder = RunFolder.open(batch.place) if batch.place is not None else None
+        records = []
+        for record, checksums in batch.run(self, folder):
+            if folder is not None:
+                folder.put(record.key, record.value(), checksums)
+            records.append(record)
+        return records, time.perf_counter() - began
+
+    def lens(self, model: str) -> Lens:
+        """Return the lens of a model; that of another model is freed first."""
+        if self.held is None or self.held[0] != model:
+            self.held, self.notes = None, {}
+            gc.collect()
+            self.hold(model, self.load(model))
+        assert self.held is not None
+        return self.held[1]
+
+    def hold(self, model: str, lens: Lens) -> None:
+        """Use a lens that is loaded already."""
+        self.held, self.notes, self.careful = (model, lens), {}, Careful(lambda items: [])
+
+    def planning_lens(self, model: str, inside: bool) -> Lens:
+        """Return a lens to plan with: the model's own if it is used in this process, else one without weights."""
+        without_weights = getattr(self.load, "without_weights", None)
+        return self.lens(model) if inside or without_weights is None else without_weights(model)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """That the attention behind the answers is kept: options of `Lens.traces`, and the type of floats on disk."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class AnswerJob:
+    """Questions for one model under one condition.
+
+    Parameters
+    ----------
+    count: number of samples, if it is known, for the progress bar.
+    labels: further columns of the answers, such as stress and level.
+    recording: also keep the trace of every answer.
+    """
+
+    model: str
+    data: str
+    condition: str
+    samples: Iterable[Sample]
+    asking: Asking
+    count: int | None = None
+    labels: dict[str, Any] = field(default_factory=dict)
+    recording: Recording | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.data, self.condition
+
+    @property
+    def total(self) -> int | None:
+        return self.count
+
+    def keys(self, ids: Sequence[str]) -> list[Key]:
+        return [(*self.key, id_) for id_ in ids]
+
+    def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
+        columns = dict(zip(("model", "data", "condition"), self.key, strict=True), kind=lens.family.kind, **self.labels)
+        shared = {}
+        if journal.shared is not None:
+            shared["origin"] = journal.shared.origins(self.key, self.asking, ask_all=self.recording is not None)
+        for window in plan_windows(lens, self.samples, self.asking, self.condition, **shared):
+            records = {q.id: AnswerRecord.from_question(q, **columns) for q in window.questions}
+            yield plan_part(self, window.batches, records, journal, window.origins)
+
+
+@dataclass
+class TraceRecord:
+    """A traced question: the run folder keeps its trace, and the reason if it failed."""
+
+    id: str
+    model: str
+    error: str | None = None
+
+    @classmethod
+    def from_result(cls, key: Key, value: Mapping[str, Any]) -> TraceRecord:
+        return cls(key[1], key[0], value.get("error"))
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.id
+
+    @property
+    def name(self) -> str:
+        return self.id
+
+    @property
+    def trace_id(self) -> str:
+        return self.id
+
+    def value(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+    def with_answer(self, made: Generation) -> TraceRecord:
+        """Return the record of a question that was traced; the answer is in the trace."""
+        return replace(self, error=None)
+
+
+@dataclass(frozen=True)
+class TraceJob:
+    """Questions or ready prompts to be traced with one model; `condition` is closed book, or anything else."""
+
+    model: str
+    samples: Iterable[Sample | Prompt]
+    asking: Asking
+    recording: Recording
+    condition: str = "trace"
+    count: int | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.model,)
+
+    @property
+    def total(self) -> int | None:
+        return self.count
+
+    def keys(self, ids: Sequence[str]) -> list[Key]:
+        return [(self.model, id_) for id_ in ids]
+
+    def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
+        for window in plan_windows(lens, self.samples, self.asking, self.condition):
+            records = {q.id: TraceRecord(q.id, self.model, q.error) for q in window.questions}
+            yield plan_part(self, window.batches, records, journal)
+
+
+@dataclass(frozen=True)
+class QuestionBatch:
+    """Questions that are decoded together.
+
+    Those that are not `missing` have their results already; they are decoded again so that the batch composition stays
+    the same.
+    """
+
+    job: Key
+    place: str | None
+    records: list[Any]  # AnswerRecord or TraceRecord
+    prompts: list[Prompt]
+    missing: list[bool]
+    settings: dict[str, Any]
+    recording: Recording | None = None
+
+    def split(self) -> list[QuestionBatch]:
+        parts = zip(self.records, self.prompts, self.missing, strict=True)
+        return [replace(self, records=[r], prompts=[p], missing=[m]) for r, p, m in parts if m]
+
+    def lost(self, error: str) -> list[ResultRecord]:
+        return [replace(r, error=error) for r, missing in zip(self.records, self.missing, strict=True) if missing]
+
+    def run(self, worker: ModelWorker, folder: RunFolder | None) -> Iterator[tuple[ResultRecord, Checksums | None]]:
+        lens = worker.lens(self.job[0])
+        worker.careful.run = lambda pairs: self._decode(lens, pairs)
+        pairs = list(zip(self.records, self.prompts, strict=True))
+        for record, missing, made in zip(self.records, self.missing, worker.careful(pairs), strict=True):
+            if not missing:
+                continue
+            if isinstance(made, BaseException):
+                yield replace(record, error=reason(made)), None
+                continue
+            answer, trace = made
+            saved = None
+            if self.recording is not None and folder is not None:
+                saved = folder.save_trace(record.name, trace, self.recording.dtype)
+            yield record.with_answer(answer), saved
+
+    def _decode(self, lens: Lens, pairs: Sequence[tuple[Any, Prompt]]) -> list[tuple[Generation, Trace | None]]:
+        prompts = [prompt for _, prompt in pairs]
+        if self.recording is None:
+            return [(answer, None) for answer in lens.generate(prompts, **self.settings)]
+        ids = [record.trace_id for record, _ in pairs]
+        traces = lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)
+        return [(generation_of(lens, trace), trace) for trace in traces]
+
+
+def plan_part(
+    job: AnswerJob | TraceJob,
+    batches: Sequence[Sequence[Question]],
+    records: Mapping[str, Any],
+    journal: Journal,
+    origins: Mapping[str, Key] | None = None,
+) -> PlannedPart:
+    """Return the part of a plan for some questions, by their records: what the run has already is skipped."""
+    missing = {id_: record.key not in journal.found for id_, record in records.items()}
+    todo = []
+    for batch in batches:
+        ids, prompts = [q.id for q in batch], [q.prompt for q in batch if q.prompt is not None]
+        if any(missing[id_] for id_ in ids):
+            made = [records[id_] for id_ in ids]
+            settings = job.asking.generation()
+            wanted = [missing[id_] for id_ in ids]
+            todo.append(QuestionBatch(job.key, journal.place, made, prompts, wanted, settings, job.recording))
+    return PlannedPart(
+        ids=list(records),
+        done=sum(not each for each in missing.values()),
+        refused=[record for id_, record in records.items() if missing[id_] and record.error is not None],
+        batches=todo,
+        copies=[(records[id_], key) for id_, key in (origins or {}).items() if missing[id_]],
+    )
+
+
+def generation_of(lens: Lens, trace: Trace) -> Generation:
+    """Return what a lens wrote, from its trace."""
+    import numpy as np
+
+    from floatlens.lens import Generation
+
+    data, start = trace.data, trace.prompt_length
+    ids = [int(i) for i in data["final_tokens"].values[start:]]
+    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), None)
+    used = np.arange(start, start + (len(ids) if end is None else end + 1))
+    committed = data["committed_at"].values[used]
+    there = committed >= 0
+    confidence = data["confidence"].values[committed[there], used[there]]
+    kept = ids if end is None else ids[:end]
+    steps = data.sizes["step"] if trace.kind == "mdm" else len(used)
+    mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
+    return Generation(lens.decode(kept), kept, steps, mean, end is not None)

@@ -1,0 +1,182 @@
+"""Plan batches: which prompts are decoded together, before any of them is.
+
+Batches are planned from all questions, whether they are answered already or not. So a question is always decoded in the same
+batch: in a run that was interrupted and resumed, and however many workers share the run. Batches hold prompts of similar
+length, which saves padding and changes no answer. A prompt that was asked before is not asked again: its answer is copied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from floatlens.data.prompt import Prompt, build, fit, trim_passages
+from floatlens.data.sample import Sample
+from floatlens.data.template import DEFAULT, Template
+from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
+OPEN, CLOSED = "open-book", "closed-book"
+WINDOW = 64  # number of batches whose prompts are sorted by length together; bounds the memory
+Key = tuple[str, ...]  # of a result in the run folder, such as (model, data, condition, id of the question)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How questions are asked: the same for all models of a comparison, and recorded with the answers.
+
+    Parameters
+    ----------
+    max_new_tokens, steps, seed, sampler: settings of the sampler; `sampler` has those that only some samplers know.
+    batch_size: number of questions decoded together.
+    order: position of the question: `last`, `first`, or on `both` sides of the passages.
+    template, chat: the text around the question, and whether it goes into the model's chat template.
+    """
+
+    max_new_tokens: int = 32
+    steps: int | None = None
+    batch_size: int = 16
+    seed: int = 0
+    order: str = "last"
+    template: Template = DEFAULT
+    chat: bool = True
+    sampler: dict[str, Any] = field(default_factory=dict)
+
+    def generation(self) -> dict[str, Any]:
+        """Return the settings of the sampler."""
+        return {"max_new_tokens": self.max_new_tokens, "steps": self.steps, "seed": self.seed, **self.sampler}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return everything as JSON-able values, for the manifest."""
+        return {**asdict(self), "template": self.template.text}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sample as it is asked: with its prompt, or with the reason why it cannot be asked."""
+
+    sample: Sample
+    prompt: Prompt | None = None
+    error: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.sample.id
+
+
+@dataclass(frozen=True)
+class QuestionWindow:
+    """Questions that are planned together, in their order, and their batches.
+
+    `origins` has the questions whose prompt another question asks, with the key of that one's result; they are in no batch.
+    """
+
+    questions: list[Question]
+    batches: list[list[Question]]
+    origins: dict[str, Key]
+
+
+Origin = Callable[[Question], Key | None]
+
+
+def plan_windows(
+    lens: Lens,
+    samples: Iterable[Sample | Prompt],
+    asking: Asking,
+    condition: str = OPEN,
+    origin: Origin = lambda question: None,
+) -> Iterator[QuestionWindow]:
+    """Plan the batches of a stream of samples. `lens` needs its tokenizer and its context length, not its weights.
+
+    `origin` returns the key of the result with the answer to the same prompt, or None if the question is to be asked.
+    """
+    for part in _windows(samples, asking.batch_size * WINDOW):
+        questions = [question_of(lens, sample, asking, condition) for sample in part]
+        origins = {q.id: key for q in questions if q.prompt is not None and (key := origin(q)) is not None}
+        asked = [q for q in questions if q.prompt is not None and q.id not in origins]
+        # The longest prompts first: if memory runs out, it does so early.
+        asked.sort(key=lambda q: len(q.prompt.ids) if q.prompt else 0, reverse=True)
+        size = asking.batch_size
+        yield QuestionWindow(questions, [asked[i : i + size] for i in range(0, len(asked), size)], origins)
+
+
+def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Question:
+    """Build the prompt of a sample. A prompt that is given is asked as it is.
+
+    Passages are left out under closed book, and required under open book. Those that do not fit the context are dropped.
+    """
+    if isinstance(sample, Prompt):
+        return Question(Sample(sample.sample_id, sample.question, sample.answers), sample)
+    passages = [] if condition == CLOSED else sample.passages
+    if condition == OPEN and not passages:
+        retrieved = "answer_recall" in sample.meta
+        reason = "no passage was retrieved for the question" if retrieved else "the question has no passages"
+        return Question(sample, error=reason)
+    try:
+        if lens.tokenizer is None:
+            raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
+        shown = trim_passages(sample.question, passages, lens.context_length)
+        prompt = build(
+            lens.tokenizer,
+            sample.question,
+            shown,
+            answers=sample.answers,
+            order=asking.order,
+            template=asking.template,
+            chat=asking.chat,
+        )
+        if lens.context_length:
+            prompt = fit(prompt, lens.tokenizer, lens.context_length - asking.max_new_tokens)
+    except FloatLensError as error:
+        return Question(sample, error=str(error))
+    dropped = prompt.dropped + len(passages) - len(shown)
+    return Question(sample, replace(prompt, dropped=dropped, sample_id=sample.id))
+
+
+class SharedPrompts:
+    """Knows which question asks each prompt first. For runs without interventions.
+
+    An answer depends on the tokens of the prompt and the settings of the sampler alone, whether greedy or seeded. So the
+    gold passage at the index where it already was, the default number of masks, and the question at its default position are
+    answered by the answers of Table 1, and traced questions by their traces. Which question is the first is decided when
+    batches are planned, so it does not depend on interruptions and workers.
+    """
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[str, tuple[int, ...], str], tuple[Key, object]] = {}
+
+    def forget_missing(self, have: Container[Key]) -> None:
+        """Forget the questions without a result: the work on them failed."""
+        self.first = {about: one for about, one in self.first.items() if one[0] in have}
+
+    def origins(self, key: Key, asking: Asking, *, ask_all: bool = False) -> Origin:
+        """Return the function that finds the origin of each question of a job, to be called in their order.
+
+        `key` is the start of the keys of the job's results. With `ask_all` every prompt is asked, because more is wanted
+        than its answer.
+        """
+        job = object()
+        settings = json.dumps(asking.generation(), sort_keys=True, default=str)
+
+        def origin(question: Question) -> Key | None:
+            assert question.prompt is not None
+            mine = (*key, question.id)
+            first, of = self.first.setdefault((key[0], tuple(question.prompt.ids), settings), (mine, job))
+            return None if ask_all or (first == mine and of is job) else first
+
+        return origin
+
+
+def _windows(samples: Iterable[Sample | Prompt], size: int) -> Iterator[list[Sample | Prompt]]:
+    window: list[Sample | Prompt] = []
+    for sample in samples:
+        window.append(sample)
+        if len(window) == size:
+            yield window
+            window = []
+    if window:
+        yield window

@@ -1,0 +1,174 @@
+"""The loop: run the questions of some jobs through models.
+
+Everything that asks models questions comes through here: `floatlens eval`, `trace`, `stress`, `ablate`, the study, and
+`fl.evaluate`. They differ in their jobs (`jobs.py`, `ablate/job.py`). What makes a run durable is called from here by name:
+the journal skips what the run folder has, workers write each result before they report it, and an engine replaces
+workers that die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from floatlens.data.sample import Sample
+from floatlens.data.template import DEFAULT, Template, parse
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.answers import AnswerRecord, answers_table
+from floatlens.evaluation.jobs import AnswerJob, EvaluationJob, ModelBatch, ModelWorker
+from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.planning import CLOSED, OPEN, Asking, Key
+from floatlens.runs.engines.engine import Died, Engine
+from floatlens.runs.engines.local import Local
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import Watch
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
+
+@dataclass
+class LoopResult:
+    """The results of all jobs, in the order of their questions, and the seconds per job, shared by all workers."""
+
+    records: list[Any] = field(default_factory=list)
+    seconds: dict[Key, float] = field(default_factory=dict)
+
+
+def run_jobs(
+    jobs: Iterable[EvaluationJob],
+    worker: ModelWorker,
+    journal: Journal | None = None,
+    *,
+    engine: Engine | None = None,
+    watch: Watch | None = None,
+) -> LoopResult:
+    """Run jobs and return their results; those that the journal has are not made again.
+
+    Parameters
+    ----------
+    jobs: taken one by one, each when its batches are planned.
+    engine: hands batches to workers; default: this process.
+    watch: is told the name and the number of results of each job; returns the function to be called per result.
+    """
+    journal, engine, result = journal or Journal(), engine or Local(), LoopResult()
+    planned: list[tuple[EvaluationJob, list[str]]] = []
+    advance: dict[Key, Callable[[], None]] = {}
+    copies: list[tuple[AnswerRecord, Key]] = []
+    if journal.shared is not None:
+        journal.shared.forget_missing(journal.found)
+
+    def batches() -> Iterator[ModelBatch]:
+        for job in jobs:
+            ids: list[str] = []
+            planned.append((job, ids))
+            result.seconds.setdefault(job.key, 0.0)
+            advance[job.key] = watch(", ".join(job.key), job.total) if watch else lambda: None
+            lens = worker.planning_lens(job.model, engine.inside)
+            for part in job.plan(lens, journal):
+                ids += part.ids
+                for record in part.refused:  # it cannot be asked: the reason is its result
+                    journal.add(record)
+                for _ in range(part.done + len(part.refused)):
+                    advance[job.key]()
+                copies.extend(part.copies)
+                yield from part.batches
+
+    for batch, made in engine.run(worker, batches()):
+        if isinstance(made, Died):  # no worker survived it
+            for record in batch.lost(made.reason):
+                journal.add(record)
+                advance[batch.job]()
+            continue
+        records, seconds = made
+        result.seconds[batch.job] += seconds / engine.workers
+        for record in records:  # the worker has written it to the run folder
+            journal.note(record)
+            advance[batch.job]()
+    for record, origin in copies:
+        journal.add(record.with_answer_of(journal.found[origin]))
+        advance[record.key[:-1]]()
+    result.records = [journal.found[key] for job, ids in planned for key in job.keys(ids)]
+    return result
+
+
+def ask_models(
+    jobs: Iterable[AnswerJob],
+    worker: ModelWorker,
+    folder: RunFolder | None = None,
+    *,
+    engine: Engine | None = None,
+    watch: Watch | None = None,
+    retry_errors: bool = False,
+) -> tuple[pd.DataFrame, dict[Key, float]]:
+    """Answer the questions of jobs; returns the table of answers, also written to the run folder, and seconds per job."""
+    result = run_jobs(jobs, worker, Journal(folder, retry_errors=retry_errors), engine=engine, watch=watch)
+    answers = answers_table(result.records)
+    if folder is not None:
+        folder.write_table("answers", answers)
+    return answers, result.seconds
+
+
+def evaluate(
+    lens: Lens,
+    samples: Iterable[Sample],
+    *,
+    closed_book: bool = False,
+    max_new_tokens: int = 32,
+    steps: int | None = None,
+    seed: int = 0,
+    sampler: Mapping[str, Any] | None = None,
+    batch_size: int = 16,
+    order: str = "last",
+    template: Template | str = DEFAULT,
+    chat: bool = True,
+    data: str | None = None,
+) -> pd.DataFrame:
+    """Answer the questions of samples with a model and score the answers; `floatlens eval` runs the same code.
+
+    Parameters
+    ----------
+    samples: such as `fl.read("nq.jsonl")`; their ids must differ.
+    closed_book: ask without passages. Otherwise a question without passages is an error in its row.
+    max_new_tokens, steps, seed, sampler: settings of the sampler; `sampler` has further ones, such as temperature.
+    batch_size: number of questions decoded together. When memory runs out, batches are halved.
+    order: position of the question: `last`, `first`, or on `both` sides of the passages.
+    template: the text around the question, with the slots {passages} and {question}.
+    chat: put the text into the model's chat template.
+    data: name of the data set in the table.
+
+    Returns
+    -------
+    One row per question with `id`, `question`, `answer`, `gold`, the scores `em`, `accuracy`, `accuracy_words` and `f1`,
+    `confidence`, `steps`, and `error` if the question could not be answered.
+
+    >>> answers = fl.evaluate(fl.load("tiny-mdm"), fl.read("world:fresh", limit=50))      # doctest: +SKIP
+    >>> answers["accuracy"].mean()                                                       # doctest: +SKIP
+    """
+    asking = Asking(
+        max_new_tokens=max_new_tokens,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed,
+        order=order,
+        template=parse(template) if isinstance(template, str) else template,
+        chat=chat,
+        sampler=dict(sampler or {}),
+    )
+    name = data or getattr(samples, "name", "data")
+    job = AnswerJob(lens.name, name, CLOSED if closed_book else OPEN, _distinct(samples), asking)
+    worker = ModelWorker(lambda name: lens)
+    return ask_models([job], worker)[0]
+
+
+def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield the samples, and refuse an id that occurs twice: results are kept by id."""
+    seen = set()
+    for sample in samples:
+        if sample.id in seen:
+            raise FloatLensError(f"the id {sample.id[:80]!r} occurs twice among the samples; give each its own")
+        seen.add(sample.id)
+        yield sample

@@ -1,0 +1,154 @@
+"""Which questions are asked: the data sets of an evaluation, each sample with the passages that it is shown with.
+
+Importing this takes no torch, so that mistakes in the data are reported at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floatlens.data.read import expand, label, read
+from floatlens.data.readers.problems import FULL_LIST, Problems
+from floatlens.data.readers.registry import named_data
+from floatlens.data.sample import Sample, first_passages, gold_among
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.planning import CLOSED, OPEN, Asking
+
+if TYPE_CHECKING:
+    from floatlens.data.retrieval import Index
+    from floatlens.runs.folder import RunFolder
+
+HELD = 64 * 2**20  # bytes of a data file below which its questions are kept in memory
+RETRIEVED = 5  # default number of passages per question from a retriever
+PEEK = 100  # number of questions that are looked at before a data set is said to have no passages
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """What is asked of which models, as one value that the manifest records.
+
+    Parameters
+    ----------
+    passages: number of passages per question, including the gold one.
+    max_passages: maximum number of passages per question, the first ones of a ranked list.
+    corpus: file of passages; those of a question are retrieved from it with BM25.
+    split, limit, seed, layout, columns, strict: as for `floatlens.read`.
+    """
+
+    models: tuple[str, ...]
+    data: tuple[str, ...]
+    conditions: tuple[str, ...] = (OPEN,)
+    asking: Asking = field(default_factory=Asking)
+    split: str | None = None
+    limit: int | None = None
+    seed: int | None = None
+    passages: int | None = None
+    max_passages: int | None = None
+    corpus: str | None = None
+    layout: str | None = None
+    columns: Mapping[str, str] | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("passages", "max_passages"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                option = f"--{name.replace('_', '-')}"
+                raise FloatLensError(f"{option} {value} is not a positive number; for no passages use --closed-book")
+
+    def recorded(self) -> dict[str, Any]:
+        """Return everything that was asked, for the manifest."""
+        return {**asdict(self), "asking": self.asking.recorded(), "columns": dict(self.columns or {})}
+
+
+class DataSource:
+    """One data set of a plan: kept in memory if it is small or limited, otherwise read again for each model."""
+
+    def __init__(self, name: str, plan: EvaluationPlan, index: Index | None = None) -> None:
+        self.name, self.plan, self.index = name, plan, index
+        self.label = label(name)
+        self.count: int | None = plan.limit
+        self.problems = Problems()
+        path = Path(name)
+        small = path.is_file() and path.stat().st_size < HELD
+        self._holds = plan.limit is not None or small or named_data(name) is not None
+        self._held: list[Sample] | None = None
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the questions with the passages that the plan wants."""
+        if not self._holds:
+            return self._prepare()
+        if self._held is None:
+            self._held = list(self._prepare())
+            self.count = len(self._held)
+        return self._held
+
+    def _read(self) -> Iterator[Sample]:
+        plan = self.plan
+        stream = read(
+            self.name,
+            split=plan.split,
+            limit=plan.limit,
+            seed=plan.seed,
+            layout=plan.layout,
+            columns=plan.columns,
+            passages=plan.passages,
+            strict=plan.strict,
+        )
+        self.problems = stream.problems
+        return iter(stream)
+
+    def _prepare(self) -> Iterator[Sample]:
+        plan, stream = self.plan, self._read()
+        if all(condition == CLOSED for condition in plan.conditions):
+            yield from stream
+            return
+        if self.index is not None:
+            from floatlens.data.retrieval import retrieve
+
+            wanted = plan.passages or plan.max_passages or RETRIEVED
+            yield from (retrieve(sample, self.index, wanted) for sample in stream)
+            return
+        peeked = list(islice(stream, PEEK))
+        if OPEN in plan.conditions and peeked and not any(sample.passages for sample in peeked):
+            raise FloatLensError(f"{self.name} has no passages; use --closed-book, or --retriever bm25 --corpus FILE")
+        for sample in chain(peeked, stream):
+            if plan.passages is not None and named_data(self.name) is None:
+                sample = gold_among(sample, plan.passages)
+            if plan.max_passages is not None:
+                sample = first_passages(sample, plan.max_passages)
+            yield sample
+
+
+def open_sources(plan: EvaluationPlan) -> list[DataSource]:
+    """Open the data sets of a plan; one that cannot be read or has no questions is refused before a model is loaded."""
+    index = None
+    if plan.corpus:
+        from floatlens.data.retrieval import index_of
+
+        index = index_of(plan.corpus)
+    sources = [DataSource(part, plan, index) for name in plan.data for part in expand(name)]
+    for source in sources:
+        next(iter(source.samples()))
+    return sources
+
+
+def problems_of(sources: Sequence[DataSource]) -> dict[str, str]:
+    """Return what was skipped, by data set, in one sentence each."""
+    return {source.label: said for source in sources if (said := source.problems.summary())}
+
+
+def write_problems(folder: RunFolder, sources: Sequence[DataSource]) -> None:
+    """Write the full list of problems to the run folder: one line per skipped line of the data."""
+    lines = [
+        {"source": problem.source, "line": problem.line, "problem": problem.what, "skipped": not problem.kept}
+        for source in sources
+        for problem in source.problems.shown
+    ]
+    if lines:
+        folder.write_text(FULL_LIST, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -1,0 +1,126 @@
+"""Stress tests: the same questions, asked ever harder. What a test is, and the registry of all.
+
+A test is one file with a function that makes its levels, registered with one line.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from floatlens.data.sample import Sample
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.planning import Asking
+from floatlens.registry import Registry
+
+if TYPE_CHECKING:
+    from floatlens.data.retrieval import Index
+    from floatlens.evaluation.jobs import AnswerJob, Recording
+
+
+@dataclass(frozen=True)
+class StressLevel:
+    """The questions as they are asked at one level; `x` is its value on the axis, NaN if it has none."""
+
+    name: str
+    x: float
+    samples: list[Sample]
+    asking: Asking
+
+
+@dataclass(frozen=True)
+class StressOptions:
+    """What a user may choose.
+
+    Parameters
+    ----------
+    values: the levels, such as numbers of distractors; each test has its own defaults.
+    passages: number of passages per question.
+    distractors: `random`, `hard` or `own` (see `noise.py`); `index` is where hard ones are retrieved from.
+    seed: of every random choice.
+    """
+
+    values: tuple[int, ...] | None = None
+    passages: int | None = None
+    distractors: str = "random"
+    seed: int = 0
+    index: Index | None = None
+
+
+MakeLevels: TypeAlias = Callable[[Sequence[Sample], Asking, StressOptions], list[StressLevel]]
+
+
+@dataclass(frozen=True)
+class StressTest:
+    """A stress test: its name, the label of its axis, what it does, and the function that makes its levels."""
+
+    name: str
+    axis: str
+    about: str
+    levels: MakeLevels
+
+
+STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation.stress")
+
+
+def register_stress(name: str, *, axis: str, about: str, priority: int = 0) -> Callable[[MakeLevels], MakeLevels]:
+    """Register a stress test, as the decorator of the function that makes its levels.
+
+    Parameters
+    ----------
+    axis: label of the axis of its figure.
+    about: what it does, in a few words.
+    priority: tests with a higher one come first in lists and reports.
+    """
+
+    def register(levels: MakeLevels) -> MakeLevels:
+        STRESSES.add(name, StressTest(name, axis, about, levels), priority=priority)
+        return levels
+
+    return register
+
+
+def stress_jobs(
+    test: StressTest,
+    models: Iterable[str],
+    levels: Mapping[str, Sequence[StressLevel]],
+    recording: Recording | None = None,
+) -> Iterator[AnswerJob]:
+    """Yield the jobs of a stress test: every model, data set (by its label) and level.
+
+    `condition` is the test with its level, `x` the value on the axis.
+    """
+    from floatlens.evaluation.jobs import AnswerJob
+
+    for model in models:
+        for data, several in levels.items():
+            for level in several:
+                labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
+                yield AnswerJob(
+                    model,
+                    data,
+                    f"{test.name}={level.name}",
+                    level.samples,
+                    level.asking,
+                    count=len(level.samples),
+                    labels=labels,
+                    recording=recording,
+                )
+
+
+def draw(seed: int, sample: Sample) -> random.Random:
+    """Return a source of random choices that depends on the question alone: every model and level gets the same ones."""
+    return random.Random(f"{seed} {sample.id}")
+
+
+def with_gold(samples: Sequence[Sample], least: int, stress: str) -> list[Sample]:
+    """Return the questions with at least `least` gold passages; FloatLensError if there are none."""
+    usable = [sample for sample in samples if len(sample.gold) >= least]
+    if not usable:
+        what = "a gold passage" if least == 1 else f"{least} gold passages"
+        raise FloatLensError(
+            f"stress {stress} needs questions with {what}; none of the {len(samples)} questions has that"
+        )
+    return usable
