@@ -17,6 +17,7 @@ import torch
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import bytes_per_step, shape
+from floatlens.observation.group import ROOM as GROUP_BYTES
 from floatlens.observation.tile import TILE
 
 COMPUTE = 0.4  # share of the peak that forward passes reach
@@ -25,6 +26,7 @@ READING = 0.6  # share of the bandwidth that reading weights and caches reaches
 ELEMENTWISE = 12  # operations on a score beside its product: scale, mask, exponential, sums
 ROOM = 0.9  # share of a device's memory that is used
 ROW_BYTES = 2000  # an answer's row and its result file
+REGIONS = 16  # regions of a prompt: their sums of attention are kept per head while a layer is observed
 
 
 @dataclass(frozen=True)
@@ -176,14 +178,33 @@ def cache_bytes(model: Model, length: int) -> int:
     return 2 * model.layers * model.kv_heads * model.head_dim * length * model.itemsize
 
 
+def observation_memory(model: Model, length: int, batch: int) -> float:
+    """Bytes that observation adds to a forward pass over `length` positions; it grows linearly with the length.
+
+    Layers are observed in groups whose queries, keys and values take at most `GROUP_BYTES`. Each group needs float32
+    copies of its queries and keys and two blocks of attention weights; a block has `TILE` numbers, or one query's row
+    for the heads that share a key where that is more. The statistics of all layers stay until the pass is over.
+    """
+    H, K, D, positions = model.heads, model.kv_heads, model.head_dim, batch * length
+    of_layer = positions * (H + 2 * K) * D * model.itemsize
+    layers = max(1, min(model.layers, GROUP_BYTES // max(1, of_layer)))
+    alone = positions * H * D * 4 if model.itemsize < 4 else 0
+    copies = layers * positions * (H + 2 * K) * D * 4 if layers > 1 else alone
+    products = layers * positions * (H + K) * (D + 2) * 4
+    blocks = 2 * max(TILE, length * H // max(1, K)) * 4
+    sums = layers * positions * H * REGIONS * 4
+    kept = batch * bytes_per_step(model.layers, H, K, length)
+    return float(copies + products + blocks + sums + kept)
+
+
 def memory(model: Model, work: Work, batch: int) -> float:
     """Bytes on the device: weights, cache, activations of a layer, logits, and the workspace of looking."""
     T = work.length
     activations = batch * T * (6 * model.width + 4 * model.active / max(1, model.layers) / max(1, model.width))
     logits = batch * (work.new if model.diffusion else 1) * model.vocabulary * 4 * 3
-    tile = batch * model.heads * min(TILE, T) * T * 4 * 3 if work.trace else 0
+    tracing = observation_memory(model, T, batch) if work.trace else 0
     cache = 0 if model.diffusion else batch * cache_bytes(model, T)
-    return model.parameters * model.itemsize + cache + activations * model.itemsize + logits + tile
+    return model.parameters * model.itemsize + cache + activations * model.itemsize + logits + tracing
 
 
 @dataclass(frozen=True)
