@@ -98,6 +98,11 @@ def measure(
     first = list(islice(stream, LOOKED_AT))
     if known is not None:
         return len(first) + sum(1 for _ in stream), known
+    if lens.tokenizer is None:
+        raise FloatLensError(
+            f"{lens.name} has no tokenizer files, so the prompts of --data cannot be measured; "
+            "give their length with --prompt-tokens"
+        )
     lengths = [len(lens.prompt(sample.question, sample.passages).ids) for sample in first]
     return len(first) + sum(1 for _ in stream), round(sum(lengths) / len(lengths))
 
