@@ -18,7 +18,7 @@ from floatlens.cli import main
 from floatlens.errors import NotANumber
 from floatlens.lens import Lens
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.run_list import every
+from floatlens.runs.run_list import all_runs
 from tests.runs.conftest import TRACED, Undisturbed, Words
 
 
@@ -47,9 +47,9 @@ def test_interventions_and_studies_are_repeated_and_compared_too(
     words: Words, undisturbed: Undisturbed, tmp_path: Path, command: str
 ) -> None:
     whole = undisturbed[command]
-    total = sum(len(inside.results()) for inside in every(RunFolder.open(whole)))
+    total = sum(len(inside.results()) for inside in all_runs(RunFolder.open(whole)))
     assert f"all {total} the same" in run("rerun", whole, "--out", tmp_path / "again")
-    changed = every(RunFolder.open(tmp_path / "again"))[-1]
+    changed = all_runs(RunFolder.open(tmp_path / "again"))[-1]
     one, *_ = changed.results()
     changed.put(one.key, {**one.value, "answer": "a bit that flipped"})
     found = json.loads(run("diff", whole, tmp_path / "again", "--json", code=1))

@@ -17,11 +17,20 @@ from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import find
 from floatlens.observation.session import Session
 from floatlens.observation.tile import TILE
-from floatlens.runs.plan import Model, Work, cost, estimate, memory, model_of, observation_memory, parse_devices
+from floatlens.runs.plan import (
+    ModelSize,
+    Workload,
+    cost,
+    estimate,
+    measure_model,
+    memory,
+    observation_memory,
+    parse_devices,
+)
 from tests.commands import run
 
 # LLaDA-8B: 32 layers, 32 heads of 128, 8 billion parameters in bfloat16.
-LLADA = Model("llada", True, 8 * 10**9, 7 * 10**9, 5 * 10**8, 32, 32, 32, 128, 4096, 126464, 2)
+LLADA = ModelSize("llada", False, 8 * 10**9, 7 * 10**9, 5 * 10**8, 32, 32, 32, 128, 4096, 126464, 2)
 
 
 def test_observing_a_long_sequence_is_planned_without_its_attention_matrix() -> None:
@@ -67,7 +76,7 @@ def test_planned_memory_of_observation_is_what_torch_allocates(
 def test_the_planned_batch_fills_the_device() -> None:
     """An A100 has 72 GB to use; 16 GB are weights, and the largest power of two that fits the rest is taken."""
     count, device = parse_devices("1xA100")
-    work = Work(samples=640, prompt=2016, new=32, steps=32)
+    work = Workload(samples=640, prompt=2016, new=32, steps=32)
     found = estimate(LLADA, work, device, count)
     assert memory(LLADA, work, found.batch) <= 72e9 < memory(LLADA, work, 2 * found.batch) or found.batch == 64
     assert found.batch >= 32
@@ -77,8 +86,8 @@ def test_the_planned_batch_fills_the_device() -> None:
 def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
     lens = floatlens.load(name)
     prompt = lens.prompt("Where does Ada live?", ["Ada lives in Molen.", "Ben lives in Rusk."])
-    work = Work(samples=1, prompt=len(prompt.ids), new=8, steps=8, trace=False)
-    ours = cost(model_of(find(name), "float32"), work).forward
+    work = Workload(samples=1, prompt=len(prompt.ids), new=8, steps=8, trace=False)
+    ours = cost(measure_model(find(name), "float32"), work).forward
     lens.__dict__["end_ids"] = ()  # nothing ends an answer early
     # The counter does not know the CPU's attention kernel; it knows the products that the plain one is made of.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -87,23 +96,23 @@ def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
 
 
 def test_twice_the_work_takes_twice_as_long_and_twice_the_gpus_half() -> None:
-    model = model_of(find("tiny-mdm"), "bfloat16")
+    model = measure_model(find("tiny-mdm"), "bfloat16")
     count, device = parse_devices("2xA100")
-    work = Work(samples=6400, prompt=400, new=32, steps=32)
+    work = Workload(samples=6400, prompt=400, new=32, steps=32)
     one = estimate(model, work, device, count, batch=16)
-    more = estimate(model, Work(12800, 400, 32, 32), device, count, batch=16)
+    more = estimate(model, Workload(12800, 400, 32, 32), device, count, batch=16)
     fewer = estimate(model, work, device, 1, batch=16)
     assert more.hours == pytest.approx(2 * one.hours) and fewer.hours == pytest.approx(2 * one.hours)
-    assert more.storage == 2 * one.storage and 0 < one.looking_share < 1
+    assert more.storage == 2 * one.storage and 0 < one.observation_share < 1
 
 
 def test_a_model_too_large_for_one_gpu_is_spread_and_for_all_is_refused(tmp_path: Path) -> None:
-    small = model_of(find("tiny-mdm"), "bfloat16")
-    work = Work(samples=10, prompt=400, new=32, steps=32)
+    small = measure_model(find("tiny-mdm"), "bfloat16")
+    work = Workload(samples=10, prompt=400, new=32, steps=32)
     _, device = parse_devices("A100")
     large = replace(small, parameters=70 * 10**9)
     assert estimate(large, work, device, 8).devices_per_worker == 2
-    with pytest.raises(FloatLensError, match="give more or larger --gpus"):
+    with pytest.raises(FloatLensError, match="use more or larger --gpus"):
         estimate(large, work, device, 1)
 
 

@@ -13,7 +13,7 @@ from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.sharing import Sharing
 from floatlens.evaluation.worker import Worker
 from floatlens.lens import Lens
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 
 ASKING = Asking(max_new_tokens=4, batch_size=3)
 
@@ -43,7 +43,7 @@ class Asked:
         monkeypatch.setattr(Lens, "generate", generate)
 
     def __call__(self, *tasks: Task) -> list[Row]:
-        rows, _ = answered(tasks, self.worker, self.journal, Local(), sharing=self.sharing)
+        rows, _ = answered(tasks, self.worker, self.journal, LocalEngine(), sharing=self.sharing)
         return rows
 
 

@@ -102,7 +102,7 @@ def told(plan: Plan, outcome: Outcome, folder: RunFolder | None, both: bool) -> 
         "settings": plan.asking.recorded(),
         "claims": [],
         "problems": outcome.problems,
-        "run": folder.place if folder is not None else None,
+        "run": str(folder) if folder is not None else None,
     }
     table = table1(entries, averages)
     if both and any(entry["n"] for entry in entries):

@@ -87,7 +87,7 @@ class Running:
         """The engine; one that cannot work is refused here."""
         from floatlens.runs.engines import registry
 
-        return registry.engine(
+        return registry.make_engine(
             self.engine, workers=self.workers, address=self.address, gpus_per_worker=self.gpus_per_worker
         )
 

@@ -25,22 +25,22 @@ def command(
     from floatlens.cli import main
     from floatlens.runs.diff import compare
     from floatlens.runs.folder import RunFolder
-    from floatlens.runs.rerun import words_again
+    from floatlens.runs.rerun import rerun_arguments
     from floatlens.runs.storage import is_url
 
     before = RunFolder.open(run)
     target = out or f"{run.rstrip('/')}-again"
     target = target if is_url(target) else str(Path(target).resolve())
     first = run if is_url(run) else str(Path(run).resolve())
-    words = words_again(before.manifest, target, run)
+    arguments = rerun_arguments(before.manifest, target, run)
     folder = before.manifest.get("folder")
     if not isinstance(folder, str) or not Path(folder).is_dir():
         folder = "."
-    typer.echo(f"floatlens {' '.join(words)}", err=True)
+    typer.echo(f"floatlens {' '.join(arguments)}", err=True)
     here = Path.cwd()
     try:
         os.chdir(folder)
-        code = main.run(words)
+        code = main.run(arguments)
     except OSError as error:
         raise FloatLensError(f"the run cannot be repeated in {folder}: {error}") from None
     finally:

@@ -101,7 +101,7 @@ def command(
         seeds={"seed": seed},
     )
     run = RunFolder.create(out, about, resume=running.resume)
-    worker = Traces(running.loader(revision), model, run.place, {**options, **settings}, trace_dtype)
+    worker = Traces(running.loader(revision), model, run.location, {**options, **settings}, trace_dtype)
     try:
         with bar("traces") as watch:
             found = traced(
@@ -122,14 +122,14 @@ def command(
         raise FloatLensError(f"no sample could be traced; the first failed because: {next(iter(failed.values()))}")
     if as_json:
         entry = {"model": model, "data": data, "n": len(found) - len(failed), "errors": len(failed)}
-        print(json.dumps({"results": [entry], "run": run.place}))
+        print(json.dumps({"results": [entry], "run": str(run)}))
         return
     console = Console(highlight=False)
     if prompt is not None:
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    console.print(f"{len(found) - len(failed)} traces in {run.place}{also}", markup=False)
+    console.print(f"{len(found) - len(failed)} traces in {run}{also}", markup=False)
 
 
 ASKED = (

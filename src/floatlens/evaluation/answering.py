@@ -14,9 +14,9 @@ from floatlens.evaluation.journal import Journal, Key
 from floatlens.evaluation.sharing import Sharing
 from floatlens.evaluation.tracing import Tracing
 from floatlens.evaluation.worker import Worker
-from floatlens.runs.engines.engine import Died, Engine
+from floatlens.runs.engines.engine import Engine, JobFailure
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def answered(
     worker: Worker,
     journal: Journal,
     engine: Engine,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
     *,
     trace: bool = False,
     sharing: Sharing | None = None,
@@ -88,7 +88,7 @@ def answered(
     seconds: dict[Key, float] = {}
     finished: dict[Key, Callable[[], None]] = {}
     copies: list[tuple[Row, Origin]] = []
-    place = journal.folder.place if journal.folder is not None else None
+    place = journal.folder.location if journal.folder is not None else None
     if sharing is not None:
         sharing.begin()
 
@@ -97,7 +97,7 @@ def answered(
             key = task.key
             asked[key], seconds[key] = [], 0.0
             finished[key] = watch(", ".join(key), task.count) if watch else ignore
-            lens = worker.planning(key[0], engine.inside)
+            lens = worker.planning(key[0], engine.in_process)
             model, data, condition = key
             names = {"model": model, "data": data, "condition": condition, **task.labels}
             origin = sharing.origins(key, task.asking, again=trace) if sharing is not None else None
@@ -120,7 +120,7 @@ def answered(
                         yield Batch(key, rows, prompts, wanted, task.asking, place, trace)
 
     for batch, made in engine.run(worker, batches()):
-        if isinstance(made, Died):
+        if isinstance(made, JobFailure):
             for row in batch.rows:
                 row.error = made.reason
                 journal.add(row)

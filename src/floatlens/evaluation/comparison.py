@@ -13,14 +13,14 @@ import pandas as pd
 
 from floatlens.data.readers import registry
 from floatlens.data.retrieval import index_of
-from floatlens.evaluation.answering import Task, Watch, answered
+from floatlens.evaluation.answering import ProgressCallback, Task, answered
 from floatlens.evaluation.journal import Journal, Key
 from floatlens.evaluation.plan import Plan
 from floatlens.evaluation.source import Source
 from floatlens.evaluation.summary import frame
 from floatlens.evaluation.worker import Worker
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
 
 
@@ -47,7 +47,7 @@ def run(
     sources: Sequence[Source],
     load: Callable[[str], Any],
     folder: RunFolder | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
     *,
     engine: Engine | None = None,
     retry_errors: bool = False,
@@ -66,7 +66,7 @@ def run(
                     samples = source.samples()
                     yield Task((model, source.label, condition), samples, plan.asking, source.count)
 
-    rows, seconds = answered(tasks(), Worker(load), journal, engine or Local(), watch)
+    rows, seconds = answered(tasks(), Worker(load), journal, engine or LocalEngine(), watch)
     problems = {source.label: source.problems for source in sources if source.problems}
     outcome = Outcome(frame(rows), problems, seconds)
     if folder is not None:

@@ -18,7 +18,7 @@ from floatlens.data.prompt import Prompt, build, fit
 from floatlens.data.sample import Sample
 from floatlens.data.template import DEFAULT, Template
 from floatlens.errors import FloatLensError
-from floatlens.runs.oom_retry import Careful, reason
+from floatlens.runs.oom_retry import BatchRetry, error_reason
 
 OPEN, CLOSED = "open-book", "closed-book"
 WINDOW = 64  # batches whose prompts are sorted by length together; bounds what is in memory
@@ -133,7 +133,7 @@ def evaluate(
 
     `labels` are fields of the rows: model, data, condition and so on.
     """
-    ask: Careful[Prompt, Any] = Careful(lambda prompts: lens.generate(prompts, **asking.generation()))
+    ask: BatchRetry[Prompt, Any] = BatchRetry(lambda prompts: lens.generate(prompts, **asking.generation()))
     for window in windows(lens, samples, asking, **labels):
         for row in window.rows:
             if row.error is not None:
@@ -181,7 +181,7 @@ def asked(lens: Any, sample: Sample, asking: Asking, row: Row) -> tuple[Row, Pro
 def fill(row: Row, answer: Any) -> None:
     """Score an answer into its row, or note the error that came instead."""
     if isinstance(answer, BaseException):
-        row.error = reason(answer)
+        row.error = error_reason(answer)
         return
     row.answer = answer.text.strip()
     row.em, row.accuracy, row.accuracy_words, row.f1 = score(row.answer, row.gold)

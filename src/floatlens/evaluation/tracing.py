@@ -11,10 +11,10 @@ import numpy as np
 from floatlens.data.prompt import Prompt
 from floatlens.lens import Generation
 from floatlens.record.trace import Trace
-from floatlens.runs.engines.engine import Died, Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.engine import Engine, JobFailure
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.oom_retry import Careful, reason
+from floatlens.runs.oom_retry import BatchRetry, error_reason
 
 
 class Tracing:
@@ -80,7 +80,7 @@ class Traces:
 
     def __post_init__(self) -> None:
         self.lens: Any = None
-        self.careful: Careful[tuple[str, Prompt], Trace] = Careful(self._traced)
+        self.careful: BatchRetry[tuple[str, Prompt], Trace] = BatchRetry(self._traced)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -102,7 +102,7 @@ class Traces:
         for id_, trace, wanted in zip(batch.ids, made, batch.wanted, strict=True):
             if not wanted:
                 continue
-            error = reason(trace) if isinstance(trace, BaseException) else None
+            error = error_reason(trace) if isinstance(trace, BaseException) else None
             trees = None if isinstance(trace, BaseException) else folder.save_trace(id_, trace, self.dtype)
             folder.put((self.model, id_), {"error": error}, trees)
             done.append((id_, error))
@@ -133,8 +133,8 @@ def traced(
         folder.put((worker.model, id_), {"error": error})
         found[id_] = error
     folder.write_errors((id_, error) for id_, error in found.items() if error)
-    for batch, made in (engine or Local()).run(worker, planned(work, batch_size, found)):
-        if isinstance(made, Died):
+    for batch, made in (engine or LocalEngine()).run(worker, planned(work, batch_size, found)):
+        if isinstance(made, JobFailure):
             for id_ in batch.ids:
                 folder.put((worker.model, id_), {"error": made.reason})
             made = [(id_, made.reason) for id_ in batch.ids]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from floatlens.runs.oom_retry import Careful
+from floatlens.runs.oom_retry import BatchRetry
 
 
 class ModelJob(Protocol):
@@ -25,7 +25,7 @@ class Worker:
     load: Callable[[str], Any]
 
     def __post_init__(self) -> None:
-        self.held: tuple[str, Any, Careful[Any, Any]] | None = None
+        self.held: tuple[str, Any, BatchRetry[Any, Any]] | None = None
         self.notes: dict[str, Any] = {}  # what a job leaves for the next with the same model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Worker:
         """The lens of a model; the one before is let go first."""
         return self.holding(model)[0]
 
-    def holding(self, model: str) -> tuple[Any, Careful[Any, Any]]:
+    def holding(self, model: str) -> tuple[Any, BatchRetry[Any, Any]]:
         """The lens, and what knows how large a batch its memory bears."""
         if self.held is None or self.held[0] != model:
             self.held, self.notes = None, {}
@@ -49,9 +49,9 @@ class Worker:
 
     def hold(self, model: str, lens: Any) -> None:
         """Take a lens that is there already."""
-        self.held, self.notes = (model, lens, Careful(lambda items: [])), {}
+        self.held, self.notes = (model, lens, BatchRetry(lambda items: [])), {}
 
     def planning(self, model: str, inside: bool) -> Any:
         """A lens to plan with: the model's own if it is used in this process, else one without its weights."""
-        light = getattr(self.load, "light", None)
+        light = getattr(self.load, "without_weights", None)
         return self.lens(model) if inside or light is None else light(model)

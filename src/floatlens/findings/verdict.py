@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.findings.samples import Array
 
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
@@ -162,7 +162,7 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
             raise FloatLensError(
                 f"{path} is not a claims file of floatlens; move it away or use another --out"
             ) from None
-    with written_atomically(path) as temporary:
+    with atomic_write(path) as temporary:
         text = json.dumps({"claims": kept + [v.to_dict() for v in verdicts]}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
     return path

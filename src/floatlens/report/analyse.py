@@ -14,7 +14,7 @@ import xarray as xr
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.evaluation.evaluate import CLOSED, OPEN
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.findings import style
 from floatlens.findings.registry import NAMES, Finding, get
 from floatlens.record.trace import Trace
@@ -22,14 +22,14 @@ from floatlens.report.section import Drawing, Section, Words
 from floatlens.report.spelling import count
 from floatlens.report.words.registry import words
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.traces import RunTraces
 
 FIGURES, NUMBERS = "figures", "findings"
 
 
 def analyse(
-    name: str, runs: Sequence[Path], target: Path, shown: str | None = None, watch: Watch | None = None
+    name: str, runs: Sequence[Path], target: Path, shown: str | None = None, watch: ProgressCallback | None = None
 ) -> Section:
     """One finding on all traces and answers of the runs: its figures and numbers in `target`, and its section.
 
@@ -149,5 +149,5 @@ def _write_numbers(measured: Any, target: Path) -> None:
     if not isinstance(measured, xr.Dataset):
         return
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
-    with written_atomically(target) as temporary:
+    with atomic_write(target) as temporary:
         measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)

@@ -1,4 +1,4 @@
-"""What a run was asked and of what: enough to see whether two runs are the same, and to run one again."""
+"""The manifest of a run: enough to tell whether two runs are the same, and to repeat one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 from floatlens.data.readers.registry import expand
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.runs import checksums
-from floatlens.runs.command_line import words
+from floatlens.runs.command_line import get_arguments
 from floatlens.version import __version__
 
 FORMAT = "floatlens-run/1"
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # what numbers can depend on
-LOADED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja")  # files of a checkpoint that are read
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # those that numbers can depend on
+HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja")  # files of a checkpoint that are read
 
 
 def describe(
@@ -33,27 +33,27 @@ def describe(
     template: str | None = None,
     seeds: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a run: what was asked, hashes of models, data and template, seeds, versions, machine, words."""
+    """Settings, hashes of models, data and template, seeds, versions, machine, and the arguments of the command."""
     return {
         "format": FORMAT,
         "command": command,
         "asked": dict(asked),
-        "models": {checkpoint.name: model(checkpoint) for checkpoint in checkpoints},
+        "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
         "template": checksums.of_bytes(template.encode()) if template is not None else None,
         "seeds": dict(seeds or {}),
         "versions": versions(),
         "machine": machine(),
-        "words": words(),
+        "arguments": get_arguments(),
         "folder": str(Path.cwd()),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def model(checkpoint: Checkpoint) -> dict[str, Any]:
+def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
     """Family, revision, and the SHA-256 of every file that is read.
 
-    A model of the hub is known by its commit; its files in the cache bear their hashes as names.
+    A model of the Hub is identified by its commit; files in the Hub's cache have their hashes as names.
     """
     found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
     folder = checkpoint.folder
@@ -62,19 +62,19 @@ def model(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.gguf_file:
         files = [folder / checkpoint.gguf_file]
     else:
-        files = sorted(path for path in folder.iterdir() if path.suffix in LOADED and path.is_file())
-    with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
+        files = sorted(path for path in folder.iterdir() if path.suffix in HASHED and path.is_file())
+    with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter's lock
         return found | {"files": dict(zip((f.name for f in files), pool.map(file_hash, files), strict=True))}
 
 
 def file_hash(path: Path) -> str:
-    """The SHA-256 of a file; a large file of the hub's cache has it for a name."""
-    named = path.resolve().name
-    return named if len(named) == 64 and path.is_symlink() else checksums.of_file(path)
+    """The SHA-256 of a file; a large file of the Hub's cache has it as its name."""
+    name = path.resolve().name
+    return name if len(name) == 64 and path.is_symlink() else checksums.of_file(path)
 
 
 def commit(checkpoint: Checkpoint) -> str | None:
-    """The commit of a hub model, from where its config lies in the cache."""
+    """The commit of a Hub model, from the path of its config in the cache."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(checkpoint.source, "config.json", revision=checkpoint.revision)
@@ -82,7 +82,7 @@ def commit(checkpoint: Checkpoint) -> str | None:
 
 
 def data_hash(name: str) -> str:
-    """The SHA-256 of a data file; bundled and hub data are known by their names."""
+    """The SHA-256 of a data file or folder; bundled and Hub data sets are identified by their names."""
     path = Path(name)
     if path.is_file():
         return checksums.of_file(path)
@@ -93,7 +93,7 @@ def data_hash(name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers can depend on."""
+    """Versions of the packages that the numbers can depend on."""
     found = {"floatlens": __version__}
     for name in PACKAGES:
         try:
@@ -104,7 +104,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where the run was started; another may go on with it."""
+    """The machine that started the run; another one may resume it."""
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

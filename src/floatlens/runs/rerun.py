@@ -1,4 +1,4 @@
-"""Run again what a manifest describes."""
+"""The command line that repeats a run."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 
-AGAIN = ("trace", "eval", "stress", "ablate", "study", "demo")  # commands that make a run of their own
+COMMANDS = ("trace", "eval", "stress", "ablate", "study", "demo")  # those that make a run
 DROPPED = ("--resume", "--retry-errors", "--json")
 
 
-def words_again(manifest: Mapping[str, Any], out: str, where: str) -> list[str]:
-    """The command line of a run, with another --out and without what belongs to a first attempt.
+def rerun_arguments(manifest: Mapping[str, Any], out: str, run: str) -> list[str]:
+    """The arguments of a run with another --out, without those that belong to the first attempt.
 
-    >>> words_again({"words": ["eval", "tiny-mdm", "--out", "a", "--resume"]}, "b", "a")
+    >>> rerun_arguments({"arguments": ["eval", "tiny-mdm", "--out", "a", "--resume"]}, "b", "a")
     ['eval', 'tiny-mdm', '--out', 'b']
     """
-    words = manifest.get("words")
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise FloatLensError(f"{where} does not say by which command it was made, so it cannot be run again")
-    if words[0] not in AGAIN:
-        raise FloatLensError(f"{where} was made by {words[0]!r}, which is not run again; known are {', '.join(AGAIN)}")
-    return [*_without_out([word for word in words if word not in DROPPED]), "--out", out]
+    arguments = manifest.get("arguments")
+    if not isinstance(arguments, list) or not arguments or not all(isinstance(word, str) for word in arguments):
+        raise FloatLensError(f"{run} does not record the command that made it, so it cannot be repeated")
+    if arguments[0] not in COMMANDS:
+        raise FloatLensError(
+            f"{run} was made by {arguments[0]!r}, which cannot be repeated; use a run of {', '.join(COMMANDS)}"
+        )
+    return [*_without_out([word for word in arguments if word not in DROPPED]), "--out", out]
 
 
-def _without_out(words: Sequence[str]) -> list[str]:
+def _without_out(arguments: Sequence[str]) -> list[str]:
     kept: list[str] = []
     skip = False
-    for word in words:
+    for word in arguments:
         if skip:
             skip = False
         elif word == "--out":

@@ -11,14 +11,14 @@ from pathlib import Path
 import pandas as pd
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.answering import Watch
+from floatlens.evaluation.answering import ProgressCallback
 from floatlens.evaluation.comparison import open_sources
 from floatlens.evaluation.evaluate import CLOSED, OPEN
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.summary import frame
 from floatlens.evaluation.worker import Worker
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import ERRORS, RunFolder
 from floatlens.runs.run_list import CAUSES
 from floatlens.studies.parts.part import Bench, first
@@ -45,11 +45,11 @@ def work(
     path: Path,
     engine: Engine | None = None,
     retry_errors: bool = False,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
 ) -> Done:
     """Do all parts for a model; a run that was killed goes on where it was, and a finished one is only looked at."""
-    does = engine or Local()
-    with started(model, plan, path) as folder, does.staying():
+    does = engine or LocalEngine()
+    with started(model, plan, path) as folder, does.keep_workers():
         status = path / STATUS
         found = Done(**json.loads(status.read_text(encoding="utf-8"))) if status.exists() else None
         if found is not None and not found.failed and not (retry_errors and failures(path)):
@@ -78,14 +78,14 @@ def failures(path: Path) -> bool:
 
 
 def probe(
-    model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: Watch | None = None
+    model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: ProgressCallback | None = None
 ) -> dict[str, float]:
     """Seconds that a worker takes to start, to trace a question, and to answer one with and without passages.
 
     The questions asked are the study's own, and their answers stay: measuring costs nothing but its order.
     """
-    does = engine or Local()
-    with started(model, plan, path) as folder, does.staying():
+    does = engine or LocalEngine()
+    with started(model, plan, path) as folder, does.keep_workers():
         began = time.perf_counter()
         bench = set_up(model, plan, folder, does, False, watch)
         spent, rates = 0.0, {}
@@ -110,13 +110,13 @@ def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
 
 
 def set_up(
-    model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: Watch | None
+    model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: ProgressCallback | None
 ) -> Bench:
     """Open the data and find the model; it is loaded by who works with it."""
     from floatlens.runs.loader import Loader
 
     worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))
-    lens = worker.planning(model, engine.inside)
+    lens = worker.planning(model, engine.in_process)
     journal = Journal(folder, retry_errors)
     sources = open_sources(plan.comparison())
     return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

@@ -18,7 +18,7 @@ from floatlens.evaluation.evaluate import Asking
 from floatlens.evaluation.worker import Worker
 from floatlens.interventions.run import without
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.oom_retry import FAILURES, reason
+from floatlens.runs.oom_retry import SAMPLE_ERRORS, error_reason
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Job:
             return
         try:
             found = part.under(condition.interventions)
-        except (*FAILURES, FloatLensError) as error:
+        except (*SAMPLE_ERRORS, FloatLensError) as error:
             if len(part.pairs) == 1:
-                yield replace(self._blank(lens, part.pairs[0][0], condition), error=reason(error))
+                yield replace(self._blank(lens, part.pairs[0][0], condition), error=error_reason(error))
                 return
             for half in halves(part.pairs):
                 for smaller in parts(lens, half, self.asking):
@@ -107,9 +107,9 @@ def parts(lens: Any, pairs: Sequence[Pair], asking: Asking) -> Iterator[Plain | 
     try:
         with without(lens):
             whole = Plain.of(lens, pairs, asking)
-    except FAILURES as error:
+    except SAMPLE_ERRORS as error:
         if len(pairs) == 1:
-            yield Failed(pairs[0], reason(error))
+            yield Failed(pairs[0], error_reason(error))
             return
         for half in halves(pairs):
             yield from parts(lens, half, asking)

@@ -20,10 +20,10 @@ from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.worker import Worker
 from floatlens.interventions.intervention import Intervention
 from floatlens.lens import load as load_lens
-from floatlens.runs.engines.engine import Died, Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.engine import Engine, JobFailure
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 
 EACH = 4  # jobs that a worker should at least get, so that none is idle for long
 
@@ -37,7 +37,7 @@ def ablate(
     seeds: Sequence[int] = SEEDS,
     asking: Asking | None = None,
     folder: RunFolder | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
     load: Callable[[str], Any] = load_lens,
     engine: Engine | None = None,
     worker: Worker | None = None,
@@ -53,9 +53,9 @@ def ablate(
     engine, worker: who does it; the default is this process. Other processes need names, since a lens stays in its own.
     """
     named = samples if isinstance(samples, Mapping) else {"data": samples}
-    asking, engine, worker = asking or Asking(), engine or Local(), worker or Worker(load)
+    asking, engine, worker = asking or Asking(), engine or LocalEngine(), worker or Worker(load)
     journal = Journal(folder, retry_errors, kind=Outcome)
-    place = folder.place if folder is not None else None
+    place = folder.location if folder is not None else None
     wanted: list[tuple[str, str, list[Condition], list[str]]] = []
     finished: dict[tuple[str, str], Callable[[], None]] = {}
     diffusion: dict[str, bool] = {}
@@ -63,13 +63,13 @@ def ablate(
     def jobs() -> Iterator[Job]:
         for model in models:
             if not isinstance(model, str):
-                if not engine.inside:
+                if not engine.in_process:
                     raise FloatLensError(
                         f"name the model {model.name} for several workers; a lens stays in its process"
                     )
                 worker.hold(model.name, model)
             name = model if isinstance(model, str) else model.name
-            lens = worker.planning(name, engine.inside)
+            lens = worker.planning(name, engine.in_process)
             diffusion[name] = lens.family.diffusion
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             for data, questions in named.items():
@@ -77,7 +77,7 @@ def ablate(
                 finished[name, data] = done
                 wanted.append((name, data, chosen, [sample.id for sample in questions]))
                 batches = planned(lens, name, data, questions, asking, chosen, journal, done)
-                count = len(chosen) if engine.inside else -(-EACH * engine.workers // max(1, len(batches)))
+                count = len(chosen) if engine.in_process else -(-EACH * engine.workers // max(1, len(batches)))
                 for pairs in batches:
                     job = Job(name, data, pairs, chosen, missing(journal, name, data, pairs, chosen), asking, place)
                     for _ in range(len(pairs) * len(chosen) - len(job.missing)):
@@ -86,7 +86,7 @@ def ablate(
 
     for job, made in engine.run(worker, jobs()):
         rows = made
-        if isinstance(made, Died):
+        if isinstance(made, JobFailure):
             rows = job.lost(made.reason, diffusion[job.model])
             if folder is not None:
                 for row in rows:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from floatlens.evaluation.answering import Task, Watch, answered
+from floatlens.evaluation.answering import ProgressCallback, Task, answered
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.source import Source
 from floatlens.evaluation.stress.level import Level, Stress
 from floatlens.evaluation.summary import frame
 from floatlens.evaluation.worker import Worker
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
 
 Levels = dict[str, list[Level]]  # by the data set's label
@@ -26,7 +26,7 @@ def run(
     levels: Levels,
     load: Callable[[str], Any],
     folder: RunFolder | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
     trace: bool = False,
     *,
     engine: Engine | None = None,
@@ -46,7 +46,7 @@ def run(
                     labels = {"stress": stress.name, "level": level.name, "x": None if level.x != level.x else level.x}
                     yield Task(key, level.samples, level.asking, len(level.samples), labels)
 
-    rows, _ = answered(tasks(), Worker(load), journal, engine or Local(), watch, trace=trace)
+    rows, _ = answered(tasks(), Worker(load), journal, engine or LocalEngine(), watch, trace=trace)
     answers = frame(rows)
     if folder is not None:
         folder.write_table("answers", answers)

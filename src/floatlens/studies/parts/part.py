@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from floatlens.data.sample import Sample
-from floatlens.evaluation.answering import Task, Watch, answered
+from floatlens.evaluation.answering import ProgressCallback, Task, answered
 from floatlens.evaluation.evaluate import Asking, Row
 from floatlens.evaluation.journal import Journal, Key
 from floatlens.evaluation.sharing import Sharing
 from floatlens.evaluation.source import Source
 from floatlens.evaluation.worker import Worker
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Bench:
     folder: RunFolder
     journal: Journal
     worker: Worker
-    engine: Engine = field(default_factory=Local)
-    watch: Watch | None = None
+    engine: Engine = field(default_factory=LocalEngine)
+    watch: ProgressCallback | None = None
     retry_errors: bool = False
     rows: dict[tuple[Key, str], Row] = field(default_factory=dict)
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
