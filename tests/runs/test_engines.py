@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +176,66 @@ def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
     engine = registry.make_engine("ray", workers=1, gpus_per_worker=4)
     with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
         list(engine.run(Squares(run.location), jobs(2)))
+
+
+ALONE = """
+from floatlens.runs.engines.ray import RayEngine
+from tests.runs.workers import Squares, jobs
+
+results = RayEngine(workers=1).run(Squares({location!r}), jobs(2))
+next(results)
+print("running", flush=True)
+input()
+list(results)
+"""
+
+
+def marked_processes(mark: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Processes that have a mark in their environment, with that environment."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        if environment.get("FLOATLENS_TEST_MARK") == mark:
+            yield int(folder.name), environment
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses, in the kernel's hexadecimal notation, on which a process waits for connections."""
+    addresses: dict[str, str] = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                addresses[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(addresses.get(os.readlink(link), ""))
+    return found - {""}
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the sockets of processes are read from Linux's /proc")
+def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_token(run: RunFolder) -> None:
+    pytest.importorskip("ray", reason="THE RAY ENGINE IS NOT TESTED: ray is not installed")
+    mark = uuid.uuid4().hex
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"FLOATLENS_TEST_MARK": mark, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    line = [sys.executable, "-c", ALONE.format(location=run.location)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(line, env=environment, cwd=ROOT, **pipes) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == "running\n"
+        processes = dict(marked_processes(mark))
+        addresses = {pid: listening(pid) for pid in processes}
+        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in processes}
+        driver.communicate("\n")
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    assert any(addresses.values()) and set().union(*addresses.values()) <= loopback
+    servers = [processes[pid] for pid, name in names.items() if name in ("gcs_server", "raylet")]
+    assert len(servers) == 2, names
+    assert all(len(each["RAY_AUTH_TOKEN"]) == 64 and each["RAY_AUTH_MODE"] == "token" for each in servers)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

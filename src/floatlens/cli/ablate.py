@@ -109,7 +109,7 @@ def command(
             "claims": [verdict.to_dict() for verdict in verdicts],
             "problems": {source.label: source.problems for source in sources if source.problems},
             "settings": asking.recorded(),
-            "run": folder.place if folder is not None else None,
+            "run": str(folder) if folder is not None else None,
         }
         if folder is not None:
             folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")

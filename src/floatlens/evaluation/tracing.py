@@ -135,13 +135,14 @@ def traced(
     folder.write_errors((id_, error) for id_, error in found.items() if error)
     for batch, made in (engine or LocalEngine()).run(worker, planned(work, batch_size, found)):
         if isinstance(made, JobFailure):
+            reason: str | None = made.reason
             for id_ in batch.ids:
-                folder.put((worker.model, id_), {"error": made.reason})
-            made = [(id_, made.reason) for id_ in batch.ids]
-        for id_, error in made:
-            found[id_] = error
-            if error:
-                folder.record_error(id_, error)
+                folder.put((worker.model, id_), {"error": reason})
+            made = [(id_, reason) for id_ in batch.ids]
+        for id_, why in made:
+            found[id_] = why
+            if why:
+                folder.record_error(id_, why)
             done()
     return found
 

@@ -373,7 +373,7 @@ class RunFolder:
         found = []
         for path in sorted((self.path / SAMPLES).glob("*/zarr.json")):
             if not path.parent.name.startswith("."):
-                attributes = _attributes(path)
+                attributes = trace_attributes(path)
                 found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
         return found
 
@@ -482,7 +482,8 @@ def _only_leftovers(root: Path) -> bool:
     return {path.name for path in root.iterdir() if not path.name.startswith(".")} <= {SAMPLES, LOCK, KERNEL}
 
 
-def _attributes(path: Path) -> dict[str, Any]:
+def trace_attributes(path: Path) -> dict[str, Any]:
+    """The attributes of a trace, from its zarr.json alone."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("attributes", {})
         return found if isinstance(found, dict) else {}

@@ -1,11 +1,13 @@
-"""The manifest of a run: enough to tell whether two runs are the same, and to repeat one."""
+"""The manifest of a run: enough to tell whether two runs are the same, and to repeat one.
+
+Runs and reports are shared, so the manifest leaves out the host, the folder and the interpreter, the credentials of URLs,
+and the texts that were typed on the command line: of those it has the hash.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-import socket
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -17,11 +19,14 @@ from floatlens.data.readers.registry import expand
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.runs import checksums
 from floatlens.runs.command_line import get_arguments
+from floatlens.runs.storage import hide_credentials
 from floatlens.version import __version__
 
 FORMAT = "floatlens-run/1"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # those that numbers can depend on
-HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja")  # files of a checkpoint that are read
+# Files of a checkpoint that are read; those in pickle's format only with --allow-pickle.
+HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja", ".bin", ".pt", ".pth")
+PRIVATE = ("prompt", "text", "ids", "passage", "answer")  # settings with a text of the user's own
 
 
 def describe(
@@ -34,20 +39,54 @@ def describe(
     seeds: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Settings, hashes of models, data and template, seeds, versions, machine, and the arguments of the command."""
-    return {
+    manifest = {
         "format": FORMAT,
         "command": command,
-        "asked": dict(asked),
+        "asked": {name: hash_texts(value) if name in PRIVATE else value for name, value in asked.items()},
         "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
         "template": checksums.of_bytes(template.encode()) if template is not None else None,
         "seeds": dict(seeds or {}),
         "versions": versions(),
         "machine": machine(),
-        "arguments": get_arguments(),
-        "folder": str(Path.cwd()),
+        "arguments": shareable_arguments(get_arguments()),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    return {name: _without_credentials(value) for name, value in manifest.items()}
+
+
+def shareable_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command without --out, with hashes in place of the user's own texts.
+
+    >>> shareable_arguments(["trace", "tiny-mdm", "--out=run", "--answer", "Rusk"])[2:]
+    ['--answer=sha256:2b8ae95c...']
+    """
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        option, has_value, value = word.partition("=")
+        if option == "--out":
+            _ = has_value or next(words, None)
+        elif option.removeprefix("--") in PRIVATE and option.startswith("--"):
+            kept.append(f"{option}={hash_texts(value if has_value else next(words, ''))}")
+        else:
+            kept.append(word)
+    return kept
+
+
+def hash_texts(value: Any) -> Any:
+    """The SHA-256 of a text, or of each text of a list; None stays None."""
+    if isinstance(value, str):
+        return f"sha256:{checksums.of_bytes(value.encode('utf-8', 'surrogatepass'))}"
+    return [hash_texts(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide_credentials(value)
+    if isinstance(value, Mapping):
+        return {_without_credentials(key): _without_credentials(each) for key, each in value.items()}
+    return [_without_credentials(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -109,14 +148,12 @@ def machine() -> dict[str, Any]:
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
-        "host": socket.gethostname(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory": _memory(),
         "gpus": gpus,
-        "executable": sys.executable,
     }
 
 

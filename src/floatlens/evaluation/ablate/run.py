@@ -85,12 +85,13 @@ def ablate(
                     yield from shares(job, count)
 
     for job, made in engine.run(worker, jobs()):
-        rows = made
         if isinstance(made, JobFailure):
             rows = job.lost(made.reason, diffusion[job.model])
             if folder is not None:
                 for row in rows:
                     folder.put((row.model, row.data, row.condition, row.id), vars(row))
+        else:
+            rows = made
         for row in rows:
             journal.keep(row)
             finished[job.model, job.data]()

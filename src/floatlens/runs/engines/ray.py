@@ -1,13 +1,16 @@
 """The Ray engine: actors on a cluster, one model each, that write directly to the run folder.
 
 An actor that dies, alone or with its node, is replaced, and its jobs go to another. Jobs are sent as there is room, so
-that no queue of them builds up.
+that no queue of them builds up. Whoever reaches a Ray cluster can run code on it: one that is started here listens on the
+loopback interface only and asks for a token that is drawn for it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +30,7 @@ from floatlens.runs.engines.engine import (
 )
 
 PATIENCE = 300.0  # seconds to wait for a first worker
+LOCAL = "local"  # Ray's name for a new cluster on this machine
 OBJECT_STORE = 200 * 2**20  # bytes of a cluster that is started here; only prompts and rows pass through
 
 
@@ -49,7 +53,7 @@ class RayEngine(WorkerPool["RayWorker"]):
 
     def run(self, worker: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | JobFailure]]:
         """Run the jobs; yields each with its result."""
-        ray = import_ray()
+        ray = import_ray(private=self._address() == LOCAL)
         todo = JobQueue(jobs)
         if todo.empty():
             return
@@ -116,17 +120,20 @@ class RayEngine(WorkerPool["RayWorker"]):
         """Join the cluster, or start one on this machine; False if this process had joined one before."""
         if ray.is_initialized():
             return False
+        address = self._address()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.address is None:
+        if address == LOCAL:
             cores = max(os.cpu_count() or 1, int(self.workers * self.cpus_per_worker))
             options |= {"include_dashboard": False, "num_cpus": cores, "object_store_memory": OBJECT_STORE}
         try:
-            ray.init(address=self.address, **options)
+            ray.init(address=address, **options)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise FloatLensError(
-                f"the Ray cluster at {self.address!r} cannot be reached: {_first_line(error)}"
-            ) from None
+            raise FloatLensError(f"the Ray cluster at {address!r} cannot be reached: {_first_line(error)}") from None
         return True
+
+    def _address(self) -> str:
+        """Where the cluster is. Ray by itself would join any cluster that it finds on this machine."""
+        return self.address or os.environ.get("RAY_ADDRESS") or LOCAL
 
     def _explain_no_room(self, ray: Any) -> str:
         resources = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
@@ -180,8 +187,19 @@ class RayActor:
         return run_job(self.worker, job)
 
 
-def import_ray() -> Any:
-    """The package ray, with telemetry disabled."""
+def import_ray(private: bool = False) -> Any:
+    """The package ray, with telemetry disabled.
+
+    Parameters
+    ----------
+    private: whether a cluster started from here is closed to others. Ray reads these settings once, when it is imported.
+    """
+    if private and "ray" not in sys.modules:
+        os.environ.setdefault(
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+        )  # without clusters, Ray uses the loopback interface
+        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps its environment
     try:
