@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -186,3 +191,61 @@ def test_a_run_at_a_url_is_the_one_on_disk_also_when_it_was_cut_off_and_damaged(
     found = compare(RunFolder.open(undisturbed["trace"]), run)
     assert not found.settings and not found.results_differ and found.same == TRACED
     assert run.storage.names("broken") and not run.storage.exists("lock")
+
+
+# --- what a power cut and an exit leave -------------------------------------------------------------------------------
+
+
+def test_a_result_reaches_the_disk_before_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        events.append("sync folder" if folder else "sync content")
+        real_sync(descriptor)
+
+    def replace(source: Any, target: Any) -> None:
+        events.append("rename")
+        real_replace(source, target)
+
+    with RunFolder.create(tmp_path / "run", {"asked": {}}) as run:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "replace", replace)
+        run.put(("a",), {})
+        monkeypatch.undo()
+    assert events == ["sync content", "rename", "sync folder"]
+
+
+LEAVE = """
+import sys
+sys.path[:0] = {path!r}
+from floatlens.runs.folder import RunFolder
+from tests.runs.test_folder import some_trace
+
+run = RunFolder.create("memory://run", {{"asked": {{}}}})
+run.put(("q1",), {{}}, run.save_trace("q1", some_trace()))
+run.write_text("results.json", "{{}}")
+run.record_error("q2", "failed")
+assert len(RunFolder.open("memory://run").samples()) == 1
+"""
+
+
+def test_a_run_at_a_url_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    code = LEAVE.format(path=[str(root / "src"), str(root)])
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_problems_of_the_data_are_in_the_run_folder(place: str) -> None:
+    problems = [{"source": "nq.jsonl", "line": n, "problem": "has no question", "skipped": True} for n in range(250)]
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.write_problems(iter(problems))
+        run.finish()
+    assert RunFolder.open(place).problems() == problems
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        run.write_problems([])
+        assert run.remote or not (run.path / "problems.jsonl").exists()
