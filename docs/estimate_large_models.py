@@ -62,7 +62,7 @@ def outputs() -> dict[tuple[str, str], str]:
                     code = run([command, str(target), *words])
                 if code:
                     raise SystemExit(code)
-                lines = printed.getvalue().partition("\n\nThis rests on:")[0].splitlines()
+                lines = printed.getvalue().partition("\n\nAssumptions:")[0].splitlines()
                 found[name, command] = "\n".join(line.rstrip() for line in lines).strip()
     return found
 

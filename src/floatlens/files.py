@@ -1,18 +1,23 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file or folder appears complete under its name, or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PARTIAL = ".partial-"  # temporary names start with a dot; a resumed run removes those that a killed process left
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+
 
 @contextmanager
-def written_atomically(target: Path) -> Iterator[Path]:
-    """A temporary path beside `target` that takes its place when the block ends well, and is removed when it does not."""
+def atomic_write(target: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces `target` when the block succeeds and is removed when it fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)) / target.name
     try:
@@ -23,3 +28,61 @@ def written_atomically(target: Path) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary.parent, ignore_errors=True)
+
+
+def write_durably(target: Path, content: bytes) -> None:
+    """Replace a file so that after a power cut either the old or the new content is there, and the new one if this
+    function returned.
+
+    The content reaches the disk before the rename, and the folder's entry before the return.
+    """
+    temporary = _write_temporary(target, content)
+    try:
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def create_durably(target: Path, content: bytes) -> None:
+    """Write a file that must not exist; FileExistsError if it does, also if two processes try at the same moment."""
+    temporary = _write_temporary(target, content)
+    try:
+        os.link(temporary, target)  # unlike a rename, this never replaces a file
+    except OSError as error:
+        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
+            raise
+        with target.open("xb") as file:  # a disk without hard links
+            file.write(content)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk, on systems that can open a folder."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks cannot
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_temporary(target: Path, content: bytes) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f"{PARTIAL}{uuid.uuid4().hex}"
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary

@@ -31,7 +31,7 @@ from floatlens.evaluation.planning import Asking, Question
 from floatlens.findings.causes import causes
 from floatlens.interventions import parse
 from floatlens.lens import Generation
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
 
 NEW = 6
@@ -194,7 +194,7 @@ def test_what_failed_is_tried_again_when_asked(
 
 def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[Sample]) -> None:
     with pytest.raises(fl.FloatLensError, match="name the model tiny-arm for several workers"):
-        ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=Local(workers=2))
+        ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=LocalEngine(workers=2))
 
 
 def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(

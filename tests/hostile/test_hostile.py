@@ -294,7 +294,7 @@ def test_a_nasty_manifest_is_refused(run: RunFolder, content: bytes, words: tupl
 
 @pytest.mark.parametrize("words", [None, [], ["rm", "-rf"], ["train", "arm", "--out", "x"], [3], "eval"])
 def test_a_manifest_cannot_have_just_anything_run(run: RunFolder, words: Any) -> None:
-    edited(run.path / "manifest.json", words=words)
+    edited(run.path / "manifest.json", arguments=words)
     refused("rerun", run.path)
 
 

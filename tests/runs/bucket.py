@@ -17,7 +17,10 @@ class Bucket(AbstractFileSystem):
     objects: ClassVar[dict[str, tuple[bytes, datetime]]] = {}
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        self.objects[self._strip_protocol(path)] = (bytes(value), datetime.now(UTC))
+        key = self._strip_protocol(path)
+        if mode == "create" and key in self.objects:
+            raise FileExistsError(path)
+        self.objects[key] = (bytes(value), datetime.now(UTC))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         try:

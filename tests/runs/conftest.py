@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.run_list import every
+from floatlens.runs.run_list import all_runs
 from tests.models.checkpoints import readable
 from tests.runs.nursery import Nursery
 
@@ -86,7 +86,7 @@ def undisturbed(nursery: Nursery, words: Words, tmp_path_factory: pytest.TempPat
 
 def assert_same(made: Path, whole: Path) -> None:
     """Every result is there once, and is bit for bit the one of the undisturbed run, in all runs that a study holds."""
-    ours, theirs = (every(RunFolder.open(path)) for path in (made, whole))
+    ours, theirs = (all_runs(RunFolder.open(path)) for path in (made, whole))
     assert [run.path.relative_to(made) for run in ours] == [run.path.relative_to(whole) for run in theirs]
     for run, other in zip(ours, theirs, strict=True):
         assert (run.path / "index.jsonl").read_bytes() == (other.path / "index.jsonl").read_bytes()

@@ -12,17 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 import floatlens
 from floatlens.cli import main
-from floatlens.errors import FloatLensError, NotANumber
+from floatlens.errors import NotANumber
 from floatlens.lens import Lens
-from floatlens.models.checkpoint import find
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.plan import Work, cost, estimate, model_of, parse_devices
-from floatlens.runs.run_list import every
+from floatlens.runs.run_list import all_runs
 from tests.runs.conftest import TRACED, Undisturbed, Words
 
 
@@ -51,9 +47,9 @@ def test_interventions_and_studies_are_repeated_and_compared_too(
     words: Words, undisturbed: Undisturbed, tmp_path: Path, command: str
 ) -> None:
     whole = undisturbed[command]
-    total = sum(len(inside.results()) for inside in every(RunFolder.open(whole)))
+    total = sum(len(inside.results()) for inside in all_runs(RunFolder.open(whole)))
     assert f"all {total} the same" in run("rerun", whole, "--out", tmp_path / "again")
-    changed = every(RunFolder.open(tmp_path / "again"))[-1]
+    changed = all_runs(RunFolder.open(tmp_path / "again"))[-1]
     one, *_ = changed.results()
     changed.put(one.key, {**one.value, "answer": "a bit that flipped"})
     found = json.loads(run("diff", whole, tmp_path / "again", "--json", code=1))
@@ -151,51 +147,3 @@ def test_memory_that_runs_out_while_tracing_halves_the_batch(
     monkeypatch.setattr(Lens, "traces", small)
     found = json.loads(run(*words["trace"], "--json", "--out", tmp_path / "run"))
     assert found["results"][0]["n"] == TRACED and sizes == [2] + [1] * TRACED
-
-
-# --- what it would cost -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["tiny-mdm", "tiny-arm"])
-def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
-    lens = floatlens.load(name)
-    prompt = lens.prompt("Where does Ada live?", ["Ada lives in Molen.", "Ben lives in Rusk."])
-    work = Work(samples=1, prompt=len(prompt.ids), new=8, steps=8, trace=False)
-    ours = cost(model_of(find(name), "float32"), work).forward
-    lens.__dict__["end_ids"] = ()  # nothing ends an answer early
-    # The counter does not know the CPU's attention kernel; it knows the products that the plain one is made of.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        list(lens.steps(lens._batch([prompt]), lens.settings(max_new_tokens=8)))
-    assert ours == pytest.approx(counter.get_total_flops(), rel=0.01)
-
-
-def test_twice_the_work_takes_twice_as_long_and_twice_the_gpus_half() -> None:
-    model = model_of(find("tiny-mdm"), "bfloat16")
-    count, device = parse_devices("2xA100")
-    work = Work(samples=6400, prompt=400, new=32, steps=32)
-    one = estimate(model, work, device, count, batch=16)
-    more = estimate(model, Work(12800, 400, 32, 32), device, count, batch=16)
-    fewer = estimate(model, work, device, 1, batch=16)
-    assert more.hours == pytest.approx(2 * one.hours) and fewer.hours == pytest.approx(2 * one.hours)
-    assert more.storage == 2 * one.storage and 0 < one.looking_share < 1
-
-
-def test_a_model_too_large_for_one_gpu_is_spread_and_for_all_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    small = model_of(find("tiny-mdm"), "bfloat16")
-    work = Work(samples=10, prompt=400, new=32, steps=32)
-    _, device = parse_devices("A100")
-    large = replace(small, parameters=70 * 10**9)
-    assert estimate(large, work, device, 8).devices_per_worker == 2
-    with pytest.raises(FloatLensError, match="give more or larger --gpus"):
-        estimate(large, work, device, 1)
-
-
-def test_the_plan_states_every_assumption(data: Path, model: Path) -> None:
-    shown = run("plan", model, "--data", data, "--gpus", "8xA100")
-    assert "14 of" in shown and "312 TFLOP/s" in shown and "40%" in shown and "storage" in shown
-    found = json.loads(run("plan", "tiny-mdm", "--samples", 9, "--prompt-tokens", 99, "--gpus", "H100", "--json"))
-    assert found["samples"] == 9 and found["prompt_tokens"] == 99 and len(found["assumptions"]) == 7
-    for words in (("--gpus", "8xABACUS"), ("--gpus", "0xA100"), ("--gpus", "A100", "--samples", 0)):
-        run("plan", "tiny-mdm", "--prompt-tokens", 9, *words, code=2)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,8 @@ import pytest
 from floatlens.cli import main
 from floatlens.errors import FloatLensError
 from floatlens.runs.engines import registry
-from floatlens.runs.engines.engine import Died, Queue
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.engine import JobFailure, JobQueue
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
 from tests.runs.conftest import Undisturbed, assert_same
 from tests.runs.nursery import ROOT, Nursery
@@ -33,16 +37,16 @@ def run(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def test_a_job_whose_workers_die_is_tried_again_then_taken_apart_then_given_up() -> None:
-    todo = Queue([Numbers((1, 2)), Numbers((3,))])
-    first, other = todo.next(), todo.next()
+    todo = JobQueue([Numbers((1, 2)), Numbers((3,))])
+    first, other = todo.take(), todo.take()
     assert first is not None and other is not None
-    assert todo.died([first, other], "it died") == []
-    assert todo.next() == (Numbers((1, 2)), 1) and todo.next() == (Numbers((3,)), 0)
-    assert todo.died([(Numbers((1, 2)), 1)], "it died") == []
-    assert todo.died([(Numbers((1, 2)), 2)], "it died") == []
-    alone, also = todo.next(), todo.next()
+    assert todo.put_back([first, other], "it died") == []
+    assert todo.take() == (Numbers((1, 2)), 1) and todo.take() == (Numbers((3,)), 0)
+    assert todo.put_back([(Numbers((1, 2)), 1)], "it died") == []
+    assert todo.put_back([(Numbers((1, 2)), 2)], "it died") == []
+    alone, also = todo.take(), todo.take()
     assert alone is not None and also is not None and {alone[0].numbers, also[0].numbers} <= {(1,), (2,), (1, 2)}
-    assert todo.died([(Numbers((1,)), 2)], "it died") == [(Numbers((1,)), Died("it died, 3 times"))]
+    assert todo.put_back([(Numbers((1,)), 2)], "it died") == [(Numbers((1,)), JobFailure("it died, 3 times"))]
 
 
 def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
@@ -53,7 +57,7 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
             taken.append(job)
             yield job
 
-    for done, _ in enumerate(Local().run(Squares(run.place), counted()), start=1):
+    for done, _ in enumerate(LocalEngine().run(Squares(run.location), counted()), start=1):
         assert len(taken) == done
 
 
@@ -61,13 +65,13 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
 
 
 def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(run: RunFolder) -> None:
-    worker = Squares(run.place, once=(3,), deadly=(8,))
-    done = list(Local(workers=2).run(worker, jobs(12)))
+    worker = Squares(run.location, once=(3,), deadly=(8,))
+    done = list(LocalEngine(workers=2).run(worker, jobs(12)))
     assert squares(run) == {n: s for n, s in EXPECTED.items() if n != 8}
-    assert [job.numbers for job, made in done if isinstance(made, Died)] == [(8,)]
-    [reason] = [made.reason for _, made in done if isinstance(made, Died)]
+    assert [job.numbers for job, made in done if isinstance(made, JobFailure)] == [(8,)]
+    [reason] = [made.reason for _, made in done if isinstance(made, JobFailure)]
     assert "killed by SIGKILL" in reason
-    pids = {pid for _, made in done if not isinstance(made, Died) for pid in made}
+    pids = {pid for _, made in done if not isinstance(made, JobFailure) for pid in made}
     assert len(pids) >= 2 and os.getpid() not in pids
 
 
@@ -81,27 +85,27 @@ def test_two_processes_give_what_one_gives(
 
 
 def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(run: RunFolder) -> None:
-    engine, worker = Local(workers=2), Squares(run.place)
+    engine, worker = LocalEngine(workers=2), Squares(run.location)
 
     def done_by(worker: Squares) -> set[int]:
         return {pid for _, made in engine.run(worker, jobs(12)) for pid in made}
 
-    with engine.staying():
+    with engine.keep_workers():
         first = done_by(worker)
-        kept = {hand.process.pid for hand in engine._hands}
+        kept = {worker.process.pid for worker in engine._pool}
         assert first <= kept and done_by(worker) <= kept
-        assert not done_by(Squares(run.place)) & kept
-    assert not engine._hands
+        assert not done_by(Squares(run.location)) & kept
+    assert not engine._pool
 
 
 def test_no_process_is_started_when_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floatlens.runs.engines.local.Hand", lambda *_: pytest.fail("a process was started"))
-    assert list(Local(workers=2).run(Squares("nowhere"), [])) == []
+    monkeypatch.setattr("floatlens.runs.engines.local.LocalWorker", lambda *_: pytest.fail("a process was started"))
+    assert list(LocalEngine(workers=2).run(Squares("nowhere"), [])) == []
 
 
 def test_an_error_about_the_settings_comes_back_as_it_was_raised(run: RunFolder) -> None:
     with pytest.raises(FloatLensError, match="number 5 cannot be squared"):
-        list(Local(workers=2).run(Squares(run.place, wrong=(5,)), jobs(12)))
+        list(LocalEngine(workers=2).run(Squares(run.location, wrong=(5,)), jobs(12)))
 
 
 # --- a cluster of two nodes -------------------------------------------------------------------------------------------
@@ -137,7 +141,7 @@ def test_ray_gives_the_rows_that_one_process_gives(
 
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, run: RunFolder) -> None:
-    engine = registry.engine("ray", workers=2)
+    engine = registry.make_engine("ray", workers=2)
     given: list[int] = []
     pids: set[int] = set()
     killed, replaced, after = 0, False, 0  # after: results since the node went
@@ -150,8 +154,8 @@ def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without
             given.extend(job.numbers)
             yield job
 
-    for number, (_, made) in enumerate(engine.run(Squares(run.place, pause=0.05), work())):
-        assert not isinstance(made, Died)
+    for number, (_, made) in enumerate(engine.run(Squares(run.location, pause=0.05), work())):
+        assert not isinstance(made, JobFailure)
         pids |= set(made)
         if number == 5:
             killed = made[0]
@@ -169,9 +173,69 @@ def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
     cluster: Any, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floatlens.runs.engines.ray.PATIENCE", 1.0)
-    engine = registry.engine("ray", workers=1, gpus_per_worker=4)
+    engine = registry.make_engine("ray", workers=1, gpus_per_worker=4)
     with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
-        list(engine.run(Squares(run.place), jobs(2)))
+        list(engine.run(Squares(run.location), jobs(2)))
+
+
+ALONE = """
+from floatlens.runs.engines.ray import RayEngine
+from tests.runs.workers import Squares, jobs
+
+results = RayEngine(workers=1).run(Squares({location!r}), jobs(2))
+next(results)
+print("running", flush=True)
+input()
+list(results)
+"""
+
+
+def marked_processes(mark: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Processes that have a mark in their environment, with that environment."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        if environment.get("FLOATLENS_TEST_MARK") == mark:
+            yield int(folder.name), environment
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses, in the kernel's hexadecimal notation, on which a process waits for connections."""
+    addresses: dict[str, str] = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                addresses[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(addresses.get(os.readlink(link), ""))
+    return found - {""}
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the sockets of processes are read from Linux's /proc")
+def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_token(run: RunFolder) -> None:
+    pytest.importorskip("ray", reason="THE RAY ENGINE IS NOT TESTED: ray is not installed")
+    mark = uuid.uuid4().hex
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"FLOATLENS_TEST_MARK": mark, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    line = [sys.executable, "-c", ALONE.format(location=run.location)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(line, env=environment, cwd=ROOT, **pipes) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == "running\n"
+        processes = dict(marked_processes(mark))
+        addresses = {pid: listening(pid) for pid in processes}
+        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in processes}
+        driver.communicate("\n")
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    assert any(addresses.values()) and set().union(*addresses.values()) <= loopback
+    servers = [processes[pid] for pid, name in names.items() if name in ("gcs_server", "raylet")]
+    assert len(servers) == 2, names
+    assert all(len(each["RAY_AUTH_TOKEN"]) == 64 and each["RAY_AUTH_MODE"] == "token" for each in servers)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 
 from floatlens.cli import main
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.storage import Disk
+from floatlens.runs.storage import Storage
 from tests.runs.conftest import QUESTIONS, TRACED, Undisturbed, Words, assert_same
 from tests.runs.nursery import Nursery, touches
 
@@ -118,9 +118,9 @@ def test_a_disk_that_refuses_to_write_stops_the_run_with_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """The same without a disk of our own: the tenth write finds no room."""
-    real, count = Disk.write, 0
+    real, count = Storage.write, 0
 
-    def full(self: Disk, name: str, content: bytes) -> None:
+    def full(self: Storage, name: str, content: bytes) -> None:
         nonlocal count
         count += 1
         if count > 9:
@@ -128,10 +128,10 @@ def test_a_disk_that_refuses_to_write_stops_the_run_with_a_sentence(
         real(self, name, content)
 
     line = [str(word) for word in (*words["eval"], "--out", tmp_path / "run")]
-    monkeypatch.setattr(Disk, "write", full)
+    monkeypatch.setattr(Storage, "write", full)
     assert main.run(line) == 2
     assert capsys.readouterr().err.startswith("floatlens: no space is left on the disk for results/")
-    monkeypatch.setattr(Disk, "write", real)
+    monkeypatch.setattr(Storage, "write", real)
     assert main.run([*line, "--resume"]) == 0
     assert_same(tmp_path / "run", undisturbed["eval"])
 
@@ -165,4 +165,4 @@ def test_a_resumed_run_must_be_the_same(
     assert "other settings (max_new_tokens: 4, now 5)" in (tmp_path / "err").read_text()
     assert (undisturbed["trace"] / "index.jsonl").read_bytes() == before
     manifest = json.loads((undisturbed["trace"] / "manifest.json").read_text())
-    assert manifest["words"][0] == "trace" and manifest["machine"]["cores"] == os.cpu_count()
+    assert manifest["arguments"][0] == "trace" and manifest["machine"]["cores"] == os.cpu_count()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
-import socket
-import time
-from multiprocessing.connection import Connection
+import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -19,7 +18,7 @@ from hypothesis import given
 
 from floatlens import FloatLensError
 from floatlens.cli import main
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.record.trace import Trace
 from floatlens.runs.diff import compare
 from floatlens.runs.folder import RunFolder, safe_name
@@ -50,7 +49,7 @@ def test_a_run_is_not_overwritten_and_resumes_only_with_the_same_settings(tmp_pa
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
-    with pytest.raises(FloatLensError, match="is not empty and holds no run"):
+    with pytest.raises(FloatLensError, match="is not empty and is not a run folder"):
         RunFolder.create(tmp_path, {})
     with pytest.raises(FloatLensError, match="is not a run folder"):
         RunFolder.open(tmp_path)
@@ -67,7 +66,7 @@ def test_errors_and_tables_are_read_back(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("old")
-    with pytest.raises(ZeroDivisionError), written_atomically(target) as temporary:
+    with pytest.raises(ZeroDivisionError), atomic_write(target) as temporary:
         temporary.write_text("half")
         raise ZeroDivisionError
     assert target.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["file"]
@@ -194,54 +193,59 @@ def test_a_run_at_a_url_is_the_one_on_disk_also_when_it_was_cut_off_and_damaged(
     assert run.storage.names("broken") and not run.storage.exists("lock")
 
 
-# --- the lock ---------------------------------------------------------------------------------------------------------
+# --- what a power cut and an exit leave -------------------------------------------------------------------------------
 
 
-def held(place: Path, ready: Connection) -> None:
-    RunFolder.create(place, {"asked": {}}, resume=True)
-    ready.send("held")
-    time.sleep(60)
-
-
-def test_two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
-    here, there = multiprocessing.Pipe()
-    holder = multiprocessing.get_context("fork").Process(target=held, args=(tmp_path / "run", there), daemon=True)
-    holder.start()
-    assert here.recv() == "held"
-    with pytest.raises(FloatLensError, match=f"is in use by process {holder.pid} on "):
-        RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
-    holder.kill()
-    holder.join()
-    assert (tmp_path / "run" / "lock").exists()
-    with RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True):
-        pass
-    assert not (tmp_path / "run" / "lock").exists()
-
-
-@pytest.mark.parametrize(("host", "age", "taken"), [("elsewhere", 5, False), ("elsewhere", 3600, True)])
-def test_a_lock_of_another_machine_is_stale_when_nobody_touches_it(
-    tmp_path: Path, host: str, age: float, taken: bool
+def test_a_result_reaches_the_disk_before_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RunFolder.create(tmp_path / "run", {"asked": {}}).close()
-    lock = tmp_path / "run" / "lock"
-    lock.write_text(json.dumps({"pid": 1, "host": host}))
-    os.utime(lock, (time.time() - age,) * 2)
-    if taken:
-        RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True).close()
-    else:
-        with pytest.raises(FloatLensError, match="is in use by process 1 on elsewhere"):
-            RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
+    events: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        events.append("sync folder" if folder else "sync content")
+        real_sync(descriptor)
+
+    def replace(source: Any, target: Any) -> None:
+        events.append("rename")
+        real_replace(source, target)
+
+    with RunFolder.create(tmp_path / "run", {"asked": {}}) as run:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "replace", replace)
+        run.put(("a",), {})
+        monkeypatch.undo()
+    assert events == ["sync content", "rename", "sync folder"]
 
 
-@pytest.mark.parametrize("protocol", ["memory", "bucket"])
-def test_a_url_is_locked_by_what_is_written_there(tmp_path: Path, protocol: str) -> None:
-    place = f"{protocol}://{tmp_path.name}"
-    RunFolder.create(place, {"asked": {}}).close()
-    other = RunFolder.open(place)
-    for holder, taken in (({"pid": os.getppid(), "host": socket.gethostname()}, False), ({"pid": 2**22 + 1}, True)):
-        other.storage.write("lock", json.dumps({"host": socket.gethostname()} | holder).encode())
-        if taken:
-            RunFolder.create(place, {"asked": {}}, resume=True).close()
-        else:
-            with pytest.raises(FloatLensError, match="is in use"):
-                RunFolder.create(place, {"asked": {}}, resume=True)
+LEAVE = """
+import sys
+sys.path[:0] = {path!r}
+from floatlens.runs.folder import RunFolder
+from tests.runs.test_folder import some_trace
+
+run = RunFolder.create("memory://run", {{"asked": {{}}}})
+run.put(("q1",), {{}}, run.save_trace("q1", some_trace()))
+run.write_text("results.json", "{{}}")
+run.record_error("q2", "failed")
+assert len(RunFolder.open("memory://run").samples()) == 1
+"""
+
+
+def test_a_run_at_a_url_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    code = LEAVE.format(path=[str(root / "src"), str(root)])
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_problems_of_the_data_are_in_the_run_folder(place: str) -> None:
+    problems = [{"source": "nq.jsonl", "line": n, "problem": "has no question", "skipped": True} for n in range(250)]
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.write_problems(iter(problems))
+        run.finish()
+    assert RunFolder.open(place).problems() == problems
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        run.write_problems([])
+        assert run.remote or not (run.path / "problems.jsonl").exists()

@@ -34,7 +34,7 @@ class Squares:
     `deadly` numbers kill the process each time, `once` only the first time, `wrong` raise an error that stops the run.
     """
 
-    place: str
+    location: str
     pause: float = 0.0
     deadly: tuple[int, ...] = ()
     once: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class Squares:
 
     def __call__(self, job: Numbers) -> list[int]:
         time.sleep(self.pause)
-        folder = RunFolder.open(self.place)
+        folder = RunFolder.open(self.location)
         for number in job.numbers:
             if number in self.wrong:
                 raise FloatLensError(f"number {number} cannot be squared")

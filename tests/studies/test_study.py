@@ -18,7 +18,7 @@ from floatlens.evaluation.sources import open_sources
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
-from floatlens.runs.run_list import members
+from floatlens.runs.run_list import model_runs
 from floatlens.studies.parts import stress
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
@@ -59,7 +59,7 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
 
     answers = pd.read_parquet(found.path / "answers.parquet")
     assert answers["error"].isna().all()
-    traces = [fl.Trace.open(path) for folder in members(found.path) for _, path in folder.samples()]
+    traces = [fl.Trace.open(path) for folder in model_runs(found.path) for _, path in folder.samples()]
     assert len(traces) == len(models) * len(data) * sizes.traces  # type: ignore[operator]
     traced = {(t.model, str(t.data.attrs["sample_id"])): t.answer for t in traces}
     open_book = answers[answers["condition"] == OPEN].set_index(["model", "data", "id"])["answer"]
@@ -125,7 +125,7 @@ def test_questions_that_failed_are_asked_again_when_told(tmp_path: Path, monkeyp
     with monkeypatch.context() as broken:
         broken.setattr(Lens, "generate", generate)
         fl.study("tiny-arm", **given)  # type: ignore[operator]
-    [home] = members(tmp_path / "s")
+    [home] = model_runs(tmp_path / "s")
     assert len(home.errors()) == 3
     fl.study("tiny-arm", **given, resume=True, retry_errors=True)  # type: ignore[operator]
     assert not home.errors() and pd.read_parquet(tmp_path / "s" / "answers.parquet")["error"].isna().all()

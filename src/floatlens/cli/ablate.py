@@ -99,7 +99,7 @@ def command(
             "claims": [verdict.to_dict() for verdict in verdicts],
             "problems": problems_of(sources),
             "settings": plan.asking.recorded(),
-            "run": folder.place if folder is not None else None,
+            "run": folder.location if folder is not None else None,
         }
         if folder is not None:
             write_problems(folder, sources)

@@ -1,4 +1,4 @@
-"""floatlens diff: what two runs have in common and what not."""
+"""floatlens diff: compare two runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from floatlens.cli import options as common
 
 def command(
     first: Annotated[str, typer.Argument(help="A run folder.")],
-    second: Annotated[str, typer.Argument(help="Another.")],
+    second: Annotated[str, typer.Argument(help="Another run folder.")],
     as_json: common.AsJson = False,
 ) -> None:
-    """Show what differs between two runs: settings, models, data, versions, machine, and each result.
+    """Compare two runs: settings, models, data, versions, machine, and every result.
 
-    The exit code is 0 if all results are the same and 1 if not, as of the program diff.
+    The exit code is 0 if all results are the same and 1 if some differ.
 
     Example: floatlens diff before after
     """

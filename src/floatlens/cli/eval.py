@@ -124,7 +124,7 @@ def summarise(
         "settings": plan.asking.recorded(),
         "claims": [],
         "problems": problems_of(sources),
-        "run": folder.place if folder is not None else None,
+        "run": folder.location if folder is not None else None,
     }
     if both and any(entry["n"] for entry in entries):
         from floatlens.findings import style

@@ -83,7 +83,7 @@ def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], l
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
-    from floatlens.runs.threads import settle
+    from floatlens.runs.threads import limit_threads
     from floatlens.server.run_folders import runs_in
 
     lenses: dict[str, Any] = {}
@@ -92,5 +92,5 @@ def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], l
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found
         else:
-            lenses[name] = settle(Lens(find(name), device_map=device, dtype=dtype))
+            lenses[name] = limit_threads(Lens(find(name), device_map=device, dtype=dtype))
     return list(lenses.values()), list(dict.fromkeys(runs))

@@ -49,11 +49,11 @@ def command(
     from floatlens.findings import style
     from floatlens.findings.finding import FINDINGS
     from floatlens.findings.verdict import write_claims
-    from floatlens.runs.run_list import members
+    from floatlens.runs.run_list import model_runs
     from floatlens.runs.traces import RunTraces
 
     finding = FINDINGS[name]
-    folders = [folder for run in runs for folder in members(run)]
+    folders = [folder for run in runs for folder in model_runs(run)]
     asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
     given = {key: value for key, value in asked.items() if value is not None}
     settings = _accepted(finding, "figure", given)
@@ -112,10 +112,10 @@ def _accepted(finding: Finding, function: str, given: dict[str, Any]) -> dict[st
 
 def _write_numbers(measured: Any, target: Path) -> Path:
     """Numbers of each sample and layer, as one table; what has further dimensions stays with its figure's data."""
-    from floatlens.files import written_atomically
+    from floatlens.files import atomic_write
 
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
-    with written_atomically(target) as temporary:
+    with atomic_write(target) as temporary:
         measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)
     return target
 

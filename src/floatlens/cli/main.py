@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.command_line import remember
+from floatlens.runs.command_line import set_arguments
 
 # name: (module, what it is for). A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -108,11 +108,11 @@ def run(argv: list[str]) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    remember(words)
+    set_arguments(words)
     try:
         return _ran(words, debug)
     finally:
-        remember([])  # what is done after the command, in Python, was not asked by its words
+        set_arguments([])  # what is done after the command, in Python, was not asked by its words
 
 
 def _ran(words: list[str], debug: bool) -> int:

@@ -156,7 +156,7 @@ class RunOptions:
         """Return the engine; one that cannot work is refused."""
         from floatlens.runs.engines import registry
 
-        return registry.engine(
+        return registry.make_engine(
             self.engine, workers=self.workers, address=self.address, gpus_per_worker=self.gpus_per_worker
         )
 

@@ -1,35 +1,38 @@
-"""floatlens plan: what a run would cost, before it is paid for."""
+"""floatlens plan: estimate the cost of a run before it starts."""
 
 from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
 
 def command(
     model: common.Model,
-    gpus: Annotated[str, typer.Option("--gpus", help="How many of which kind, such as 8xA100.")],
+    gpus: Annotated[str, typer.Option("--gpus", help="Number and kind of GPUs, such as 8xA100.")],
     data: common.OneData = None,
-    samples: Annotated[int | None, typer.Option(help="So many samples, instead of counting --data.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Length of a prompt, instead of measuring --data.")] = None,
-    passages: Annotated[int | None, typer.Option(help="Gold among so many passages (world).")] = None,
+    samples: Annotated[int | None, typer.Option(help="Number of samples, instead of counting --data.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(help="Tokens per prompt, instead of measuring --data.")] = None,
+    passages: Annotated[int | None, typer.Option(help="Passages per question, including the gold one (world).")] = None,
     split: common.Split = None,
-    limit: Annotated[int | None, typer.Option(help="So many questions of the data.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 32,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a diffusion model.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples decoded together; else what fits.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of questions.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="New tokens per sample.")] = 32,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps of a masked diffusion model (MDM).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples decoded together; by default as many as fit.")] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     trace_dtype: common.TraceDtype = "float32",
-    trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Look while the model writes, or only ask.")] = True,
+    trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Record traces, or only generate answers.")] = True,
     as_json: common.AsJson = False,
 ) -> None:
-    """Estimate time, memory and storage of a run from the model's shape; no weight is read.
+    """Estimate time, memory and storage of a run from the model's shape; no weights are read.
 
     Examples:
 
@@ -43,14 +46,14 @@ def command(
     from floatlens.cli.inspect import size
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
-    from floatlens.runs.plan import Work, as_dict, assumptions, estimate, model_of, parse_devices
+    from floatlens.runs.plan import Workload, assumptions, estimate, measure_model, parse_devices, to_dict
 
     count, device = parse_devices(gpus)
     if data is None and (samples is None or prompt_tokens is None):
-        raise FloatLensError("give --data to count and measure, or both --samples and --prompt-tokens")
+        raise FloatLensError("give --data, or both --samples and --prompt-tokens")
     for name, value in (("--samples", samples), ("--prompt-tokens", prompt_tokens), ("--batch-size", batch_size)):
         if value is not None and value < 1:
-            raise FloatLensError(f"{name} {value} is not a positive number")
+            raise FloatLensError(f"{name} {value} is not a positive number; use 1 or more")
     for name, given, known in (("--dtype", dtype, DTYPES), ("--trace-dtype", trace_dtype, ("float32", "float16"))):
         if given not in known:
             raise FloatLensError(f"{name} {given} is not known; use one of {', '.join(known)}")
@@ -60,44 +63,49 @@ def command(
         counted, measured = measure(lens, data, split, limit, passages, prompt_tokens)
         samples, prompt_tokens = samples or counted, prompt_tokens or measured
     assert samples is not None and prompt_tokens is not None
-    work = Work(samples, prompt_tokens, max_new_tokens, chosen.step_count, trace)
+    work = Workload(samples, prompt_tokens, max_new_tokens, chosen.step_count, trace)
     itemsize = 2 if trace_dtype == "float16" else 4
-    found = estimate(model_of(lens.checkpoint, dtype), work, device, count, batch_size, itemsize)
+    found = estimate(measure_model(lens.checkpoint, dtype), work, device, count, batch_size, itemsize)
     if as_json:
-        print(json.dumps(as_dict(found)))
+        print(json.dumps(to_dict(found)))
         return
     console = Console(highlight=False)
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "samples": f"{work.samples:,} of {work.prompt} + {work.new} tokens, {work.steps} steps",
-        "operations": f"{found.operations:.2e} FLOP, {found.looking_share:.0%} of the time for looking",
+        "operations": f"{found.operations:.2e} FLOP, {found.observation_share:.0%} of the time for observation",
         "time": f"{duration(found.hours)} on {count} x {device.name}: {found.device_hours:.3g} GPU hours",
-        "workers": f"{found.workers}, each on {found.devices_per_worker}, batch {found.batch}",
-        "memory": f"{size(round(found.memory_per_device))} a GPU, {size(round(found.host_memory))} of main memory a worker",
-        "storage": f"{size(round(found.storage))}: {size(round(found.stored_per_sample))} a sample",
+        "workers": f"{found.workers}, {found.devices_per_worker} GPU per worker, batch size {found.batch}",
+        "memory": f"{size(round(found.memory_per_device))} per GPU, {size(round(found.host_memory))} RAM per worker",
+        "storage": f"{size(round(found.storage))}: {size(round(found.stored_per_sample))} per sample",
     }
     for label, text in rows.items():
         table.add_row(f"[bold]{label}[/bold]", text)
     console.print(table)
-    console.print("\nThis rests on:")
+    console.print("\nAssumptions:")
     for sentence in assumptions(found):
         console.print(f"- {sentence}", markup=False)
 
 
-LOOKED_AT = 64
+MEASURED = 64  # prompts
 DTYPES = ("bfloat16", "float16", "float32")
 
 
 def measure(
-    lens: Any, data: str, split: str | None, limit: int | None, passages: int | None, known: int | None
+    lens: Lens, data: str, split: str | None, limit: int | None, passages: int | None, known: int | None
 ) -> tuple[int, int]:
-    """How many samples a data set has, and the mean length of the first prompts."""
+    """The number of samples of a data set, and the mean length of the first prompts in tokens."""
     from floatlens.data.read import read
 
     stream = iter(read(data, split=split, limit=limit, passages=passages))
-    first = list(islice(stream, LOOKED_AT))
+    first = list(islice(stream, MEASURED))
     if known is not None:
         return len(first) + sum(1 for _ in stream), known
+    if lens.tokenizer is None:
+        raise FloatLensError(
+            f"{lens.name} has no tokenizer files, so the prompts of --data cannot be measured; "
+            "give their length with --prompt-tokens"
+        )
     lengths = [len(lens.prompt(sample.question, sample.passages).ids) for sample in first]
     return len(first) + sum(1 for _ in stream), round(sum(lengths) / len(lengths))
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 
 
 class Rate(ProgressColumn):
@@ -26,7 +26,7 @@ class Rate(ProgressColumn):
 
 
 @contextmanager
-def bar(unit: str) -> Iterator[Watch]:
+def bar(unit: str) -> Iterator[ProgressCallback]:
     """Yields a function that starts a bar (what it is for, how many or None) and returns what advances it by one."""
     if not sys.stderr.isatty():
         yield lambda about, total: lambda: None

@@ -1,53 +1,43 @@
-"""floatlens rerun: run again what a run folder describes."""
+"""floatlens rerun: repeat a run from its folder."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from floatlens.errors import FloatLensError
-
 
 def command(
     run: Annotated[str, typer.Argument(help="A run folder.")],
-    out: Annotated[str | None, typer.Option("--out", help="Folder of the new run; else RUN-again.")] = None,
+    more: Annotated[list[str] | None, typer.Argument(help="After --: options to add to the command.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Folder of the new run (default: RUN-again).")] = None,
 ) -> None:
-    """Run again the command that made a run folder, and say whether the results are the same.
+    """Repeat the command that made a run folder, and compare the results.
 
-    The command runs in the folder in which it was first run, if that is still there. The exit code is that of the
-    command, or 1 if a result came out otherwise.
+    Relative paths are relative to the current folder. The options --engine, --address, --workers, --gpus-per-worker and
+    --allow-pickle are not taken from the run, which may be a stranger's: give them again if they are wanted. The exit
+    code is that of the command, or 1 if a result differs.
 
-    Example: floatlens rerun table1 --out table1-again
+    Examples:
+
+        floatlens rerun table1 --out table1-again
+
+        floatlens rerun table1 -- --engine ray --workers 4
     """
     from floatlens.cli import main
     from floatlens.runs.diff import compare
     from floatlens.runs.folder import RunFolder
-    from floatlens.runs.rerun import words_again
-    from floatlens.runs.storage import is_url
+    from floatlens.runs.rerun import rerun_arguments
 
     before = RunFolder.open(run)
     target = out or f"{run.rstrip('/')}-again"
-    target = target if is_url(target) else str(Path(target).resolve())
-    first = run if is_url(run) else str(Path(run).resolve())
-    words = words_again(before.manifest, target, run)
-    folder = before.manifest.get("folder")
-    if not isinstance(folder, str) or not Path(folder).is_dir():
-        folder = "."
-    typer.echo(f"floatlens {' '.join(words)}", err=True)
-    here = Path.cwd()
-    try:
-        os.chdir(folder)
-        code = main.run(words)
-    except OSError as error:
-        raise FloatLensError(f"the run cannot be repeated in {folder}: {error}") from None
-    finally:
-        os.chdir(here)
+    arguments, dropped = rerun_arguments(before, target, more or ())
+    if dropped:
+        typer.echo(f"not taken from {before}: {', '.join(dropped)}; to use them, add them after --", err=True)
+    code = main.run(arguments)
     if code:
         raise typer.Exit(code)
-    found = compare(RunFolder.open(first), RunFolder.open(target))
+    found = compare(before, RunFolder.open(target))
     for line in found.lines():
         typer.echo(line)
     if found.results_differ:

@@ -135,14 +135,14 @@ def command(
         raise FloatLensError(f"no sample could be traced; the first failed because: {failed[0].error}")
     if as_json:
         entry = {"model": model, "data": data, "n": len(records) - len(failed), "errors": len(failed)}
-        print_json({"results": [entry], "problems": problems, "run": folder.place})
+        print_json({"results": [entry], "problems": problems, "run": folder.location})
         return
     console = make_console()
     if prompt is not None:
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    console.print(f"{len(records) - len(failed)} traces in {folder.place}{also}", markup=False)
+    console.print(f"{len(records) - len(failed)} traces in {folder.location}{also}", markup=False)
     print_notes(problem_lines(problems))
 
 

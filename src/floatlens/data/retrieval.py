@@ -28,7 +28,7 @@ from floatlens.data.readers.registry import records_of
 from floatlens.data.sample import Passage, Sample
 from floatlens.data.text import contains_words, normalise
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 
 WORD = re.compile(r"\w+")
 FORMAT = "1"
@@ -190,7 +190,7 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
             shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with written_atomically(folder) as temporary:
+        with atomic_write(folder) as temporary:
             Index.build(temporary, found)
     except OSError:  # the cache is not writable: keep the index for this run only
         return Index.build(Path(tempfile.mkdtemp(prefix="floatlens-bm25-")), found)

@@ -17,7 +17,7 @@ from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.oom_retry import Careful, reason
+from floatlens.runs.oom_retry import BatchRetry, error_reason
 
 if TYPE_CHECKING:
     from floatlens.evaluation.journal import Journal
@@ -115,7 +115,9 @@ class ModelWorker:
 
     def __post_init__(self) -> None:
         self.held: tuple[str, Lens] | None = None
-        self.careful: Careful[Any, Any] = Careful(lambda items: [])  # knows the largest batch that fits the memory
+        self.careful: BatchRetry[Any, Any] = BatchRetry(
+            lambda items: []
+        )  # knows the largest batch that fits the memory
         self.notes: dict[str, Any] = {}  # what a batch leaves for the next one with the same model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +150,7 @@ class ModelWorker:
 
     def hold(self, model: str, lens: Lens) -> None:
         """Use a lens that is loaded already."""
-        self.held, self.notes, self.careful = (model, lens), {}, Careful(lambda items: [])
+        self.held, self.notes, self.careful = (model, lens), {}, BatchRetry(lambda items: [])
 
     def planning_lens(self, model: str, inside: bool) -> Lens:
         """Return a lens to plan with: the model's own if it is used in this process, else one without weights."""
@@ -296,7 +298,7 @@ class QuestionBatch:
             if not missing:
                 continue
             if isinstance(made, BaseException):
-                yield replace(record, error=reason(made)), None
+                yield replace(record, error=error_reason(made)), None
                 continue
             answer, trace = made
             saved = None

@@ -42,7 +42,7 @@ class Journal:
     @property
     def place(self) -> str | None:
         """The path or URL of the run folder."""
-        return self.folder.place if self.folder is not None else None
+        return self.folder.location if self.folder is not None else None
 
     def add(self, record: Any) -> None:
         """Write a result that no worker has written, and note it."""

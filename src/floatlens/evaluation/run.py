@@ -21,10 +21,10 @@ from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import AnswerJob, EvaluationJob, ModelBatch, ModelWorker
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking, Key
-from floatlens.runs.engines.engine import Died, Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.engine import Engine, JobFailure
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
@@ -44,7 +44,7 @@ def run_jobs(
     journal: Journal | None = None,
     *,
     engine: Engine | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
 ) -> LoopResult:
     """Run jobs and return their results; those that the journal has are not made again.
 
@@ -54,7 +54,7 @@ def run_jobs(
     engine: hands batches to workers; default: this process.
     watch: is told the name and the number of results of each job; returns the function to be called per result.
     """
-    journal, engine, result = journal or Journal(), engine or Local(), LoopResult()
+    journal, engine, result = journal or Journal(), engine or LocalEngine(), LoopResult()
     planned: list[tuple[EvaluationJob, list[str]]] = []
     advance: dict[Key, Callable[[], None]] = {}
     copies: list[tuple[AnswerRecord, Key]] = []
@@ -67,7 +67,7 @@ def run_jobs(
             planned.append((job, ids))
             result.seconds.setdefault(job.key, 0.0)
             advance[job.key] = watch(", ".join(job.key), job.total) if watch else lambda: None
-            lens = worker.planning_lens(job.model, engine.inside)
+            lens = worker.planning_lens(job.model, engine.in_process)
             for part in job.plan(lens, journal):
                 ids += part.ids
                 for record in part.refused:  # it cannot be asked: the reason is its result
@@ -78,7 +78,7 @@ def run_jobs(
                 yield from part.batches
 
     for batch, made in engine.run(worker, batches()):
-        if isinstance(made, Died):  # no worker survived it
+        if isinstance(made, JobFailure):  # no worker survived it
             for record in batch.lost(made.reason):
                 journal.add(record)
                 advance[batch.job]()
@@ -101,7 +101,7 @@ def ask_models(
     folder: RunFolder | None = None,
     *,
     engine: Engine | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
     retry_errors: bool = False,
 ) -> tuple[pd.DataFrame, dict[Key, float]]:
     """Answer the questions of jobs; returns the table of answers, also written to the run folder, and seconds per job."""

@@ -65,8 +65,8 @@ class FilmFrame:
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file."""
-        from floatlens.files import written_atomically
+        from floatlens.files import atomic_write
 
-        with written_atomically(Path(path)) as temporary:
+        with atomic_write(Path(path)) as temporary:
             temporary.write_text(page(self.films), encoding="utf-8")
         return Path(path)

@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 
 WIDTH = 7.0  # inches: the text width of a two-column page
 SEQUENTIAL = "magma_r"
@@ -127,12 +127,12 @@ def save(figure: Figure, data: pd.DataFrame, stem: str | Path) -> list[Path]:
         try:
             for ending, metadata in (("png", {}), ("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
                 target = stem.with_name(f"{stem.name}.{ending}")
-                with written_atomically(target) as temporary:
+                with atomic_write(target) as temporary:
                     figure.savefig(temporary, format=ending, metadata=metadata)
                 written.append(target)
         finally:
             figure.set_layout_engine(engine)
     target = stem.with_name(f"{stem.name}.parquet")
-    with written_atomically(target) as temporary:
+    with atomic_write(target) as temporary:
         data.to_parquet(temporary, index=False)
     return [*written, target]

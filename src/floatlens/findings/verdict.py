@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.stats import finite_or_none
 
 
@@ -58,7 +58,7 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
             raise FloatLensError(
                 f"{path} is not a claims file of floatlens; move it away or use another --out"
             ) from None
-    with written_atomically(path) as temporary:
+    with atomic_write(path) as temporary:
         text = json.dumps({"claims": kept + [v.to_dict() for v in verdicts]}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
     return path

@@ -18,7 +18,7 @@ import xarray as xr
 from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.record.zarr_check import check_store
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
@@ -161,7 +161,7 @@ class Trace:
             data = data.assign_attrs(region_names=json.dumps([str(name) for name in self.data["region"].values]))
         data = data.assign({n: v.astype(dtype) for n, v in data.data_vars.items() if v.dtype.kind == "f"})
         encoding = {n: {"chunks": _chunks(v)} for n, v in data.data_vars.items() if v.ndim}
-        with written_atomically(target) as temporary:
+        with atomic_write(target) as temporary:
             data.to_zarr(temporary, mode="w", zarr_format=3, consolidated=False, encoding=encoding)
         return target
 

@@ -93,12 +93,17 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
     regular = isinstance(grid, dict) and grid.get("name") == "regular" and isinstance(grid.get("configuration"), dict)
     chunks = grid["configuration"].get("chunk_shape") if regular and isinstance(grid, dict) else None
     assert isinstance(shape, list)
-    fits = _is_shape(chunks, 1) and len(chunks) == len(shape)
-    fits = fits and all(chunk <= max(1, size) for chunk, size in zip(chunks, shape, strict=True))
+    fits = isinstance(chunks, list) and _is_shape(chunks, 1) and len(chunks) == len(shape)
+    fits = (
+        fits
+        and isinstance(chunks, list)
+        and all(chunk <= max(1, size) for chunk, size in zip(chunks, shape, strict=True))
+    )
     _expect(file, "chunk_grid", grid, fits, "regular chunks of at least 1 and at most the shape")
     codecs = found.get("codecs")
-    known = isinstance(codecs, list) and all(isinstance(c, dict) and c.get("name") in CODECS for c in codecs)
-    _expect(file, "codecs", codecs, known and 0 < len(codecs) < 6, f"some of {', '.join(sorted(CODECS))}")
+    known = isinstance(codecs, list) and 0 < len(codecs) < 6
+    known = known and all(isinstance(codec, dict) and codec.get("name") in CODECS for codec in codecs or [])
+    _expect(file, "codecs", codecs, known, f"some of {', '.join(sorted(CODECS))}")
     keys = found.get("chunk_key_encoding", {"name": "default"})
     separator = keys.get("configuration", {}).get("separator", "/") if isinstance(keys, dict) else None
     plain = isinstance(keys, dict) and keys.get("name") in ("default", "v2") and separator in ("/", ".")

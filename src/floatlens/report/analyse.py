@@ -13,21 +13,21 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding
 from floatlens.findings.spelling import count
 from floatlens.record.trace import Trace
 from floatlens.report.section import Drawing, Section
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.traces import RunTraces
 
 FIGURES, NUMBERS = "figures", "findings"
 
 
 def analyse(
-    name: str, runs: Sequence[Path], target: Path, shown: str | None = None, watch: Watch | None = None
+    name: str, runs: Sequence[Path], target: Path, shown: str | None = None, watch: ProgressCallback | None = None
 ) -> Section:
     """Analyse one finding on all traces and answers of the runs; write its figures and numbers to `target`.
 
@@ -142,5 +142,5 @@ def _write_numbers(measured: Any, target: Path) -> None:
     if not isinstance(measured, xr.Dataset):
         return
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
-    with written_atomically(target) as temporary:
+    with atomic_write(target) as temporary:
         measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)

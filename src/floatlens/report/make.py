@@ -9,7 +9,7 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.record.trace import Trace
 from floatlens.report.about import About, about
 from floatlens.report.analyse import FIGURES, analyse, available, shown_sample
@@ -17,8 +17,8 @@ from floatlens.report.page import render
 from floatlens.report.section import Section
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.model_pool import run_all
-from floatlens.runs.progress import Watch
-from floatlens.runs.run_list import members
+from floatlens.runs.progress import ProgressCallback
+from floatlens.runs.run_list import model_runs
 
 FILMS = 3_000_000  # maximum bytes per film
 MOST_FILMS = 3
@@ -31,13 +31,13 @@ def make(
     sections: Sequence[Section] | None = None,
     drawn: Path | None = None,
     jobs: int = 1,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
 ) -> Path:
     """Write the report of run folders to one HTML file.
 
     `sections`, with their figures under `drawn`, are built from the runs unless given.
     """
-    homes = [folder.path for run in runs for folder in members(run)]
+    homes = [folder.path for run in runs for folder in model_runs(run)]
     header = about(runs, homes)
     if sections is not None and drawn is not None:
         return _write(out, header, sections, drawn, homes)
@@ -58,7 +58,7 @@ def make(
 
 def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
     text = render(header, sections, drawn / FIGURES, films(homes))
-    with written_atomically(out) as temporary:
+    with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
     return out
 

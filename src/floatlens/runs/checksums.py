@@ -1,4 +1,4 @@
-"""Checksums of results: of a record, of a trace's many files, of a model's weights."""
+"""SHA-256 checksums of results, traces and files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from floatlens.runs.storage import Disk, Remote
+from floatlens.runs.storage import Storage
 
-PART = 1 << 20
+CHUNK = 1 << 20
 
 
 def of_bytes(content: bytes) -> str:
@@ -27,16 +27,16 @@ def of_value(value: Mapping[str, Any]) -> str:
 
 
 def of_file(path: Path) -> str:
-    """The checksum of a file, read in parts."""
+    """The checksum of a file, which is read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(PART):
-            digest.update(part)
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
-def of_tree(storage: Disk | Remote, name: str) -> str:
-    """One checksum for all files beneath a name, their names included; of none if there is nothing."""
+def of_tree(storage: Storage, name: str) -> str:
+    """One checksum of all files beneath a name and of their names."""
     digest = hashlib.sha256()
     for inside in storage.names(name):
         digest.update(f"{inside.removeprefix(name)}\0{of_bytes(storage.read(inside))}\n".encode())

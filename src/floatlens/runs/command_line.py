@@ -1,21 +1,21 @@
-"""The command line that is being run, for the manifest: it is what `floatlens rerun` runs again."""
+"""The arguments of the running command, for the manifest: `floatlens rerun` uses them again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_WORDS: list[str] = []
+_ARGUMENTS: list[str] = []
 
 
-def remember(words: Sequence[str]) -> None:
-    """Note the words after `floatlens`."""
-    _WORDS[:] = words
+def set_arguments(arguments: Sequence[str]) -> None:
+    """Set the arguments after `floatlens`."""
+    _ARGUMENTS[:] = arguments
 
 
-def words() -> list[str]:
-    """The words that were noted last.
+def get_arguments() -> list[str]:
+    """The arguments that were set last.
 
-    >>> remember(["models"]); words()
+    >>> set_arguments(["models"]); get_arguments()
     ['models']
     """
-    return list(_WORDS)
+    return list(_ARGUMENTS)

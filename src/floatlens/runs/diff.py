@@ -1,4 +1,4 @@
-"""What differs between two runs: in what was asked, in where they ran, and in what came out."""
+"""The differences between two runs: in settings, machine and results."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floatlens.runs.folder import Key, Result, RunFolder, differences
-from floatlens.runs.run_list import every
+from floatlens.runs.run_list import all_runs
 
 SETTINGS = ("command", "asked", "models", "data", "template", "seeds", "versions")
 SHOWN = 20
 
 
 @dataclass
-class Difference:
-    """Fields of the manifests that differ, samples that only one run has, and samples that came out otherwise."""
+class RunDiff:
+    """Fields of the manifests that differ, results that only one run has, and results that differ."""
 
     settings: list[str] = field(default_factory=list)
     machine: list[str] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Difference:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people: counts, and the first few of each kind."""
+        """A summary to print: counts, and the first few of each kind."""
         yield f"settings: {len(self.settings)} differ" if self.settings else "settings: the same"
         yield from (f"  {each}" for each in self.settings[:SHOWN])
         if self.machine:
-            yield "machine: another one"
+            yield "machine: different"
             yield from (f"  {each}" for each in self.machine[:SHOWN])
         total = self.same + len(self.changed)
         if not self.results_differ:
@@ -60,15 +60,15 @@ class Difference:
             yield f"  and {len(self.changed) - SHOWN} more"
 
 
-def compare(first: RunFolder, second: RunFolder) -> Difference:
+def compare(first: RunFolder, second: RunFolder) -> RunDiff:
     """Compare two runs or studies, result by result. Traces are compared by their checksums."""
     before, after = first.manifest, second.manifest
-    found = Difference()
+    found = RunDiff()
     for part in SETTINGS:
         found.settings += differences(before.get(part), after.get(part), part)
     found.machine = differences(before.get("machine"), after.get("machine"), "machine")
     ours, theirs = (
-        {result.key: result for inside in every(run) for result in inside.results()} for run in (first, second)
+        {result.key: result for part in all_runs(run) for result in part.results()} for run in (first, second)
     )
     found.only_first = sorted(ours.keys() - theirs.keys())
     found.only_second = sorted(theirs.keys() - ours.keys())
@@ -87,11 +87,11 @@ def fields_that_differ(one: Result, other: Result) -> list[str]:
     >>> fields_that_differ(Result(("q",), {"f1": 0.5}), Result(("q",), {"f1": 1.0}))
     ['f1: 0.5, now 1.0']
     """
-    fields = differences(_plain(one.value), _plain(other.value))
+    fields = differences(_with_nan_as_text(one.value), _with_nan_as_text(other.value))
     if one.trees.keys() != other.trees.keys() or any(other.trees[name] != one.trees[name] for name in one.trees):
-        fields.append("trace: other numbers")
+        fields.append("trace: different numbers")
     return fields
 
 
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+def _with_nan_as_text(value: Mapping[str, Any]) -> dict[str, Any]:
     return {k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in value.items()}

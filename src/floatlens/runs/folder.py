@@ -1,53 +1,70 @@
-"""A run folder: where the results of one command lie, and how they get there without being lost, halved or doubled.
+"""A run folder: the results of one command, written so that none is lost, halved or counted twice.
 
-manifest.json   what was asked, of which models and data; written first
-lock            who writes here now
-results/        one small file a finished sample, with its checksum and those of the traces it made
+manifest.json   settings, models and data; written first
+lock            which process writes here now
+results/        one small file per finished sample, with its checksum and those of the traces it made
 samples/        traces, one Zarr group each
-broken/         results whose checksum did not fit; they are done again
-index.jsonl     the list of results; made again from `results/` when it is missing or old
+broken/         results whose checksum did not match; they are computed again
+index.jsonl     the list of results; rebuilt from `results/` when it is missing or out of date
 errors.jsonl    samples that failed, with the reason
-answers.parquet, findings/, figures/, claims.json: made from the results at the end
+problems.jsonl  lines of the data that could not be used, with the reason
+answers.parquet, findings/, figures/, claims.json: computed from the results at the end
 
-A result counts when its file under `results/` is there under its own name, which is the last thing that happens to it.
-The name comes from the result's key, so that a result that is done twice is there once.
+A result counts once its file under `results/` is there under its own name, which is the last step of writing it. The
+name comes from the result's key, so a result that is computed twice is there once, and a copy under another name is not
+counted.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.runs import checksums
-from floatlens.runs.lock import Lock
-from floatlens.runs.storage import Disk, Remote, is_url, storage_at
+from floatlens.runs.lock import KERNEL, RunLock, lock_lost, read_claim
+from floatlens.runs.lock import NAME as LOCK
+from floatlens.runs.storage import Storage
+
+if TYPE_CHECKING:
+    from floatlens.record.trace import Trace
 
 MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
 ERRORS = "errors.jsonl"
+PROBLEMS = "problems.jsonl"
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
-# What must be the same for a run to go on: another machine may take over, another model or data set may not.
+# What must be the same for a run to be resumed: the machine may change, the model or data set may not.
 MATCHED = ("command", "asked", "models", "data", "template", "versions")
+TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
-_HELD: dict[str, Lock] = {}
-_HOLDING = threading.Lock()
+_LOCKS: dict[str, RunLock] = {}  # of this process, by run folder
+_NONCES: dict[str, str | None] = {}  # claims under which this process, a worker of another one, writes
+_GUARD = threading.Lock()
+_TEMPORARY: set[Path] = set()
+
+
+@atexit.register
+def _remove_temporary() -> None:
+    for folder in _TEMPORARY:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def safe_name(sample_id: str) -> str:
-    """A file name for an id from data: readable where it can be, unique always, never a path.
+    """A file name for an id from data: readable where possible, always unique, never a path.
 
     >>> safe_name("../../etc/passwd")
     'etc-passwd-3754d6cb3a38'
@@ -59,7 +76,14 @@ def safe_name(sample_id: str) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished sample: its key, what it came to (JSON-able), and the checksums of the traces it made, by name."""
+    """A finished sample.
+
+    Parameters
+    ----------
+    key: what identifies it, such as model, data, condition and id.
+    value: a JSON object.
+    trees: checksums of the traces it made, by their names in the run folder (`samples/NAME`).
+    """
 
     key: Key
     value: dict[str, Any]
@@ -67,7 +91,7 @@ class Result:
 
     @property
     def file(self) -> str:
-        """Where it lies.
+        """The name of its file.
 
         >>> Result(("tiny-mdm", "../nq", "q1"), {}).file
         'results/e4/tiny-mdm-nq-q1-1e921fccf79c.json'
@@ -80,16 +104,26 @@ class Result:
         return json.dumps({"sha256": checksums.of_value(record), "record": record}).encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Result:
-        """The result in a file; ValueError if it is not what was written."""
+    def from_bytes(cls, content: bytes, name: str) -> Result:
+        """The result in a file of this name; ValueError if it is not one, or another one's."""
         found = json.loads(content)
         try:
             record = found["record"]
             if checksums.of_value(record) != found["sha256"]:
-                raise ValueError("its checksum does not fit")
-            return cls(tuple(record["key"]), record["value"], record["trees"])
+                raise ValueError("the checksum does not match")
+            result = cls(tuple(record["key"]), record["value"], record["trees"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is not a result ({type(error).__name__})") from None
+            raise ValueError(f"not a result ({type(error).__name__})") from None
+        if not isinstance(result.value, dict) or not isinstance(result.trees, dict):
+            raise ValueError("not a result (a field is not an object)")
+        if not all(isinstance(part, str) for part in result.key):
+            raise ValueError("not a result (its key is not made of strings)")
+        for tree, digest in result.trees.items():
+            if not TREE.fullmatch(tree) or not isinstance(digest, str):
+                raise ValueError(f"{tree!r} is not the name of a trace")
+        if result.file != name:
+            raise ValueError(f"a copy of {result.file}")
+        return result
 
 
 class RunFolder:
@@ -102,43 +136,58 @@ class RunFolder:
     ('trace', [{'answer': 'Rusk'}])
     """
 
-    def __init__(self, storage: Disk | Remote) -> None:
+    def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
+    def __str__(self) -> str:
+        """The path or URL without credentials, for messages."""
+        return str(self.storage)
+
     @property
-    def place(self) -> str:
-        """The path or URL, as it was given."""
-        return self.storage.place
+    def location(self) -> str:
+        """The path or URL as it was given: what a worker opens."""
+        return self.storage.location
+
+    @property
+    def remote(self) -> bool:
+        """Whether the run is at a URL."""
+        return self.storage.folder is None
 
     @cached_property
     def path(self) -> Path:
-        """The folder; for a URL a local one, whose files are sent there by `finish`."""
-        return self.storage.root if isinstance(self.storage, Disk) else Path(tempfile.mkdtemp(prefix="floatlens-run-"))
+        """The folder. At a URL a temporary one, whose files `finish` uploads; it is removed when the process ends."""
+        if self.storage.folder is not None:
+            return self.storage.folder
+        temporary = Path(tempfile.mkdtemp(prefix="floatlens-run-"))
+        _TEMPORARY.add(temporary)
+        return temporary
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, path: str | Path, manifest: dict[str, Any], resume: bool = False) -> RunFolder:
-        """Start a run at `path`, and lock it; an existing run is refused unless `resume`, and then it must be the same.
+        """Start a run at `path` and lock it. An existing run is refused unless `resume`, and then must be the same one.
 
-        A resumed run is put in order first: see `recover`.
+        A resumed run is repaired first: see `recover`.
         """
-        run = cls(storage_at(path))
-        if isinstance(run.storage, Disk):
-            root = run.storage.root
+        run = cls(Storage(path))
+        root = run.storage.folder
+        if root is not None:
             if root.exists() and not root.is_dir():
-                raise FloatLensError(f"--out {root} is a file, not a folder; name another place")
-            if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_started(root):
-                raise FloatLensError(f"{root} is not empty and holds no run; name a new folder with --out")
-        there = run.storage.exists(MANIFEST)
-        if there and not resume:
-            raise FloatLensError(f"{run.place} holds a run already; use --resume to go on with it, or another --out")
-        if isinstance(run.storage, Disk):
-            (run.storage.root / SAMPLES).mkdir(parents=True, exist_ok=True)
+                raise FloatLensError(f"--out {root} is a file, not a folder; choose another --out")
+            if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_leftovers(root):
+                raise FloatLensError(f"{root} is not empty and is not a run folder; choose a new folder with --out")
+        exists = run.storage.exists(MANIFEST)
+        if exists and not resume:
+            raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
+        if root is not None:
+            (root / SAMPLES).mkdir(parents=True, exist_ok=True)
         run.lock()
         try:
-            if there:
-                same(run.place, run.manifest, manifest)
+            if exists or run.storage.exists(MANIFEST):
+                if not resume:  # another process was faster
+                    raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
+                check_same_settings(str(run), run.manifest, manifest)
                 run.recover()
             else:
                 text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str) + "\n"
@@ -150,40 +199,54 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Open a run that exists, to read it."""
-        run = cls(storage_at(path))
+        """Open an existing run to read it, or to add results to it in a worker of the process that locked it."""
+        run = cls(Storage(path))
         if not run.storage.exists(MANIFEST):
-            raise FloatLensError(f"{path} is not a run folder: it has no {MANIFEST}; name a folder that --out made")
+            raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; give a folder made with --out")
         _ = run.manifest  # one that cannot be read is refused now
         return run
 
     def lock(self) -> None:
-        """Hold the folder; a process that holds it already goes on holding it."""
-        with _HOLDING:
-            name = self._lock_name
-            if name not in _HELD:
-                _HELD[name] = Lock(self.storage)
+        """Lock the folder; nothing happens if this process has locked it already."""
+        with _GUARD:
+            if self._lock_name not in _LOCKS:
+                _LOCKS[self._lock_name] = RunLock(self.storage)
+
+    def check_lock(self) -> None:
+        """Raise an error if another run has taken the folder over; called before every write.
+
+        A worker writes under the claim that it found at its first write.
+        """
+        name = self._lock_name
+        if (lock := _LOCKS.get(name)) is not None:
+            lock.check()
+            return
+        nonce = read_claim(self.storage).get("nonce")
+        if _NONCES.setdefault(name, nonce) != nonce:
+            raise lock_lost(self.storage)
 
     def close(self) -> None:
-        """Let go of the folder."""
-        with _HOLDING:
-            held = _HELD.pop(self._lock_name, None)
-        if held is not None:
-            held.release()
-        if isinstance(self.storage, Remote) and "path" in self.__dict__:
+        """Release the lock, and remove the temporary folder of a run at a URL."""
+        with _GUARD:
+            lock = _LOCKS.pop(self._lock_name, None)
+        if lock is not None:
+            lock.release()
+        if self.remote and "path" in self.__dict__:
             shutil.rmtree(self.path, ignore_errors=True)
+            _TEMPORARY.discard(self.path)
             del self.__dict__["path"]
 
     def finish(self) -> None:
-        """The run is whole: write its index, send what was made on the side, and let go of the folder."""
+        """Complete the run: write its index, upload what was made beside the results, and release the lock."""
+        self.check_lock()
         self.write_index()
-        self.send()
+        self.upload()
         self.close()
 
-    def send(self) -> None:
-        """Send tables and figures to the URL; on a disk they are there already."""
-        if isinstance(self.storage, Remote) and "path" in self.__dict__:
-            for path in sorted(p for p in self.path.rglob("*") if p.is_file()):
+    def upload(self) -> None:
+        """Upload tables and figures to the URL; nothing is to be done on a disk."""
+        if self.remote and "path" in self.__dict__:
+            for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
                 self.storage.write(path.relative_to(self.path).as_posix(), path.read_bytes())
 
     def __enter__(self) -> RunFolder:
@@ -194,76 +257,78 @@ class RunFolder:
 
     @property
     def _lock_name(self) -> str:
-        return self.place if is_url(self.place) else str(Path(self.place).resolve())
+        return self.location if self.storage.folder is None else str(self.storage.folder.resolve())
 
     @property
     def manifest(self) -> dict[str, Any]:
-        where = f"{self.place}/{MANIFEST}"
+        name = f"{self}/{MANIFEST}"
         try:
             found = json.loads(self.storage.read(MANIFEST).decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise FloatLensError(f"{where} is not valid JSON ({error}); the run cannot be read") from None
+            raise FloatLensError(f"{name} is not valid JSON ({error}); the run cannot be read") from None
         if not isinstance(found, dict):
-            raise FloatLensError(f"{where} holds {type(found).__name__}, not an object; the run is broken")
+            raise FloatLensError(f"{name} contains {type(found).__name__}, not an object; the run cannot be read")
         return found
 
     # --- results ------------------------------------------------------------------------------------------------------
 
     def put(self, key: Key, value: Mapping[str, Any], trees: Mapping[str, str] | None = None) -> None:
-        """Keep a finished sample: from here on it counts. `trees` are what `save_trace` returned for it."""
+        """Write a finished sample: from here on it counts. `trees` is what `save_trace` returned for it."""
+        self.check_lock()
         result = Result(tuple(key), dict(value), dict(trees or {}))
         self.storage.write(result.file, result.to_bytes())
 
     def results(self) -> list[Result]:
-        """The finished samples whose records are whole, in order of their keys."""
+        """The finished samples whose files are intact, sorted by key."""
         found = [result for _, result in self._records() if isinstance(result, Result)]
         return sorted(found, key=lambda result: result.key)
 
-    def _records(self) -> Iterable[tuple[str, Result | str]]:
+    def _records(self) -> Iterator[tuple[str, Result | str]]:
         """Each file under `results/` with its result, or with what is wrong with it."""
         for name in self.storage.names(RESULTS):
             try:
-                yield name, Result.from_bytes(self.storage.read(name))
+                yield name, Result.from_bytes(self.storage.read(name), name)
             except (ValueError, RecursionError) as error:
                 yield name, f"{name}: {error}"
 
     def recover(self) -> list[str]:
-        """Put a run that was cut off in order: sweep up what was half written, set aside what is broken.
+        """Repair an interrupted run: remove what was half written, and move broken results to `broken/`.
 
-        Returns what was set aside, and why. A result with a broken trace goes with its trace; both are done again.
+        Returns what was moved, and why. A result with a broken trace is moved with it; both are computed again.
         """
-        self.storage.sweep()
-        aside: list[str] = []
+        self.storage.remove_partial()
+        moved: list[str] = []
         kept: list[Result] = []
         for name, result in list(self._records()):
             if isinstance(result, str):
-                aside.append(result)
-                self._set_aside(name)
+                moved.append(result)
+                self._move_to_broken(name)
                 continue
-            broken = [t for t, digest in result.trees.items() if checksums.of_tree(self.storage, t) != digest]
+            broken = [tree for tree, digest in result.trees.items() if checksums.of_tree(self.storage, tree) != digest]
             if broken:
-                aside.append(f"{broken[0]}: its checksum does not fit")
-                for each in (name, *(t for t in broken if self.storage.exists(t))):
-                    self._set_aside(each)
+                moved.append(f"{broken[0]}: the checksum does not match")
+                for each in (name, *(tree for tree in broken if self.storage.exists(tree))):
+                    self._move_to_broken(each)
             else:
                 kept.append(result)
         self._write_index(kept)
-        return aside
+        return moved
 
-    def _set_aside(self, name: str) -> None:
+    def _move_to_broken(self, name: str) -> None:
         flat = name.replace("/", "-")
         number = sum(other.removeprefix(f"{BROKEN}/").startswith(flat) for other in self.storage.names(BROKEN))
         self.storage.move(name, f"{BROKEN}/{flat}.{number}")
 
     def forget(self, results: Iterable[Result]) -> None:
-        """Drop results, so that they are done again."""
+        """Remove results, so that they are computed again."""
+        self.check_lock()
         for result in results:
             self.storage.remove(result.file)
 
     # --- the index ----------------------------------------------------------------------------------------------------
 
     def index(self) -> list[dict[str, Any]]:
-        """A line for each result: its key, its file and its checksum. Made anew if it does not fit what is there."""
+        """One line per result: its key, its file and its checksum. Rebuilt if it does not match the files."""
         files = self.storage.names(RESULTS)
         try:
             lines = [json.loads(line) for line in self.storage.read(INDEX).decode().splitlines()]
@@ -271,85 +336,112 @@ class RunFolder:
                 return lines
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        return [_line(result) for result in self.results()]
+        return [_index_line(result) for result in self.results()]
 
     def write_index(self) -> None:
-        """Make index.jsonl from what is there."""
+        """Write index.jsonl from the results."""
         self._write_index(self.results())
 
     def _write_index(self, results: Iterable[Result]) -> None:
-        lines = [json.dumps(_line(result)) for result in sorted(results, key=lambda result: result.key)]
+        lines = [json.dumps(_index_line(result)) for result in sorted(results, key=lambda result: result.key)]
         self.storage.write(INDEX, "".join(line + "\n" for line in lines).encode())
 
     # --- traces -------------------------------------------------------------------------------------------------------
 
     def trace_path(self, sample_id: str) -> Path:
-        """Where the trace of a sample lies."""
+        """The local path of a sample's trace."""
         return self.path / SAMPLES / safe_name(sample_id)
 
-    def save_trace(self, sample_id: str, trace: Any, dtype: str = "float32") -> dict[str, str]:
+    def save_trace(self, sample_id: str, trace: Trace, dtype: str = "float32") -> dict[str, str]:
         """Write a trace; returns its name and checksum, for the `trees` of the result that it belongs to."""
-        path = self.trace_path(sample_id)
-        name = f"{SAMPLES}/{path.name}"
-        trace.save(path, dtype=dtype)
-        digest = checksums.of_tree(Disk(self.path), name)
-        if isinstance(self.storage, Remote):
-            self.storage.put(path, name)
-            shutil.rmtree(path)
-        return {name: digest}
+        self.check_lock()
+        name = f"{SAMPLES}/{safe_name(sample_id)}"
+        if not self.remote:
+            trace.save(self.path / name, dtype=dtype)
+            return {name: checksums.of_tree(self.storage, name)}
+        with tempfile.TemporaryDirectory(prefix="floatlens-trace-") as folder:
+            trace.save(Path(folder, name), dtype=dtype)
+            self.storage.upload(Path(folder, name), name)
+            return {name: checksums.of_tree(Storage(folder), name)}
 
     def samples(self) -> list[tuple[str, Path]]:
-        """The finished traces, as (sample id, path), in order of their names. Those of a URL are fetched first."""
-        if isinstance(self.storage, Remote):
+        """The finished traces as (sample id, path), sorted by path. Those at a URL are downloaded first."""
+        if self.remote:
             for name in sorted({tree for result in self.results() for tree in result.trees}):
                 if not (self.path / name).exists():
-                    self.storage.get(name, self.path / name)
+                    self.storage.download(name, self.path / name)
         found = []
         for path in sorted((self.path / SAMPLES).glob("*/zarr.json")):
             if not path.parent.name.startswith("."):
-                attributes = _attributes(path)
+                attributes = trace_attributes(path)
                 found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
         return found
 
-    # --- errors and tables --------------------------------------------------------------------------------------------
+    # --- errors, problems and tables ----------------------------------------------------------------------------------
 
     def record_error(self, sample_id: str, reason: str) -> None:
-        """Note a sample that failed: it is never dropped silently."""
+        """Add a failed sample to errors.jsonl: none is dropped silently."""
+        self.check_lock()
         line = json.dumps({"sample": sample_id, "reason": reason}, ensure_ascii=False)
         with (self.path / ERRORS).open("a", encoding="utf-8", errors="surrogatepass") as file:
             file.write(line + "\n")
 
     def write_errors(self, errors: Iterable[tuple[str, str]]) -> None:
-        """Make errors.jsonl anew from (sample, reason); none there are leave no file."""
-        lines = [json.dumps({"sample": sample, "reason": reason}) + "\n" for sample, reason in errors]
-        if lines:
-            Disk(self.path).write(ERRORS, "".join(lines).encode())
-        else:
-            (self.path / ERRORS).unlink(missing_ok=True)
+        """Replace errors.jsonl by these (sample, reason) pairs; there is no file if there are none."""
+        self._write_lines(ERRORS, ({"sample": sample, "reason": reason} for sample, reason in errors))
 
     def errors(self) -> list[dict[str, str]]:
         """The samples that failed, each with its reason."""
-        if isinstance(self.storage, Remote) and not (self.path / ERRORS).exists():
-            content = self.storage.read(ERRORS) if self.storage.exists(ERRORS) else b""
+        return self._read_lines(ERRORS)
+
+    def write_problems(self, problems: Iterable[Mapping[str, Any]]) -> None:
+        """Replace problems.jsonl by these problems of the data, such as
+        `{"source": "nq.jsonl", "line": 7, "problem": "has no question", "skipped": True}`: all of them, while messages
+        show only the first few. There is no file if there are none.
+        """
+        self._write_lines(PROBLEMS, problems)
+
+    def problems(self) -> list[dict[str, Any]]:
+        """The problems of the data that were recorded."""
+        return self._read_lines(PROBLEMS)
+
+    def _write_lines(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+        self.check_lock()
+        count = 0
+        with atomic_write(self.path / name) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for value in values:
+                file.write(json.dumps(value) + "\n")
+                count += 1
+        if count == 0:
+            (self.path / name).unlink()
+
+    def _read_lines(self, name: str) -> list[dict[str, Any]]:
+        local = self.path / name
+        if local.exists():
+            content = local.read_bytes()
         else:
-            content = (self.path / ERRORS).read_bytes() if (self.path / ERRORS).exists() else b""
+            content = self.storage.read(name) if self.remote and self.storage.exists(name) else b""
         return [json.loads(line) for line in content.decode("utf-8", "surrogatepass").splitlines() if line.strip()]
 
     def write_table(self, name: str, table: pd.DataFrame) -> Path:
-        """Write NAME.parquet at once or not at all."""
+        """Write NAME.parquet completely or not at all."""
+        self.check_lock()
         target = self.path / f"{name}.parquet"
-        with written_atomically(target) as temporary:
+        with atomic_write(target) as temporary:
             table.to_parquet(temporary, index=False)
         return target
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a file of text at once or not at all."""
-        Disk(self.path).write(name, text.encode("utf-8", "surrogatepass"))
-        return self.path / name
+        """Write a text file completely or not at all."""
+        self.check_lock()
+        target = self.path / name
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(text.encode("utf-8", "surrogatepass"))
+        return target
 
 
-def same(place: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that was started otherwise, and name each field that differs."""
+def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to resume a run that was started with other settings, and name those that differ."""
     now = json.loads(json.dumps(now, default=str))
     differing: list[str] = []
     for part in MATCHED:
@@ -357,12 +449,12 @@ def same(place: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             differing += differences(before[part], now[part], "" if part == "asked" else part)
     if differing:
         raise FloatLensError(
-            f"{place} was started with other settings ({'; '.join(differing[:6])}); use the same, or another --out"
+            f"{location} was started with other settings ({'; '.join(differing[:6])}); use the same, or another --out"
         )
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
-    """What differs between two JSON values, field by field.
+    """The fields in which two JSON values differ, each with both values.
 
     >>> differences({"steps": 4, "asking": {"seed": 0}}, {"steps": 4, "asking": {"seed": 1}})
     ['asking.seed: 0, now 1']
@@ -372,27 +464,28 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         for key in sorted({*before, *now}):
             found += differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
         return found
-    return [] if before == now else [f"{name}: {_short(before)}, now {_short(now)}"]
+    return [] if before == now else [f"{name}: {_shorten(before)}, now {_shorten(now)}"]
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _line(result: Result) -> dict[str, Any]:
+def _index_line(result: Result) -> dict[str, Any]:
     digest = checksums.of_value({"value": result.value, "trees": result.trees})
     return {"key": list(result.key), "file": result.file, "sha256": digest}
 
 
-def _only_started(root: Path) -> bool:
-    """A run that was killed before its manifest was there."""
-    return {path.name for path in root.iterdir() if not path.name.startswith(".")} <= {SAMPLES, "lock"}
+def _only_leftovers(root: Path) -> bool:
+    """Whether a folder contains only what a run leaves that was killed before it wrote its manifest."""
+    return {path.name for path in root.iterdir() if not path.name.startswith(".")} <= {SAMPLES, LOCK, KERNEL}
 
 
-def _attributes(path: Path) -> dict[str, Any]:
+def trace_attributes(path: Path) -> dict[str, Any]:
+    """The attributes of a trace, from its zarr.json alone."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("attributes", {})
         return found if isinstance(found, dict) else {}
     except (ValueError, AttributeError, RecursionError) as error:
-        raise FloatLensError(f"{path} is not a trace's description: {error}; run again with --resume") from None
+        raise FloatLensError(f"{path} does not describe a trace: {error}; resume the run with --resume") from None

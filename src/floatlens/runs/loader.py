@@ -1,16 +1,19 @@
-"""How a command's models are loaded: the same in every process that an engine starts."""
+"""How a command loads its models: the same in every process that an engine starts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from floatlens.runs.threads import settle
+from floatlens.runs.threads import limit_threads
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads a model by its name, wherever that is done; `without_weights` finds it without its weights."""
+    """Loads a model by its name in the process that calls it."""
 
     device: str | None = None
     dtype: str = "auto"
@@ -18,13 +21,14 @@ class Loader:
     revision: str | None = None
     family: str | None = None
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, name: str) -> Lens:
         from floatlens.lens import load
 
         options: dict[str, Any] = {"device_map": self.device, "dtype": self.dtype, "allow_pickle": self.allow_pickle}
-        return settle(load(name, revision=self.revision, family=self.family, **options))
+        return limit_threads(load(name, revision=self.revision, family=self.family, **options))
 
-    def without_weights(self, name: str) -> Any:
+    def without_weights(self, name: str) -> Lens:
+        """Return the lens of a model with its config and tokenizer only, for planning."""
         from floatlens.lens import Lens
         from floatlens.models.checkpoint import find
 

@@ -1,125 +1,182 @@
-"""The lock of a run folder: two processes do not share one by accident, and a dead one holds nothing.
+"""The lock of a run folder: one run writes to it at a time, and a dead process does not hold it.
 
-On a disk the kernel holds the lock (`flock`) and lets go when the process dies, however it dies. Where there is no such
-lock, or the holder is on another machine, the lock's file says who writes here and is touched every few seconds: one
-that was not touched for a while is stale, and is taken over.
+The file `lock` is a claim. It is created on the condition that there is none, names its process, has a random nonce and
+is renewed every few seconds. One that is not renewed for a while is stale and may be replaced. Whoever writes a result
+first checks that the claim still has the nonce of its run, so a run that was stopped for minutes and replaced meanwhile
+does not write again. On a disk the kernel's lock (filelock) comes first: it ends with its process, however that dies,
+so that a run can be resumed at once.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import threading
 import time
-from typing import IO, Any
+import uuid
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import filelock
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.storage import Disk, Remote
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from floatlens.runs.storage import Storage
 
 NAME = "lock"
-BEAT = 20.0  # seconds between two touches
-STALE = 90.0  # seconds without a touch after which the holder counts as dead
+KERNEL = "lock.kernel"  # beside the claim, since a contender opens the file that the kernel locks
+BEAT = 20.0  # seconds between two renewals
+STALE = 90.0  # seconds without a renewal after which the process counts as dead
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)  # a disk without kernel locks
+SETTLE = 0.2  # seconds after which a replaced claim is read again: another process may have replaced it too
 
 
-class Lock:
+class RunLock:
     """Holds a run folder for this process until `release`."""
 
-    def __init__(self, storage: Disk | Remote) -> None:
+    def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.file: IO[str] | None = None
-        self._stop = threading.Event()
-        if isinstance(storage, Disk) and fcntl is not None:
-            self.file = self._flocked(storage)
-        self._refuse_if_alive()
-        self._touch()
-        threading.Thread(target=self._beat, name="floatlens-lock", daemon=True).start()
-
-    def _flocked(self, storage: Disk) -> IO[str] | None:
-        """The lock's file, locked by the kernel; None where the disk has no such locks."""
-        path = storage.root / NAME
-        while True:
-            file = path.open("a+", encoding="utf-8")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise self._in_use() from None
-            except OSError:
-                file.close()
-                return None
-            # Between opening and locking, the holder before may have removed the file: then this is not the lock.
-            if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-                return file
-            file.close()
-
-    def _refuse_if_alive(self) -> None:
-        holder = self.holder()
-        if not holder:
-            return
-        here = holder.get("host") == socket.gethostname()
-        if here and (self.file is not None or not _alive(holder.get("pid")) or holder.get("pid") == os.getpid()):
-            return
-        if self.storage.age(NAME) < STALE:
-            if self.file is not None:
-                self.file.close()
-            raise self._in_use()
-
-    def _in_use(self) -> FloatLensError:
-        holder = self.holder()
-        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}" if holder else "another process"
-        return FloatLensError(
-            f"{self.storage.place} is in use by {who}; wait until that has ended, or name another --out"
-        )
-
-    def holder(self) -> dict[str, Any]:
-        """Who wrote the lock's file last; empty if nobody did."""
+        self.nonce = uuid.uuid4().hex
+        self.kernel = self._lock_kernel()
         try:
-            found = json.loads(self.storage.read(NAME) or b"{}")
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            self._claim()
+        except BaseException:
+            self._release_kernel()
+            raise
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew_until_stopped, name="floatlens-lock", daemon=True)
+        self._thread.start()
 
-    def _touch(self) -> None:
-        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()})
-        if self.file is None:
-            self.storage.write(NAME, content.encode())
-        else:  # in place: a renamed file would not be the one that is locked
-            self.file.seek(0)
-            self.file.truncate()
-            self.file.write(content)
-            self.file.flush()
-
-    def _beat(self) -> None:
-        while not self._stop.wait(BEAT):
-            try:
-                self._touch()
-            except (OSError, ValueError):  # a full disk: the lock is held all the same
-                continue
+    def check(self) -> None:
+        """Raise an error if another process has replaced the claim."""
+        if read_claim(self.storage).get("nonce") != self.nonce:
+            raise lock_lost(self.storage)
 
     def release(self) -> None:
-        """Let go; the lock's file is removed."""
+        """Remove the claim, if it is still this one's, and let the kernel's lock go."""
         self._stop.set()
+        self._thread.join()
         try:
-            self.storage.remove(NAME)
-        except OSError:
+            if read_claim(self.storage).get("nonce") == self.nonce:
+                self.storage.remove(NAME)
+        except (OSError, FloatLensError):
             pass
         finally:
-            if self.file is not None:
-                self.file.close()
+            self._release_kernel()
+
+    def _claim(self) -> None:
+        try:
+            self.storage.create(NAME, self._content())
+        except FileExistsError:
+            if self._is_alive(read_claim(self.storage)):
+                raise self._in_use() from None
+            self.storage.write(NAME, self._content())
+            if self.kernel is None:
+                time.sleep(SETTLE)
+        if read_claim(self.storage).get("nonce") != self.nonce:
+            raise self._in_use()
+
+    def _is_alive(self, claim: dict[str, Any]) -> bool:
+        """Whether the process of a claim may still write."""
+        if not claim and self.kernel is not None:
+            return False  # a process that died before it could write its claim
+        if claim and (claim.get("host"), claim.get("boot")) == (socket.gethostname(), boot_id()):
+            if self.kernel is not None and claim.get("kernel"):
+                return False  # it would hold the kernel's lock
+            return claim.get("pid") != os.getpid() and _process_exists(claim.get("pid"))
+        try:
+            return self.storage.age(NAME) < STALE
+        except FileNotFoundError:
+            return False
+
+    def _content(self) -> bytes:
+        claim = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "boot": boot_id(),
+            "kernel": self.kernel is not None,
+            "nonce": self.nonce,
+            "time": time.time(),
+        }
+        return json.dumps(claim).encode()
+
+    def _in_use(self) -> FloatLensError:
+        return FloatLensError(
+            f"{self.storage} is in use by {_describe(read_claim(self.storage))}; "
+            "wait until that run has ended, or choose another --out"
+        )
+
+    def _renew_until_stopped(self) -> None:
+        while not self._stop.wait(BEAT):
+            try:
+                self.check()
+                self.storage.write(NAME, self._content())
+            except (OSError, FloatLensError):  # a full disk, or no longer ours: the next write of a result checks again
+                continue
+
+    def _lock_kernel(self) -> filelock.BaseFileLock | None:
+        """The kernel's lock; None at a URL and on a disk without such locks."""
+        if self.storage.folder is None:
+            return None
+        path = self.storage.folder / KERNEL
+        if path.is_symlink():
+            raise FloatLensError(f"{path} is a link; remove it")
+        lock = filelock.FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise self._in_use() from None
+        except NotImplementedError:
+            return None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return None
+        return lock
+
+    def _release_kernel(self) -> None:
+        if self.kernel is not None:
+            # Removed while it is held. Who opened it before and locks it now still has to make a claim.
+            Path(self.kernel.lock_file).unlink(missing_ok=True)
+            self.kernel.release()
 
 
-def _alive(pid: Any) -> bool:
+def read_claim(storage: Storage) -> dict[str, Any]:
+    """What the lock's file says; empty if there is none or it cannot be understood."""
+    try:
+        found = json.loads(storage.read(NAME))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def lock_lost(storage: Storage) -> FloatLensError:
+    """The error of a process that finds its claim replaced."""
+    who = _describe(read_claim(storage))
+    return FloatLensError(f"{storage} is no longer held by this run but by {who}; this run stops writing")
+
+
+def _describe(claim: dict[str, Any]) -> str:
+    return f"process {claim.get('pid', '?')} on {claim.get('host', '?')}" if claim else "another process"
+
+
+@cache
+def boot_id() -> str:
+    """What tells this start of this machine from others with the same host name; empty where it is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _process_exists(pid: object) -> bool:
     if not isinstance(pid, int) or pid < 1:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -1,11 +1,13 @@
-"""What a run was asked and of what: enough to see whether two runs are the same, and to run one again."""
+"""The manifest of a run: enough to tell whether two runs are the same, and to repeat one.
+
+Runs and reports are shared, so the manifest leaves out the host, the folder and the interpreter, the credentials of URLs,
+and the texts that were typed on the command line: of those it has the hash.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-import socket
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -16,12 +18,15 @@ from typing import Any
 from floatlens.data.read import expand
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.runs import checksums
-from floatlens.runs.command_line import words
+from floatlens.runs.command_line import get_arguments
+from floatlens.runs.storage import hide_credentials
 from floatlens.version import __version__
 
 FORMAT = "floatlens-run/1"
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # what numbers can depend on
-LOADED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja")  # files of a checkpoint that are read
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # those that numbers can depend on
+# Files of a checkpoint that are read; those in pickle's format only with --allow-pickle.
+HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja", ".bin", ".pt", ".pth")
+PRIVATE = ("prompt", "text", "ids", "passage", "answer")  # settings with a text of the user's own
 
 
 def describe(
@@ -33,27 +38,61 @@ def describe(
     template: str | None = None,
     seeds: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a run: what was asked, hashes of models, data and template, seeds, versions, machine, words."""
-    return {
+    """Settings, hashes of models, data and template, seeds, versions, machine, and the arguments of the command."""
+    manifest = {
         "format": FORMAT,
         "command": command,
-        "asked": dict(asked),
-        "models": {checkpoint.name: model(checkpoint) for checkpoint in checkpoints},
+        "asked": {name: hash_texts(value) if name in PRIVATE else value for name, value in asked.items()},
+        "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
         "template": checksums.of_bytes(template.encode()) if template is not None else None,
         "seeds": dict(seeds or {}),
         "versions": versions(),
         "machine": machine(),
-        "words": words(),
-        "folder": str(Path.cwd()),
+        "arguments": shareable_arguments(get_arguments()),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    return {name: _without_credentials(value) for name, value in manifest.items()}
 
 
-def model(checkpoint: Checkpoint) -> dict[str, Any]:
+def shareable_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command without --out, with hashes in place of the user's own texts.
+
+    >>> shareable_arguments(["trace", "tiny-mdm", "--out=run", "--answer", "Rusk"])[2:]
+    ['--answer=sha256:2b8ae95c...']
+    """
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        option, has_value, value = word.partition("=")
+        if option == "--out":
+            _ = has_value or next(words, None)
+        elif option.removeprefix("--") in PRIVATE and option.startswith("--"):
+            kept.append(f"{option}={hash_texts(value if has_value else next(words, ''))}")
+        else:
+            kept.append(word)
+    return kept
+
+
+def hash_texts(value: Any) -> Any:
+    """The SHA-256 of a text, or of each text of a list; None stays None."""
+    if isinstance(value, str):
+        return f"sha256:{checksums.of_bytes(value.encode('utf-8', 'surrogatepass'))}"
+    return [hash_texts(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide_credentials(value)
+    if isinstance(value, Mapping):
+        return {_without_credentials(key): _without_credentials(each) for key, each in value.items()}
+    return [_without_credentials(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
     """Family, revision, and the SHA-256 of every file that is read.
 
-    A model of the hub is known by its commit; its files in the cache bear their hashes as names.
+    A model of the Hub is identified by its commit; files in the Hub's cache have their hashes as names.
     """
     found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
     folder = checkpoint.folder
@@ -62,19 +101,19 @@ def model(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.gguf_file:
         files = [folder / checkpoint.gguf_file]
     else:
-        files = sorted(path for path in folder.iterdir() if path.suffix in LOADED and path.is_file())
-    with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
+        files = sorted(path for path in folder.iterdir() if path.suffix in HASHED and path.is_file())
+    with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter's lock
         return found | {"files": dict(zip((f.name for f in files), pool.map(file_hash, files), strict=True))}
 
 
 def file_hash(path: Path) -> str:
-    """The SHA-256 of a file; a large file of the hub's cache has it for a name."""
-    named = path.resolve().name
-    return named if len(named) == 64 and path.is_symlink() else checksums.of_file(path)
+    """The SHA-256 of a file; a large file of the Hub's cache has it as its name."""
+    name = path.resolve().name
+    return name if len(name) == 64 and path.is_symlink() else checksums.of_file(path)
 
 
 def commit(checkpoint: Checkpoint) -> str | None:
-    """The commit of a hub model, from where its config lies in the cache."""
+    """The commit of a Hub model, from the path of its config in the cache."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(checkpoint.source, "config.json", revision=checkpoint.revision)
@@ -82,7 +121,7 @@ def commit(checkpoint: Checkpoint) -> str | None:
 
 
 def data_hash(name: str) -> str:
-    """The SHA-256 of a data file; bundled and hub data are known by their names."""
+    """The SHA-256 of a data file or folder; bundled and Hub data sets are identified by their names."""
     path = Path(name)
     if path.is_file():
         return checksums.of_file(path)
@@ -93,7 +132,7 @@ def data_hash(name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers can depend on."""
+    """Versions of the packages that the numbers can depend on."""
     found = {"floatlens": __version__}
     for name in PACKAGES:
         try:
@@ -104,19 +143,17 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where the run was started; another may go on with it."""
+    """The machine that started the run; another one may resume it."""
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
-        "host": socket.gethostname(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory": _memory(),
         "gpus": gpus,
-        "executable": sys.executable,
     }
 
 

@@ -1,9 +1,9 @@
-"""Run a batch so that one bad sample costs one sample: halve when memory runs out, and single out what fails."""
+"""Run batches so that one bad sample costs one sample: halve a batch that runs out of memory, isolate what fails."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -11,18 +11,18 @@ from floatlens.errors import NotANumber
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Failures of one sample. Any other FloatLensError is about the settings, and an OSError about the disk: they stop the run.
-FAILURES = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
+# Errors of one sample. Any other FloatLensError concerns the settings and an OSError the disk: those stop the run.
+SAMPLE_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
 
 
-class Careful(Generic[T, R]):
-    """Calls `run` with batches. When memory runs out the batch is halved, and later ones are no larger than that.
+class BatchRetry(Generic[T, R]):
+    """Calls `run` with batches. When memory runs out the batch is halved, and later batches are not larger than that.
 
     >>> def run(batch):
     ...     if len(batch) > 2:
     ...         raise MemoryError
     ...     return [10 // n for n in batch]
-    >>> Careful(run)([5, 1, 2])
+    >>> BatchRetry(run)([5, 1, 2])
     [2, 10, 5]
     """
 
@@ -31,39 +31,40 @@ class Careful(Generic[T, R]):
         self.size: int | None = None
 
     def __call__(self, items: Sequence[T]) -> list[R | BaseException]:
-        """What `run` gives for each item, or the error that the item alone ends with."""
-        left, done = list(items), list[Any]()
+        """The result of each item, or the error that it raises on its own."""
+        left: list[T] = list(items)
+        done: list[R | BaseException] = []
         while left:
             batch = left[: self.size or len(left)]
             try:
                 done += self.run(batch)
-            except FAILURES as error:
+            except SAMPLE_ERRORS as error:
                 if is_out_of_memory(error) and len(batch) > 1:
                     self.size = len(batch) // 2
-                    forget()
+                    free_gpu_memory()
                     continue
-                done += [error] if len(batch) == 1 else self._one_by_one(batch)
+                done += [error] if len(batch) == 1 else self._run_one_by_one(batch)
             left = left[len(batch) :]
         return done
 
-    def _one_by_one(self, batch: Sequence[T]) -> list[Any]:
-        done: list[Any] = []
+    def _run_one_by_one(self, batch: Sequence[T]) -> list[R | BaseException]:
+        done: list[R | BaseException] = []
         for item in batch:
             try:
                 done += self.run([item])
-            except FAILURES as error:
+            except SAMPLE_ERRORS as error:
                 done.append(error)
         return done
 
 
-def reason(error: BaseException) -> str:
+def error_reason(error: BaseException) -> str:
     """An error in one line, for a row or errors.jsonl.
 
-    >>> reason(RuntimeError("sizes differ\\nmore"))
+    >>> error_reason(RuntimeError("sizes differ\\nmore"))
     'sizes differ'
     """
-    what = "out of memory with a batch of one" if is_out_of_memory(error) else str(error).strip()
-    return what.splitlines()[0] if what else type(error).__name__
+    text = "out of memory with a batch of one" if is_out_of_memory(error) else str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -74,11 +75,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = str(error).lower()
-    return "out of memory" in said or "can't allocate memory" in said or "not enough memory" in said
+    text = str(error).lower()
+    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
 
 
-def forget() -> None:
-    """Give memory back to the device."""
+def free_gpu_memory() -> None:
+    """Free cached GPU memory."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

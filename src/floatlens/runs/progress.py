@@ -1,8 +1,8 @@
-"""What long work tells while it goes on: what begins, and each thing that is done."""
+"""How long work reports its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Told what begins and how many things it has, if that is known; returns what is to be called for each that is done.
-Watch = Callable[[str, int | None], Callable[[], None]]
+# Called with a label and the number of things to do, if known; returns a function to call once per thing done.
+ProgressCallback = Callable[[str, int | None], Callable[[], None]]

@@ -1,38 +1,88 @@
-"""Run again what a manifest describes."""
+"""The command line that repeats a run, without what a stranger's manifest should not decide.
+
+Where a run is computed, and whether pickled weights may be opened, is the choice of whoever repeats it: a manifest that
+names a Ray cluster would have its results unpickled here.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from floatlens.errors import FloatLensError
+from floatlens.runs.folder import RunFolder, trace_attributes
+from floatlens.runs.manifest import PRIVATE, hash_texts
 
-AGAIN = ("trace", "eval", "stress", "ablate", "study", "demo")  # commands that make a run of their own
-DROPPED = ("--resume", "--retry-errors", "--json")
+COMMANDS = ("trace", "eval", "stress", "ablate", "study", "demo")  # those that make a run
+DROPPED_FLAGS = ("--allow-pickle", "--resume", "--retry-errors", "--json")
+DROPPED_OPTIONS = ("--engine", "--address", "--workers", "--gpus-per-worker", "--out")  # each with its value
+ANEW = ("--allow-pickle", "--engine", "--address", "--workers", "--gpus-per-worker")  # worth a remark when dropped
 
 
-def words_again(manifest: Mapping[str, Any], out: str, where: str) -> list[str]:
-    """The command line of a run, with another --out and without what belongs to a first attempt.
+def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """The arguments that repeat a run, and the options that were left out and may be given anew.
 
-    >>> words_again({"words": ["eval", "tiny-mdm", "--out", "a", "--resume"]}, "b", "a")
-    ['eval', 'tiny-mdm', '--out', 'b']
+    Parameters
+    ----------
+    more: arguments to add, which replace recorded texts of the same option.
     """
-    words = manifest.get("words")
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise FloatLensError(f"{where} does not say by which command it was made, so it cannot be run again")
-    if words[0] not in AGAIN:
-        raise FloatLensError(f"{where} was made by {words[0]!r}, which is not run again; known are {', '.join(AGAIN)}")
-    return [*_without_out([word for word in words if word not in DROPPED]), "--out", out]
+    arguments = run.manifest.get("arguments")
+    if not isinstance(arguments, list) or not arguments or not all(isinstance(word, str) for word in arguments):
+        raise FloatLensError(f"{run} does not record the command that made it, so it cannot be repeated")
+    if arguments[0] not in COMMANDS:
+        raise FloatLensError(
+            f"{run} was made by {arguments[0]!r}, which cannot be repeated; use a run of {', '.join(COMMANDS)}"
+        )
+    kept, dropped = drop_options(arguments)
+    given = {word.partition("=")[0] for word in more}
+    texts: dict[str, str] | None = None
+    for index, word in enumerate(kept):
+        option, _, digest = word.partition("=")
+        if option.removeprefix("--") not in PRIVATE or not digest.startswith("sha256:"):
+            continue
+        if option in given:
+            kept[index] = ""
+            continue
+        texts = recorded_texts(run) if texts is None else texts
+        if digest not in texts:
+            raise FloatLensError(
+                f"the text of {option} is not stored in {run}; give it again: floatlens rerun {run} -- {option} TEXT"
+            )
+        kept[index] = f"{option}={texts[digest]}"  # one word, so that no text is taken for an option
+    return [*filter(None, kept), "--out", out, *more], [option for option in dropped if option not in given]
 
 
-def _without_out(words: Sequence[str]) -> list[str]:
+def drop_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments without the options that a manifest does not decide, and the names of those worth a remark.
+
+    >>> drop_options(["eval", "m", "--engine=ray", "--address", "evil:1", "--allow-pickle", "--limit", "3"])
+    (['eval', 'm', '--limit', '3'], ['--engine', '--address', '--allow-pickle'])
+    """
     kept: list[str] = []
-    skip = False
+    dropped: list[str] = []
+    words = iter(arguments)
     for word in words:
-        if skip:
-            skip = False
-        elif word == "--out":
-            skip = True
-        elif not word.startswith("--out="):
+        option, has_value, _ = word.partition("=")
+        if option in DROPPED_OPTIONS or option in DROPPED_FLAGS:
+            if option in DROPPED_OPTIONS and not has_value:
+                next(words, None)
+            if option in ANEW:
+                dropped.append(option)
+        else:
             kept.append(word)
-    return kept
+    return kept, dropped
+
+
+def recorded_texts(run: RunFolder) -> dict[str, str]:
+    """Texts of the user's that the traces of a run contain, by their hashes."""
+    texts: list[Any] = []
+    for _, path in run.samples():
+        attributes: Mapping[str, Any] = trace_attributes(path / "zarr.json")
+        texts.append(attributes.get("question"))
+        try:
+            answers = json.loads(str(attributes.get("answers", "[]")))
+        except (ValueError, RecursionError):
+            answers = []
+        texts += answers if isinstance(answers, list) else []
+    return {hash_texts(text): text for text in texts if isinstance(text, str)}

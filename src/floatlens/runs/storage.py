@@ -1,6 +1,7 @@
-"""Where the files of a run lie: a folder on disk, or any place that fsspec reaches (`s3://`, `gs://`, `memory://`).
+"""The files of a run, on a disk or at any URL that fsspec reaches (`s3://`, `gs://`, `memory://`).
 
-Both write a file whole or not at all. A folder does so by a temporary name that is renamed; an object store by nature.
+A file is written completely or not at all. On a disk that takes a temporary name, a flush and a rename, which fsspec's
+local file system does not do; an object store does so by nature.
 """
 
 from __future__ import annotations
@@ -9,183 +10,232 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import fsspec
 
 from floatlens.errors import FloatLensError
+from floatlens.files import create_durably, write_durably
 
-PARTIAL = ".partial-"  # temporary names begin so; what a killed process left of them is swept up on resume
-
-
-class Storage(Protocol):
-    """Files by their names relative to the run, with `/` between the parts."""
-
-    place: str
-
-    def read(self, name: str) -> bytes: ...
-    def write(self, name: str, content: bytes) -> None: ...
-    def exists(self, name: str) -> bool: ...
-    def names(self, under: str = "") -> list[str]: ...
-    def move(self, name: str, to: str) -> None: ...
-    def remove(self, name: str) -> None: ...
-    def put(self, local: Path, name: str) -> None: ...
-    def get(self, name: str, local: Path) -> None: ...
-    def age(self, name: str) -> float: ...
+URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s]*@")
+QUERY = re.compile(r"(?P<url>[a-z][a-z0-9+.-]*://[^\s?]*)\?\S+")
 
 
-def storage_at(place: str | Path) -> Disk | Remote:
-    """The storage that a path or URL names.
-
-    >>> storage_at("runs/a").place
-    'runs/a'
-    >>> storage_at("memory://a").place
-    'memory://a'
-    """
-    return Remote(str(place)) if is_url(place) else Disk(Path(place))
-
-
-def is_url(place: str | Path) -> bool:
+def is_url(location: str | Path) -> bool:
     """
     >>> is_url("s3://bucket/run"), is_url("C:/run"), is_url("run")
     (True, False, False)
     """
-    return re.match(r"[a-z][a-z0-9+.-]+://", str(place)) is not None
+    return URL.match(str(location)) is not None
 
 
-class Disk:
-    """A folder on this machine or on a disk that is shared."""
+def hide_credentials(text: str) -> str:
+    """A text without the user names, passwords and query strings of the URLs in it.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.place = str(root)
+    >>> hide_credentials("ftp://me:secret@host/run and https://host/data.jsonl?token=abc")
+    'ftp://host/run and https://host/data.jsonl?...'
+    """
+    return QUERY.sub(r"\g<url>?...", CREDENTIALS.sub(r"\g<scheme>", text))
+
+
+class Storage:
+    """Files by their names relative to the run, with `/` between the parts. No name leads out of the run.
+
+    >>> str(Storage("runs/a")), str(Storage("memory://a/"))
+    ('runs/a', 'memory://a')
+    """
+
+    def __init__(self, location: str | Path) -> None:
+        self.location = str(location).rstrip("/") if is_url(location) else str(location)
+        try:
+            self.files, root = fsspec.core.url_to_fs(self.location if is_url(location) else f"file://{location}")
+        except (ValueError, ImportError) as error:
+            raise FloatLensError(f"{self} cannot be used as a run folder: {error}") from None
+        self.root = str(root).rstrip("/")
+        self.folder: Path | None = None  # None at a URL
+        if getattr(self.files, "local_file", False):
+            self.folder = Path(self.root) if is_url(location) else Path(location)
+
+    def __str__(self) -> str:
+        """The location as it may be shown."""
+        return hide_credentials(self.location)
 
     def read(self, name: str) -> bytes:
-        return (self.root / name).read_bytes()
+        path = self._path(name)
+        if self.folder is not None and os.path.exists(path) and not os.path.isfile(path):
+            raise FloatLensError(f"{path} is not a regular file; remove it")
+        with self._requests():
+            return bytes(self.files.cat_file(path))
 
     def write(self, name: str, content: bytes) -> None:
-        target = self.root / name
-        temporary = target.parent / f"{PARTIAL}{uuid.uuid4().hex}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(content)
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        """Write a file completely or not at all, replacing one that is there."""
+        path = self._path(name)
+        if self.folder is not None:
+            write_durably(Path(path), content)
+            return
+        with self._requests():
+            try:
+                self.files.pipe_file(path, content)
+            except FileNotFoundError:  # a server with real folders
+                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self.files.pipe_file(path, content)
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file that must not exist yet; FileExistsError if it does.
+
+        Object stores decide this themselves, also between two clients at the same moment; a file system of fsspec that
+        cannot do so looks first.
+        """
+        path = self._path(name)
+        if self.folder is not None:
+            create_durably(Path(path), content)
+            return
+        with self._requests():
+            self.files.invalidate_cache()
+            try:
+                self.files.pipe_file(path, content, mode="create")
+            except FileNotFoundError:
+                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self.files.pipe_file(path, content, mode="create")
 
     def exists(self, name: str) -> bool:
-        return (self.root / name).exists()
+        with self._requests():
+            self.files.invalidate_cache()
+            return bool(self.files.exists(self._path(name)))
 
     def names(self, under: str = "") -> list[str]:
-        """All files beneath, without those that were being written."""
-        top = self.root / under
-        found = []
-        for folder, inner, files in os.walk(top):
-            inner[:] = [name for name in inner if not _partial(name)]
-            found += [str(Path(folder, name).relative_to(self.root)) for name in files if not _partial(name)]
+        """Names of all files beneath a name, without temporary ones. Links are not followed."""
+        return [name for name in self._list(under) if not any(part.startswith(".") for part in name.split("/"))]
+
+    def _list(self, under: str) -> list[str]:
+        top = self._path(under)
+        with self._requests():
+            paths = list(self._walk(top)) if self.folder is not None else self._find(top)
+        prefix = self.root.lstrip("/") + "/"
+        found = [str(path).lstrip("/").removeprefix(prefix) for path in paths]
+        for name in found:
+            self._check(name)
         return sorted(found)
 
-    def move(self, name: str, to: str) -> None:
-        target = self.root / to
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(self.root / name, target)
-
-    def remove(self, name: str) -> None:
-        path = self.root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-    def put(self, local: Path, name: str) -> None:
-        os.replace(local, self.root / name)
-
-    def get(self, name: str, local: Path) -> None:
-        shutil.copytree(self.root / name, local)
-
-    def age(self, name: str) -> float:
-        """Seconds since the file was last written."""
-        import time
-
-        return time.time() - (self.root / name).stat().st_mtime
-
-    def sweep(self) -> None:
-        """Remove what a killed process was writing."""
-        for part in ("results", "samples", "figures", "findings", ""):
-            top = self.root / part
-            for path in [*top.glob("*"), *(top.glob("*/*") if part == "results" else ())]:
-                if _partial(path.name):
-                    self.remove(str(path.relative_to(self.root)))
-
-
-def _partial(name: str) -> bool:
-    return name.startswith(".")
-
-
-class Remote:
-    """A place that fsspec reaches by a URL. An object appears whole, so no temporary name is needed."""
-
-    def __init__(self, url: str) -> None:
-        import fsspec
-
-        self.place = url.rstrip("/")
-        try:
-            self.files, self.root = fsspec.core.url_to_fs(self.place)
-        except (ValueError, ImportError) as error:
-            raise FloatLensError(f"{url} cannot be used as a run folder: {error}") from None
-
-    def read(self, name: str) -> bytes:
-        return bytes(self.files.cat_file(f"{self.root}/{name}"))
-
-    def write(self, name: str, content: bytes) -> None:
-        self._folder_of(name)
-        self.files.pipe_file(f"{self.root}/{name}", content)
-
-    def exists(self, name: str) -> bool:
-        return bool(self.files.exists(f"{self.root}/{name}"))
-
-    def names(self, under: str = "") -> list[str]:
-        top = f"{self.root}/{under}".rstrip("/")
+    def _find(self, top: str) -> list[str]:
         self.files.invalidate_cache()
-        found: list[str] = self.files.find(top) if self.files.exists(top) else []
-        root = self.root.lstrip("/") + "/"
-        return sorted(path.lstrip("/").removeprefix(root) for path in found)
+        try:
+            return [path for path in self.files.find(top) if not path.endswith("/")]
+        except FileNotFoundError:
+            return []
+
+    def _walk(self, top: str) -> Iterator[str]:
+        if os.path.islink(top):
+            return
+        if os.path.isfile(top):
+            yield top
+        for folder, folders, files in self.files.walk(top, detail=True):
+            for name in [name for name, info in folders.items() if info["islink"] or name.startswith(".")]:
+                del folders[name]
+            yield from (
+                f"{folder}/{name}"
+                for name, info in files.items()
+                if name and info["type"] == "file" and not info["islink"]
+            )
 
     def move(self, name: str, to: str) -> None:
-        """Object by object: a store has no renaming, and not every filesystem's `mv` moves what lies beneath a name."""
-        inside = self.names(name)
+        """Move a file or everything beneath a name."""
+        source, target = self._path(name), self._path(to)
+        if self.folder is not None:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(source, target)
+            return
+        inside = self.names(name)  # an object store cannot rename
         for each in inside:
             self.write(to + each.removeprefix(name), self.read(each))
         for each in inside:
-            self.files.rm_file(f"{self.root}/{each}")
+            self.remove(each)
 
     def remove(self, name: str) -> None:
-        for each in self.names(name):
-            self.files.rm_file(f"{self.root}/{each}")
+        """Remove a file or everything beneath a name; a link is removed, not what it leads to."""
+        path = self._path(name)
+        if self.folder is not None:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                Path(path).unlink(missing_ok=True)
+            return
+        for each in self._list(name):
+            with self._requests():
+                self.files.rm_file(f"{self.root}/{each}")
 
-    def put(self, local: Path, name: str) -> None:
+    def upload(self, local: Path, name: str) -> None:
+        """Copy a local folder to a name, replacing what is there."""
         self.remove(name)
-        self._folder_of(name)
-        for path in sorted(p for p in local.rglob("*") if p.is_file()) if local.is_dir() else [local]:
-            inside = f"{name}/{path.relative_to(local).as_posix()}" if local.is_dir() else name
-            self.write(inside, path.read_bytes())
+        for path in sorted(path for path in local.rglob("*") if path.is_file()):
+            self.write(f"{name}/{path.relative_to(local).as_posix()}", path.read_bytes())
 
-    def get(self, name: str, local: Path) -> None:
+    def download(self, name: str, local: Path) -> None:
+        """Copy everything beneath a name into a local folder."""
         for inside in self.names(name):
             target = local / inside.removeprefix(f"{name}/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self.read(inside))
 
     def age(self, name: str) -> float:
-        from datetime import UTC, datetime
+        """Seconds since a file was written, by the clock of the storage: those of two machines may differ."""
+        mark = f".clock-{uuid.uuid4().hex}"
+        self.write(mark, b"")
+        try:
+            return (self._modified(mark) - self._modified(name)).total_seconds()
+        finally:
+            self.remove(mark)
 
-        self.files.invalidate_cache()
-        written: Any = self.files.modified(f"{self.root}/{name}")
-        written = written if written.tzinfo else written.replace(tzinfo=UTC)
-        return float((datetime.now(UTC) - written).total_seconds())
+    def _modified(self, name: str) -> datetime:
+        with self._requests():
+            self.files.invalidate_cache()
+            written: datetime = self.files.modified(self._path(name))
+        return written if written.tzinfo else written.replace(tzinfo=UTC)
 
-    def sweep(self) -> None:
-        """Nothing is ever half there."""
+    def remove_partial(self) -> None:
+        """Remove what a killed process was writing; an object store has nothing of the kind."""
+        if self.folder is None:
+            return
+        for pattern in (".*", "results/.*", "results/*/.*", "samples/.*", "figures/.*", "findings/.*"):
+            for path in self.folder.glob(pattern):
+                self.remove(path.relative_to(self.folder).as_posix())
 
-    def _folder_of(self, name: str) -> None:
-        self.files.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
+    def _path(self, name: str) -> str:
+        """The full path of a name, which lies inside the run, links of a disk followed."""
+        if not name:
+            return self.root
+        self._check(name)
+        path = f"{self.root}/{name}"
+        if self.folder is not None:
+            parent, root = os.path.realpath(os.path.dirname(path)), os.path.realpath(self.root)
+            if parent != root and not parent.startswith(root.rstrip(os.sep) + os.sep):
+                raise FloatLensError(f"{path} leads out of the run folder through a link; remove the link")
+        return path
+
+    def _check(self, name: str) -> None:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+            raise FloatLensError(
+                f"{self} contains a file named {name!r}, which leads out of the run; do not use this run"
+            )
+
+    @contextmanager
+    def _requests(self) -> Iterator[None]:
+        """Turn the errors of a remote server into a sentence; a missing file stays FileNotFoundError."""
+        try:
+            yield
+        except (FloatLensError, FileNotFoundError, FileExistsError):
+            raise
+        except Exception as error:
+            if self.folder is not None:
+                raise
+            said: Any = " ".join(str(error).split()) or type(error).__name__
+            raise FloatLensError(
+                f"{self} does not answer as it should ({hide_credentials(said)}); "
+                "what is finished is kept: try again with --resume"
+            ) from error

@@ -1,14 +1,17 @@
-"""How many threads a small model gets: one, for several would wait for each other longer than they work."""
+"""The number of CPU threads of a small model: one, since several would wait for each other longer than they work."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-SMALL = 512  # width below which a layer's products are too small to share
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
+SMALL = 512  # width below which a layer's matrix products are too small to share
 
 
-def settle(lens: Any) -> Any:
-    """Give a small model on a CPU one thread; returns the lens."""
+def limit_threads(lens: Lens) -> Lens:
+    """Use one thread for a small model on a CPU; returns the lens."""
     import torch
 
     if (lens.shape["width"] or SMALL) < SMALL and not lens.options.get("device_map"):

@@ -1,35 +1,51 @@
-"""The traces of run folders, opened when they are asked for, so that a large run never lies in memory whole."""
+"""The traces of run folders, opened one by one, so that a large run is never in memory as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import overload
 
 from floatlens.errors import FloatLensError
 from floatlens.record.trace import Trace
+from floatlens.runs.folder import RunFolder
 
 
 class RunTraces(Sequence[Trace]):
-    """A sequence of traces on disk; `watch` is told how many there are, and what it returns is called for each."""
+    """A sequence of traces on disk.
+
+    Parameters
+    ----------
+    limit: maximum number of traces per run folder.
+    watch: called with the number of traces; returns a function that is called once per trace while iterating.
+    """
 
     def __init__(
-        self, folders: Sequence[Any], limit: int | None = None, watch: Callable[[int], Callable[[], None]] | None = None
+        self,
+        folders: Sequence[RunFolder],
+        limit: int | None = None,
+        watch: Callable[[int], Callable[[], None]] | None = None,
     ) -> None:
         self.paths = [path for folder in folders for _, path in folder.samples()[:limit]]
         if not self.paths:
-            names = ", ".join(str(folder.path) for folder in folders)
-            raise FloatLensError(f"{names} holds no traces; make some with `floatlens trace`")
+            names = ", ".join(str(folder) for folder in folders)
+            raise FloatLensError(f"{names} has no traces; make some with `floatlens trace`")
         self.advance = watch(len(self)) if watch else lambda: None
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [Trace.open(path) for path in self.paths[place]]
-        return Trace.open(self.paths[place])
+    @overload
+    def __getitem__(self, index: int) -> Trace: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Trace]: ...
+
+    def __getitem__(self, index: int | slice) -> Trace | list[Trace]:
+        if isinstance(index, slice):
+            return [Trace.open(path) for path in self.paths[index]]
+        return Trace.open(self.paths[index])
 
     def __iter__(self) -> Iterator[Trace]:
-        for place in range(len(self)):
-            yield self[place]
+        for path in self.paths:
+            yield Trace.open(path)
             self.advance()

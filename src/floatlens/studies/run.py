@@ -16,16 +16,16 @@ from floatlens.evaluation import summary
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking
 from floatlens.evaluation.sources import DataSource, open_sources
 from floatlens.evaluation.table import table1
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.findings.finding import FINDINGS
 from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder, safe_name
 from floatlens.runs.model_pool import run_all
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import MODELS
 from floatlens.runs.storage import is_url
 from floatlens.studies.parts.registry import PARTS
@@ -94,7 +94,7 @@ def study(
     retry_errors: bool = False,
     jobs: int = 1,
     engine: Engine | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
 ) -> Study:
     """Run all findings on models and data, and write figures, tables, claims and the report to a run folder.
 
@@ -149,14 +149,14 @@ def study(
     check(plan)
     if is_url(out):
         raise FloatLensError(f"a study is written to a folder, not to {out}; copy it there when it is done")
-    does = engine or Local()
+    does = engine or LocalEngine()
     sources = open_sources(plan.comparison())
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
         homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
         plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, does, watch, began)
         tasks = [(m, plan, home, does, retry_errors) for m, home in zip(plan.models, homes, strict=True)]
-        found = run_all(work, tasks, jobs if does.inside else 1, watch)
+        found = run_all(work, tasks, jobs if does.in_process else 1, watch)
         done = [
             each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
         ]
@@ -178,7 +178,7 @@ def check(plan: StudyPlan) -> None:
 
 
 def analysed(
-    plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: Watch | None = None
+    plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: ProgressCallback | None = None
 ) -> list[Section]:
     """Analyse all findings, in parallel where there are cores."""
     shown = shown_sample(homes)
@@ -200,7 +200,7 @@ def _sized(
     seconds: float | None,
     jobs: int,
     engine: Engine,
-    watch: Watch | None,
+    watch: ProgressCallback | None,
     began: float,
 ) -> tuple[StudyPlan, list[str]]:
     """Fit the plan's sizes to the time budget, if there is one; a resumed study keeps its sizes."""
@@ -212,7 +212,7 @@ def _sized(
     if seconds is not None:
         plan = replace(plan, sizes=plan.sizes.bounded([len(list(source.samples())) for source in sources]))
         tasks = [(m, plan, home, engine) for m, home in zip(plan.models, homes, strict=True)]
-        found = run_all(probe, tasks, jobs if engine.inside else 1, watch)
+        found = run_all(probe, tasks, jobs if engine.in_process else 1, watch)
         rates = {m: each for m, each in zip(plan.models, found, strict=True) if isinstance(each, dict)}
         left = seconds - (time.monotonic() - began)
         sizes, parts, cut = fitted(
@@ -224,7 +224,7 @@ def _sized(
         kept_findings = tuple(name for name in plan.findings if FINDINGS[name].part in parts)
         plan = replace(plan, sizes=sizes, findings=kept_findings)
     text = json.dumps({"sizes": asdict(plan.sizes), "findings": plan.findings, "cut": cut}, indent=2)
-    with written_atomically(kept) as temporary:
+    with atomic_write(kept) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
     return plan, cut
 
@@ -239,7 +239,7 @@ def predicted(
     engine: Engine | None = None,
 ) -> float:
     """Predict the seconds that a study of these sizes takes, from the measured rates of its models."""
-    does = engine or Local()
+    does = engine or LocalEngine()
     units: dict[str, int] = {}
     for name in parts:
         for kind, n in PARTS[name].units(sizes, plan, sources).items():
@@ -249,7 +249,7 @@ def predicted(
         for m, rate in rates.items()
     }
     drawing = (DRAWING + PER_TRACE * units.get("trace", 0) * len(rates)) / max(1, min(jobs, 2))
-    return longest(each, jobs if does.inside else 1) + drawing
+    return longest(each, jobs if does.in_process else 1) + drawing
 
 
 def _finished(
@@ -294,5 +294,5 @@ def _lost(model: str, plan: StudyPlan, error: Exception) -> Done:
 
 
 def _write(path: Path, text: str) -> None:
-    with written_atomically(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -17,9 +17,9 @@ from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.sources import open_sources
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import ERRORS, RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import CAUSES
 from floatlens.studies.parts.part import Bench, first
 from floatlens.studies.parts.registry import PARTS
@@ -45,11 +45,11 @@ def work(
     path: Path,
     engine: Engine | None = None,
     retry_errors: bool = False,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
 ) -> Done:
     """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
-    does = engine or Local()
-    with started(model, plan, path) as folder, does.staying():
+    does = engine or LocalEngine()
+    with started(model, plan, path) as folder, does.keep_workers():
         status = path / STATUS
         found = Done(**json.loads(status.read_text(encoding="utf-8"))) if status.exists() else None
         if found is not None and not found.failed and not (retry_errors and failures(path)):
@@ -80,14 +80,14 @@ def failures(path: Path) -> bool:
 
 
 def probe(
-    model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: Watch | None = None
+    model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: ProgressCallback | None = None
 ) -> dict[str, float]:
     """Measure the seconds that a worker takes to start, to trace a question, and to answer one with and without passages.
 
     The questions are the study's own and their answers are kept, so the measurement costs no extra work.
     """
-    does = engine or Local()
-    with started(model, plan, path) as folder, does.staying():
+    does = engine or LocalEngine()
+    with started(model, plan, path) as folder, does.keep_workers():
         began = time.perf_counter()
         bench = set_up(model, plan, folder, does, False, watch)
         spent, rates = 0.0, {}
@@ -112,13 +112,13 @@ def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
 
 
 def set_up(
-    model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: Watch | None
+    model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: ProgressCallback | None
 ) -> Bench:
     """Open the data and find the model; workers load it."""
     from floatlens.runs.loader import Loader
 
     worker = ModelWorker(Loader(plan.device, plan.dtype, plan.allow_pickle))
-    lens = worker.planning_lens(model, engine.inside)
+    lens = worker.planning_lens(model, engine.in_process)
     journal = Journal(folder, retry_errors=retry_errors, share_prompts=True)
     sources = open_sources(plan.comparison())
     return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

@@ -26,10 +26,10 @@ from floatlens.interventions.run import without
 from floatlens.lens import Generation, Lens
 from floatlens.lens import load as load_lens
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.oom_retry import FAILURES, reason
-from floatlens.runs.progress import Watch
+from floatlens.runs.oom_retry import SAMPLE_ERRORS, error_reason
+from floatlens.runs.progress import ProgressCallback
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
 MEASURES = (
@@ -164,9 +164,9 @@ class AblationBatch:
             return
         try:
             found = part.under(condition.interventions)
-        except (*FAILURES, FloatLensError) as error:
+        except (*SAMPLE_ERRORS, FloatLensError) as error:
             if len(part.questions) == 1:
-                yield replace(self.record(part.questions[0], condition), error=reason(error))
+                yield replace(self.record(part.questions[0], condition), error=error_reason(error))
                 return
             for half in halves(part.questions):
                 for smaller in run_baseline(lens, half, self.asking):
@@ -189,9 +189,9 @@ def run_baseline(lens: Lens, questions: Sequence[Question], asking: Asking) -> I
     try:
         with without(lens):
             whole = Baseline.run(lens, questions, asking)
-    except FAILURES as error:
+    except SAMPLE_ERRORS as error:
         if len(questions) == 1:
-            yield FailedQuestion(questions[0], reason(error))
+            yield FailedQuestion(questions[0], error_reason(error))
             return
         for half in halves(questions):
             yield from run_baseline(lens, half, asking)
@@ -277,7 +277,7 @@ def ablate(
     seeds: Sequence[int] = SEEDS,
     asking: Asking | None = None,
     folder: RunFolder | None = None,
-    watch: Watch | None = None,
+    watch: ProgressCallback | None = None,
     load: Callable[[str], Lens] = load_lens,
     engine: Engine | None = None,
     worker: ModelWorker | None = None,
@@ -294,19 +294,19 @@ def ablate(
     engine, worker: by default this process. Other processes need names, since a lens stays in its process.
     """
     named = samples if isinstance(samples, Mapping) else {"data": samples}
-    asking, engine, worker = asking or Asking(), engine or Local(), worker or ModelWorker(load)
+    asking, engine, worker = asking or Asking(), engine or LocalEngine(), worker or ModelWorker(load)
 
     def jobs() -> Iterator[AblationJob]:
         for model in models:
             name = model if isinstance(model, str) else model.name
             if not isinstance(model, str):
-                if not engine.inside:
+                if not engine.in_process:
                     raise FloatLensError(f"name the model {name} for several workers; a lens stays in its process")
                 worker.hold(name, model)
-            lens = worker.planning_lens(name, engine.inside)
+            lens = worker.planning_lens(name, engine.in_process)
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             for data, questions in named.items():
-                yield AblationJob(name, data, questions, chosen, asking, 1 if engine.inside else engine.workers)
+                yield AblationJob(name, data, questions, chosen, asking, 1 if engine.in_process else engine.workers)
 
     journal = Journal(folder, retry_errors=retry_errors, kind=AblationRecord)
     result = run_jobs(jobs(), worker, journal, engine=engine, watch=watch)

@@ -1,154 +1,168 @@
-"""What an engine is: it has jobs done, by one process or by many, and says as each is done.
+"""What an engine is: it runs jobs, in this process or in others, and yields each result as it arrives.
 
-A job is a batch that was planned before it was given out, so that who does it changes no number. A worker is made once
-in each process and keeps the model. Results go from the worker straight to the run folder.
+A job is a batch that was planned before any engine saw it, so the engine changes no number. A worker is created once per
+process and keeps the model. Results go from the worker directly to the run folder.
 """
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from floatlens.errors import FloatLensError
 
-AHEAD = 2  # jobs given to a worker at a time: one to do and one to go on with, so that memory is bounded
-TRIES = 3  # workers that may die over a job before the job is to blame
+JOBS_PER_WORKER = 2  # one to run and one to continue with: memory stays bounded
+MAX_TRIES = 3  # workers that may die with a job before the job is given up
 
 
-class Job(Protocol):
+class EngineJob(Protocol):
     """Something to do that can be sent to another process."""
 
-    def split(self) -> Sequence[Job]:
+    def split(self) -> Sequence[EngineJob]:
         """The job in its smallest parts: itself, if it is one."""
         ...
 
 
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound=EngineJob)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Died:
-    """What an engine gives for a job that no worker survived."""
+class JobFailure:
+    """The result of a job that every worker died with."""
 
     reason: str
 
 
 class Engine(Protocol):
-    """Does jobs. The worker is called with each job, in whatever process; results come in any order."""
+    """Runs jobs. The worker is called with each job, in any process; results come in any order."""
 
     workers: int
 
     @property
-    def inside(self) -> bool:
+    def in_process(self) -> bool:
         """Whether the worker runs in this process."""
         ...
 
-    def run(self, worker: Callable[[J], Any], jobs: Iterable[J]) -> Iterator[tuple[J, Any]]: ...
+    def run(self, worker: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | JobFailure]]:
+        """Run the jobs; yields each with its result."""
+        ...
 
-    def staying(self) -> AbstractContextManager[Any]:
-        """Within, workers stay from one run to the next as long as it is the same worker: models are loaded once."""
+    def keep_workers(self) -> AbstractContextManager[None]:
+        """Within the block, runs with the same worker use the same processes: models are loaded once."""
         ...
 
 
-class Staying:
-    """The base of engines with workers of their own: within `staying`, these are kept from one run to the next."""
+class StoppableWorker(Protocol):
+    """A worker that runs elsewhere."""
+
+    def stop(self) -> None: ...
+
+
+W = TypeVar("W", bound=StoppableWorker)
+
+
+class WorkerPool(Generic[W]):
+    """Base of the engines with workers of their own, which `keep_workers` keeps from one run to the next."""
 
     workers: int
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
-        self._hands: list[Any] = []
-        self._stay = False
+        self._pool: list[W] = []
+        self._keep = False
 
     @contextmanager
-    def staying(self) -> Iterator[None]:
+    def keep_workers(self) -> Iterator[None]:
         """Keep the workers between runs."""
-        self._stay = True
+        self._keep = True
         try:
             yield
         finally:
-            self._stay = False
-            self._dismiss()
-            self._leave()
+            self._keep = False
+            self._stop_workers()
+            self._shut_down()
 
-    def _dismiss(self) -> None:
-        """Stop the workers."""
-        for hand in self._hands:
-            hand.stop()
-        self._hands.clear()
+    def _stop_workers(self) -> None:
+        for worker in self._pool:
+            worker.stop()
+        self._pool.clear()
 
-    def _leave(self) -> None:
-        """End what the engine began beside its workers."""
+    def _shut_down(self) -> None:
+        """End what the engine started besides its workers."""
 
 
-class Queue:
-    """Jobs yet to be done: those to be tried again first, then the rest, each taken when there is room for it."""
+class JobQueue(Generic[J]):
+    """Jobs still to do: first those to repeat, then the others, each taken from the iterable when there is room."""
 
-    def __init__(self, jobs: Iterable[Any]) -> None:
-        self.fresh = iter(jobs)
-        self.again: list[tuple[Any, int]] = []
+    def __init__(self, jobs: Iterable[J]) -> None:
+        self.jobs = iter(jobs)
+        self.repeated: list[tuple[J, int]] = []
 
-    def next(self) -> tuple[Any, int] | None:
-        """A job and how often it was tried, or None if there is none left."""
-        if self.again:
-            return self.again.pop(0)
-        job = next(self.fresh, None)
+    def take(self) -> tuple[J, int] | None:
+        """A job and how often it was tried, or None if none is left."""
+        if self.repeated:
+            return self.repeated.pop(0)
+        job = next(self.jobs, None)
         return None if job is None else (job, 0)
 
     def empty(self) -> bool:
-        """Whether nothing is left to do: then no worker need be started."""
-        given = self.next()
-        if given is not None:
-            self.again.insert(0, given)
-        return given is None
+        """Whether no job is left: then no worker needs to start."""
+        entry = self.take()
+        if entry is not None:
+            self.repeated.insert(0, entry)
+        return entry is None
 
-    def died(self, flight: Sequence[tuple[Any, int]], reason: str) -> list[tuple[Any, Died]]:
-        """A worker died over the first of these jobs. Returns the job if no worker is to be risked on it again."""
-        if not flight:
+    def put_back(self, entries: Sequence[tuple[J, int]], reason: str) -> list[tuple[J, JobFailure]]:
+        """Put back the jobs of a worker that died with the first of them.
+
+        Returns that job with its failure if no worker should be risked on it again. A batch that fails is split first,
+        to find the sample that is to blame.
+        """
+        if not entries:
             return []
-        (job, tries), *others = flight
-        self.again += others
-        if tries + 1 < TRIES:
-            self.again.insert(0, (job, tries + 1))
+        (job, tries), *others = entries
+        self.repeated += others
+        if tries + 1 < MAX_TRIES:
+            self.repeated.insert(0, (job, tries + 1))
             return []
-        parts = job.split()
-        if len(parts) > 1:  # one sample of the batch is to blame: find it
-            self.again[:0] = [(part, TRIES - 1) for part in parts]
+        parts: Sequence[Any] = job.split()
+        if len(parts) > 1:
+            self.repeated[:0] = [(part, MAX_TRIES - 1) for part in parts]
             return []
-        return [(job, Died(f"{reason}, {tries + 1} times"))]
+        return [(job, JobFailure(f"{reason}, {tries + 1} times"))]
 
 
 @dataclass(frozen=True)
-class Raised:
-    """An error that a worker met, as it comes back to the process that gave out the job."""
+class WorkerError:
+    """An error of a worker, sent back to the process that gave out the job."""
 
     error: BaseException
     text: str
 
-    def again(self) -> None:
-        """Raise it here; what is not meant for users carries the worker's traceback."""
+    def reraise(self) -> None:
+        """Raise the error here; one that is not meant for users carries the worker's traceback."""
         if not isinstance(self.error, FloatLensError | OSError):
             self.error.add_note(f"in a worker:\n{self.text}")
         raise self.error
 
 
-def attempt(worker: Callable[[Any], Any], job: Any) -> Any:
-    """Do a job in a worker process; an error becomes a value that can be sent."""
+def run_job(worker: Callable[[J], R], job: J) -> R | WorkerError:
+    """Run a job in a worker process; an error is returned as a value that can be sent."""
     try:
         return worker(job)
     except Exception as error:
-        return Raised(_sendable(error), traceback.format_exc())
+        return WorkerError(_make_sendable(error), traceback.format_exc())
 
 
-def _sendable(error: Exception) -> Exception:
-    import pickle
-
+def _make_sendable(error: Exception) -> Exception:
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # our own bytes: this only tries whether the error survives the way
         return error
-    except Exception:  # some errors cannot be made again from their arguments
+    except Exception:  # some errors cannot be rebuilt from their arguments
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -17,9 +17,9 @@ from floatlens.evaluation.planning import Asking, Key
 from floatlens.evaluation.run import run_jobs
 from floatlens.evaluation.sources import DataSource
 from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import Local
+from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import Watch
+from floatlens.runs.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -40,8 +40,8 @@ class Bench:
     folder: RunFolder
     journal: Journal
     worker: ModelWorker
-    engine: Engine = field(default_factory=Local)
-    watch: Watch | None = None
+    engine: Engine = field(default_factory=LocalEngine)
+    watch: ProgressCallback | None = None
     retry_errors: bool = False
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
