@@ -16,10 +16,10 @@ from importlib.util import find_spec
 import torch
 
 from floatlens.observation.kernels.interval_mask import IntervalMask
+from floatlens.observation.kernels.regions import Regions
 
 LOG2E = math.log2(math.e)
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
-MOST_REGIONS = 64
 LARGEST_HEAD = 256
 FULL = IntervalMask.full()
 
@@ -107,8 +107,7 @@ def column_sums(
     scaling: float | None = None,
     mask: IntervalMask = FULL,
     start_B: torch.Tensor | None = None,
-    region_BQ: torch.Tensor | None = None,
-    regions: int = 1,
+    regions: Regions | None = None,
     lse_BHQ: torch.Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> ColumnSums:
@@ -124,10 +123,8 @@ def column_sums(
         Which keys a query may see.
     start_B : Tensor or None
         Position of the first key of each row that is not padding (int). Queries before it are padding as well.
-    region_BQ : Tensor or None
-        Region index of each query (int), below `regions`; a negative index belongs to none. None: all queries are region 0.
-    regions : int
-        Number of regions, at most 64.
+    regions : Regions or None
+        Regions of the queries, made once per step; None: all queries are region 0.
     lse_BHQ : Tensor or None
         Natural log of each row's sum of exp(score), where the forward kernel returned it (FlashAttention does). None: a
         first pass computes it, at about the cost of the main pass.
@@ -136,7 +133,7 @@ def column_sums(
     """
     from floatlens.observation.kernels import triton_kernels as kernels
 
-    _check(q_BHQD, k_BKTD, region_BQ, regions, lse_BHQ)
+    _check(q_BHQD, k_BKTD, regions, lse_BHQ)
     B, H, Q, D = q_BHQD.shape
     K, T = k_BKTD.shape[1:3]
     device = q_BHQD.device
@@ -158,7 +155,7 @@ def column_sums(
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         if lse_BHQ is None:
             # Here the queries stay; the tile that stays is the larger one, as long as there are enough queries for it.
-            stay, pass_by = sorted((sizes.queries, sizes.keys), reverse=Q > sizes.queries)
+            stay, pass_by = sorted((sizes.queries, sizes.keys), reverse=sizes.queries < Q)
             lse = empty(B, H, Q)
             kernels.logsumexp_kernel[(-(-Q // stay), B * H)](
                 q, k, start, lse, *strides, H, H // K, Q, T, *limits, scale2,
@@ -171,15 +168,15 @@ def column_sums(
         kernels.query_kernel[(query_tiles, B * H)](
             q, norm, inverse, tile_q, tile_unit, tile_norm, *strides[:3], H, Q, **sides, enable_fp_fusion=True
         )
-        pooled, spread = empty(B, H, regions, T), empty(B, H, key_tiles)
+        regions = regions or Regions.one(B, Q, device)
+        pooled, spread = empty(B, H, regions.count, T), empty(B, H, key_tiles)
         qk, qk_norm, qk_cos = empty(B, H, T), empty(B, H, T), empty(B, H, T)
         count = torch.empty(B, T, dtype=torch.int32, device=device)
-        region = start if region_BQ is None else _as_int32(region_BQ, device)
         kernels.column_kernel[(key_tiles, B * H)](
-            q, k, start, lse, region, norm, inverse, tile_q, tile_unit, tile_norm,
-            pooled, spread, qk, qk_norm, qk_cos, count,
-            *strides, H, H // K, Q, T, regions, *limits, scale2, **sides, BN=sizes.keys,
-            RP=max(16, 1 << (regions - 1).bit_length()), REGIONS=region_BQ is not None, WIDEN=widen, **launch,
+            q, k, start, lse, regions.region_BQ, *regions.tiles(sizes.queries),
+            norm, inverse, tile_q, tile_unit, tile_norm, pooled, spread, qk, qk_norm, qk_cos, count,
+            *strides, H, H // K, Q, T, regions.count, *limits, scale2, **sides, BN=sizes.keys,
+            RP=max(16, 1 << (regions.count - 1).bit_length()), WIDEN=widen, **launch,
         )  # fmt: skip
     return ColumnSums(pooled, spread.sum(-1), qk, qk_norm, qk_cos, count, lse)
 
@@ -192,13 +189,7 @@ def _as_int32(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     return x.to(device=device, dtype=torch.int32).contiguous()
 
 
-def _check(
-    q_BHQD: torch.Tensor,
-    k_BKTD: torch.Tensor,
-    region_BQ: torch.Tensor | None,
-    regions: int,
-    lse_BHQ: torch.Tensor | None,
-) -> None:
+def _check(q_BHQD: torch.Tensor, k_BKTD: torch.Tensor, regions: Regions | None, lse_BHQ: torch.Tensor | None) -> None:
     """Refuse what the kernels cannot read."""
     if q_BHQD.dtype != k_BKTD.dtype or q_BHQD.dtype not in TYPES:
         raise TypeError(
@@ -212,9 +203,7 @@ def _check(
         )
     if D > LARGEST_HEAD:
         raise ValueError(f"the head dim is {D}; the kernel takes at most {LARGEST_HEAD}, use the stream path")
-    most = MOST_REGIONS if region_BQ is not None else 1
-    if not 1 <= regions <= most:
-        raise ValueError(f"there are {regions} regions; use 1 to {most}" + (", or pass region_BQ" if most == 1 else ""))
-    for name, tensor, shape in (("region_BQ", region_BQ, (B, Q)), ("lse_BHQ", lse_BHQ, (B, H, Q))):
-        if tensor is not None and tuple(tensor.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; use {shape}")
+    if regions is not None and regions.region_BQ.shape != (B, Q):
+        raise ValueError(f"the regions have shape {tuple(regions.region_BQ.shape)}; use (B, Q) = {(B, Q)}")
+    if lse_BHQ is not None and lse_BHQ.shape != (B, H, Q):
+        raise ValueError(f"lse_BHQ has shape {tuple(lse_BHQ.shape)}; use (B, H, Q) = {(B, H, Q)}")

@@ -146,36 +146,49 @@ def query_kernel(
 
 
 @triton.jit
-def _pool(pooled_NR, p_NM, region_M, RP: tl.constexpr, TYPE: tl.constexpr, WIDEN: tl.constexpr):
+def _exponents(
+    k_ND, q, q_t, lse, i, Q, scale2, D: tl.constexpr, DP: tl.constexpr, WIDEN: tl.constexpr
+):  # fmt: skip
+    """Log in base 2 of the weights of queries i, all of which may see all keys of the tile."""
+    q_MD = _load_rows(q, q_t, i, Q, D, DP, False)
+    lse2_M = tl.load(lse + i) * LOG2E
+    return _dot(k_ND, tl.trans(q_MD), WIDEN) * scale2 - lse2_M[None, :]
+
+
+@triton.jit
+def _pool(pooled_NR, p_NM, region_M, RP: tl.constexpr, dtype: tl.constexpr, WIDEN: tl.constexpr):
     """Add the weights of each region's queries.
 
     A 16-bit weight would lose digits, so it is split into two of them, whose products with 0 and 1 are exact. Cutting bits
     off is cheaper than rounding there and back: on sm80 such a conversion takes as long as an exponential.
     """
-    member_MR = tl.where(region_M[:, None] == tl.arange(0, RP)[None, :], 1.0, 0.0).to(TYPE)
-    if TYPE == tl.float32:
+    member_MR = tl.where(region_M[:, None] == tl.arange(0, RP)[None, :], 1.0, 0.0).to(dtype)
+    if dtype == tl.float32:
         return pooled_NR + _dot(p_NM, member_MR, WIDEN)
-    KEEP: tl.constexpr = -0x10000 if TYPE == tl.bfloat16 else -0x2000  # the bits that a bfloat16 or float16 has
+    KEEP: tl.constexpr = -0x10000 if dtype == tl.bfloat16 else -0x2000  # the bits that a bfloat16 or float16 has
     high_NM = (p_NM.to(tl.int32, bitcast=True) & KEEP).to(tl.float32, bitcast=True)
-    pooled_NR += _dot((p_NM - high_NM).to(TYPE), member_MR, WIDEN)
-    return pooled_NR + _dot(high_NM.to(TYPE), member_MR, WIDEN)
+    pooled_NR += _dot((p_NM - high_NM).to(dtype), member_MR, WIDEN)
+    return pooled_NR + _dot(high_NM.to(dtype), member_MR, WIDEN)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def column_kernel(
-    q, k, start, lse, region,
+    q, k, start, lse, region, order, rank,
     norm, inverse, tile_q, tile_unit, tile_norm,
     pooled, spread, qk, qk_norm, qk_cos, count,
     q_b, q_h, q_t, k_b, k_h, k_t,
     H, GROUP, Q, T, R, offset, back, ahead, block, scale2,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, RP: tl.constexpr,
-    REGIONS: tl.constexpr, WIDEN: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """All sums over queries: a tile of keys stays, tiles of queries pass. Grid (tiles of keys, B·H)."""
+    """All sums over queries: a tile of keys stays, tiles of queries pass. Grid (tiles of keys, B·H).
+
+    `order` lists the tiles of queries that lie in one region, then the others; `rank` counts the first kind before a tile.
+    """
     tile, row = tl.program_id(0), tl.program_id(1)
     b, h = row // H, row % H
     row64 = row.to(tl.int64)
-    TYPE: tl.constexpr = q.dtype.element_ty
+    dtype: tl.constexpr = q.dtype.element_ty
     first = tl.load(start + b)
     q += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
     k += b.to(tl.int64) * k_b + (h // GROUP).to(tl.int64) * k_h
@@ -197,32 +210,30 @@ def column_kernel(
     last = tl.maximum(tl.minimum(nearest + back + 1 - offset, Q), 0) // BM
     whole, cut = _whole_tiles(begin, end, tl.cdiv(tl.maximum(every, 0), BM), last)
 
+    order += b * tiles
+    rank += b * (tiles + 1)
+    alone, alone_end, alone_all = tl.load(rank + whole), tl.load(rank + cut), tl.load(rank + tiles)
+
+    r = tl.arange(0, RP)
     spread_N = tl.zeros([BN], tl.float32)
-    sum_N = tl.zeros([BN], tl.float32)
     pooled_NR = tl.zeros([BN, RP], tl.float32)
-    d = tl.arange(0, DP)
-    q_D = tl.zeros([DP], tl.float32)
-    unit_D = tl.zeros([DP], tl.float32)
-    norms = 0.0
-    for t in range(whole, cut):
-        i = t * BM + tl.arange(0, BM)
-        q_MD = _load_rows(q, q_t, i, Q, D, DP, False)
-        lse2_M = tl.load(lse + i) * LOG2E
-        x_NM = _dot(k_ND, tl.trans(q_MD), WIDEN) * scale2 - lse2_M[None, :]
+    for place in range(alone, alone_end):
+        at = tl.load(order + place) * BM
+        x_NM = _exponents(k_ND, q, q_t, lse, at + tl.arange(0, BM), Q, scale2, D, DP, WIDEN)
         p_NM = tl.exp2(x_NM)
         spread_N += tl.sum(p_NM * x_NM, 1)
-        if REGIONS:
-            pooled_NR = _pool(pooled_NR, p_NM, tl.load(region + i), RP, TYPE, WIDEN)
-        else:
-            sum_N += tl.sum(p_NM, 1)
-        at = row64 * tiles + t
-        q_D += tl.load(tile_q + at * DP + d)
-        unit_D += tl.load(tile_unit + at * DP + d)
-        norms += tl.load(tile_norm + at)
+        member_R = tl.where(r == tl.load(region + at), 1.0, 0.0)
+        pooled_NR += tl.sum(p_NM, 1)[:, None] * member_R[None, :]
+    for place in range(alone_all + whole - alone, alone_all + cut - alone_end):
+        i = tl.load(order + place) * BM + tl.arange(0, BM)
+        x_NM = _exponents(k_ND, q, q_t, lse, i, Q, scale2, D, DP, WIDEN)
+        p_NM = tl.exp2(x_NM)
+        spread_N += tl.sum(p_NM * x_NM, 1)
+        pooled_NR = _pool(pooled_NR, p_NM, tl.load(region + i), RP, dtype, WIDEN)
 
     qk_N = tl.zeros([BN], tl.float32)
     cos_N = tl.zeros([BN], tl.float32)
-    norm_N = tl.zeros([BN], tl.float32) + norms
+    norm_N = tl.zeros([BN], tl.float32)
     count_N = tl.zeros([BN], tl.float32) + (cut - whole) * BM
     for step in range(0, whole - begin + end - cut):
         i = _cut_tile(step, begin, whole, cut) * BM + tl.arange(0, BM)
@@ -236,11 +247,8 @@ def column_kernel(
         x_NM = tl.where(visible, s_NM * scale2 - lse2_M[None, :], NEVER)
         p_NM = tl.exp2(x_NM)
         spread_N += tl.sum(p_NM * x_NM, 1)
-        if REGIONS:
-            region_M = tl.load(region + i, mask=inside, other=-1)
-            pooled_NR = _pool(pooled_NR, p_NM, region_M, RP, TYPE, WIDEN)
-        else:
-            sum_N += tl.sum(p_NM, 1)
+        region_M = tl.load(region + i, mask=inside, other=-1)
+        pooled_NR = _pool(pooled_NR, p_NM, region_M, RP, dtype, WIDEN)
         norm_M = tl.load(norm + i, mask=inside, other=0.0)
         inverse_M = tl.load(inverse + i, mask=inside, other=0.0)
         seen_NM = x_NM > NEVER  # `visible` again, but in the registers of the scores
@@ -251,6 +259,15 @@ def column_kernel(
 
     # Of the tiles that passed whole, the product of a key with the sum of their queries. The keys are loaded again, by a
     # load that differs from the first: if the compiler merged the two, they would hold registers during the loops.
+    d = tl.arange(0, DP)
+    q_D = tl.zeros([DP], tl.float32)
+    unit_D = tl.zeros([DP], tl.float32)
+    for begin in range(whole, cut, 16):
+        t = begin + tl.arange(0, 16)
+        at = (row64 * tiles + t) * DP
+        q_D += tl.sum(tl.load(tile_q + at[:, None] + d[None, :], mask=t[:, None] < cut, other=0.0), 0)
+        unit_D += tl.sum(tl.load(tile_unit + at[:, None] + d[None, :], mask=t[:, None] < cut, other=0.0), 0)
+        norm_N += tl.sum(tl.load(tile_norm + row64 * tiles + t, mask=t < cut, other=0.0), 0)
     at = k + j[:, None] * k_t + d[None, :]
     inside = (j[:, None] < T) & (d[None, :] < D)
     wide_ND = tl.load(at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
@@ -268,9 +285,5 @@ def column_kernel(
     if h == 0:
         tl.store(count + b * T + j, tl.where(real, count_N, 0.0).to(tl.int32), mask=j < T)
     tl.store(spread + row64 * tl.num_programs(0) + tile, tl.sum(tl.where(real, spread_N, 0.0), 0) * -LN2)
-    if REGIONS:
-        r = tl.arange(0, RP)
-        at = row64 * R * T + r[None, :] * T + j[:, None]
-        tl.store(pooled + at, tl.where(real[:, None], pooled_NR, 0.0), mask=(j[:, None] < T) & (r[None, :] < R))
-    else:
-        tl.store(pooled + at, tl.where(real, sum_N, 0.0), mask=j < T)
+    at = row64 * R * T + r[None, :] * T + j[:, None]
+    tl.store(pooled + at, tl.where(real[:, None], pooled_NR, 0.0), mask=(j[:, None] < T) & (r[None, :] < R))
