@@ -10,7 +10,7 @@ from typing import Any
 
 import griffe
 
-NAMES = r"[a-z_]+(?:, [a-z_]+)*"
+NAMES = r"\*{0,2}[a-z_]+(?:, \*{0,2}[a-z_]+)*"
 SETTING = re.compile(rf"(?P<names>{NAMES})(?:\s{{2,}}|: )(?P<about>\S.*)")
 
 
@@ -27,8 +27,8 @@ def markdown(text: str) -> str:
 
     >>> markdown("Add.\\n\\nscore    how much")
     'Add.\\n\\n- `score`: how much'
-    >>> markdown("Parameters\\n----------\\nscore\\n    How much\\n    to add.")
-    '**Parameters**\\n\\n- `score`: How much\\n  to add.'
+    >>> markdown("Parameters\\n----------\\nscore, **more\\n    How much\\n    to add.")
+    '**Parameters**\\n\\n- `score, **more`: How much\\n  to add.'
     """
     return "\n\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
 
