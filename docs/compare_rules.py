@@ -91,7 +91,7 @@ def table(found: pd.DataFrame) -> str:
 
 
 def figure(traces: Sequence[Trace], layer: int = 3) -> Any:
-    """Draw the anchors of each rule at the last step of a layer, above the received attention of each model's first trace."""
+    """Draw the anchors of each rule at the last step of a layer, above each model's received attention (first trace)."""
     first = list({trace.model: trace for trace in reversed(traces)}.values())[::-1]
     with style.sheet():
         drawn = style.new_figure(1.7 * len(first) + 0.5)
