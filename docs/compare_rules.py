@@ -1,9 +1,9 @@
-"""Compare the anchor rules on the same traces: the table and the figure of docs/anchor-rules.md.
+"""Compare the anchor rules on the same traces: make the table and the figure of docs/anchor-rules.md.
 
     python docs/compare_rules.py [RUN...]
 
-Without runs it traces the bundled models first. The table replaces what stands between the two comments `<!-- rules -->` of
-the page; with runs of your own it is only printed.
+Without runs, the bundled models are traced first, and the table replaces the text between the two comments `<!-- rules -->`
+of the page. With runs, the table is only printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from draw_findings import LONG, made, save
+from draw_findings import LONG, make_run, save
 
 from floatlens.findings import style
 from floatlens.findings.received import anchors_of, profile
@@ -38,7 +38,7 @@ def main() -> None:
         print(table(compare(traces_of(sys.argv[1:]))))
         return
     with tempfile.TemporaryDirectory() as folder:
-        traces = traces_of([made(Path(folder), name) for name in LONG])
+        traces = traces_of([make_run(Path(folder), name) for name in LONG])
         found = compare(traces)
         save(figure(traces), PAGE.parent / "images" / "findings" / "anchor-rules.png")
     PAGE.write_text(BLOCK.sub(lambda match: f"{match[1]}{table(found)}\n{match[2]}", PAGE.read_text()))
@@ -50,19 +50,19 @@ def traces_of(runs: Sequence[Any]) -> list[Trace]:
 
 
 def compare(traces: Sequence[Trace]) -> pd.DataFrame:
-    """One row a model and rule, mean over samples, steps and layers.
+    """Return one row per model and rule, averaged over samples, steps and layers.
 
-    anchors   number of anchors at a step and layer
-    none      share of steps and layers without any
+    anchors   number of anchors per step and layer
+    none      share of steps and layers without anchors
     absorbed  share of attention on the anchors
-    agree     Jaccard with the anchors of sigma(3), where either finds any
+    agree     Jaccard index with the anchors of sigma(3), where either rule finds any
     """
     rows = []
     for trace in traces:
         a_SLT = profile(trace).values
-        default = anchors_of(a_SLT, RULES[0], trace.diffusion)
+        default = anchors_of(a_SLT, RULES[0], trace.attention)
         for rule in RULES:
-            chosen = anchors_of(a_SLT, rule, trace.diffusion)
+            chosen = anchors_of(a_SLT, rule, trace.attention)
             either = (chosen | default).sum(-1)
             agree = np.where(either > 0, (chosen & default).sum(-1) / np.maximum(either, 1), np.nan)
             rows.append(
@@ -79,7 +79,7 @@ def compare(traces: Sequence[Trace]) -> pd.DataFrame:
 
 
 def table(found: pd.DataFrame) -> str:
-    """As Markdown."""
+    """Return the comparison as a Markdown table."""
     lines = [
         "| model | rule | anchors | none found | absorbed | agreement with sigma(3) |",
         "|---|---|---|---|---|---|",
@@ -91,7 +91,7 @@ def table(found: pd.DataFrame) -> str:
 
 
 def figure(traces: Sequence[Trace], layer: int = 3) -> Any:
-    """The anchors of each rule at the last step of one layer, over the received attention of each model's first trace."""
+    """Draw the anchors of each rule at the last step of a layer, above each model's received attention (first trace)."""
     first = list({trace.model: trace for trace in reversed(traces)}.values())[::-1]
     with style.sheet():
         drawn = style.new_figure(1.7 * len(first) + 0.5)
@@ -101,10 +101,10 @@ def figure(traces: Sequence[Trace], layer: int = 3) -> Any:
             a_T = a_SLT[-1, 0]
             axes.bar(np.arange(len(a_T)), 100 * a_T, width=1.0, color="#bbbbbb")
             top = 100 * np.nanmax(a_T)
-            for place, rule in enumerate(RULES):
-                chosen = np.flatnonzero(anchors_of(a_SLT, rule, trace.diffusion)[-1, 0])
-                height = np.full(len(chosen), top * (1.12 + 0.14 * place))
-                axes.plot(chosen, height, "v", ms=4, color=f"C{place}", label=rule)
+            for index, rule in enumerate(RULES):
+                chosen = np.flatnonzero(anchors_of(a_SLT, rule, trace.attention)[-1, 0])
+                height = np.full(len(chosen), top * (1.12 + 0.14 * index))
+                axes.plot(chosen, height, "v", ms=4, color=f"C{index}", label=rule)
             axes.set(title=style.short(trace.model), ylabel="received (%)", xlim=(-2, len(a_T)), ylim=(0, 1.8 * top))
         axes.set_xlabel(f"position (layer {layer}, last step)")
         handles, labels = axes.get_legend_handles_labels()

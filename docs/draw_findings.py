@@ -1,10 +1,10 @@
-"""Draw the figures of the findings' pages on the bundled models, and write the verdicts beside them.
+"""Draw the figures of the findings' pages on the bundled models, and write the verdicts into the pages.
 
     python docs/draw_findings.py [--runs FOLDER] [--only drift,flow]
 
-Every figure comes from a run of the program itself; the commands are printed, and stand on the pages. The verdicts replace
-what stands between the two comments `<!-- verdicts -->` of docs/findings/NAME.md, so that no number is copied by hand.
-With `--runs` the runs are kept, and used again the next time.
+Every figure comes from a run of the program; the commands are printed, and are given on the pages. The verdicts replace the
+text between the two comments `<!-- verdicts -->` of docs/findings/NAME.md. With `--runs` the runs are kept, and used again
+the next time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ANSWERED = {
     "--out position",
     "causes": "ablate tiny-mdm tiny-arm --data world:fresh --limit 24 --max-new-tokens 8 --out causes",
 }  # fmt: skip
-# finding: the runs it reads, and its figures as file name: settings
+# finding: (its runs, its figures as {file name: settings})
 LONG, FRESH = (tuple(f"{data}-{model}" for model in MODELS) for data in ("long", "fresh"))
 PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "drift": (LONG, {"drift": {"layer": [0, 5]}, "drift-numbers": {"view": "numbers"}}),
@@ -53,25 +53,25 @@ PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "stress": (("noise", "position"), {"stress": {}}),
     "causes": (("causes",), {"causes": {}, "causes-effects": {"view": "effects"}}),
 }
-WIDTH, COLOURS = 1400, 200  # pixels and colours of a picture: enough for a page, small enough for a repository
+WIDTH, COLOURS = 1400, 200  # pixels and colours of a picture; keeps files small
 BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=Path, help="where the runs are kept; default: nowhere")
-    parser.add_argument("--only", default=",".join(PICTURES), help="findings, separated by commas")
+    parser.add_argument("--runs", type=Path, help="folder in which the runs are kept (default: a temporary one)")
+    parser.add_argument("--only", default=",".join(PICTURES), help="names of findings, separated by commas")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.runs or Path(temporary)
         for name in given.only.split(","):
             needs, pictures = PICTURES[name]
-            runs = [made(folder, need) for need in needs]
+            runs = [make_run(folder, need) for need in needs]
             draw(name, runs, pictures)
 
 
-def made(folder: Path, name: str) -> Path:
-    """The run of this name, by its command."""
+def make_run(folder: Path, name: str) -> Path:
+    """Return the run folder of this name; its command is run if the folder does not exist."""
     command = (TRACED | ANSWERED)[name]
     target = folder / name
     print(f"floatlens {command}")
@@ -83,6 +83,7 @@ def made(folder: Path, name: str) -> Path:
 
 
 def draw(name: str, runs: list[Path], pictures: dict[str, dict[str, Any]]) -> None:
+    """Draw the figures of a finding, and write its verdicts into its page."""
     finding = FINDINGS[name]
     source: Any = RunTraces([RunFolder.open(path) for path in runs]) if finding.reads == "traces" else runs
     measured = finding.measure(source)
@@ -94,11 +95,12 @@ def draw(name: str, runs: list[Path], pictures: dict[str, dict[str, Any]]) -> No
         lambda match: match[1] + table(finding.claims(measured)) + "\n" + match[2], page.read_text()
     )
     if not found:
-        raise SystemExit(f"{page} has no place for the verdicts: two lines <!-- verdicts -->")
+        raise SystemExit(f"{page} has no two lines <!-- verdicts --> to put the verdicts between")
     page.write_text(text)
 
 
 def save(figure: Any, target: Path) -> None:
+    """Save a figure as a PNG file with few colours."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with style.sheet():
         figure.savefig(target, dpi=WIDTH / figure.get_size_inches()[0])
@@ -109,10 +111,10 @@ def save(figure: Any, target: Path) -> None:
 
 
 def table(verdicts: list[Any]) -> str:
-    """The verdicts as a Markdown table."""
+    """Return the verdicts as a Markdown table."""
     rows = ["| claim | models | value [95 % interval] | n | verdict |", "|---|---|---|---|---|"]
     for v in verdicts:
-        value, low, high = (x + 0.0 for x in (v.value, *v.interval))  # −0 is 0
+        value, low, high = (x + 0.0 for x in (v.value, *v.interval))  # turns −0 into 0
         reason = f": {v.reason}" if v.reason else ""
         cells = [v.claim, ", ".join(map(short, v.models)), f"{value:.3g} [{low:.3g}, {high:.3g}]", str(v.n)]
         rows.append(f"| {' | '.join(cells)} | {v.verdict}{reason} |")

@@ -1,8 +1,8 @@
-"""Draws docs/images/interventions/*.png: one small attention matrix before and after each intervention.
+"""Draw docs/images/interventions/*.png: a small attention matrix before and after each intervention.
 
     python docs/draw_interventions.py
 
-The scores are made up, with two anchors; what is done to them is done by the interventions themselves.
+The scores are random with two anchors; the interventions of the package are applied to them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from matplotlib.colors import PowerNorm
 
 from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
-from floatlens.interventions import parse
 from floatlens.interventions.ablate_heads import AblateHeads, Ablation
 from floatlens.interventions.anchors import Received
 from floatlens.interventions.attention import Attention
+from floatlens.interventions.registry import parse_intervention
 from floatlens.interventions.scene import Scene
+from floatlens.models.registry import FAMILIES
 from floatlens.observation.attention import Inputs
 from floatlens.observation.prompt_batch import PromptBatch
 
@@ -38,7 +39,7 @@ SPECS = {
 
 
 def scores(first: int, second: int, seed: int = 4) -> torch.Tensor:
-    """Scores (Q, T) with two columns that stand out, and a little of everything else."""
+    """Return random scores (Q, T) with two columns that are larger than the others."""
     made = torch.randn(T, T, generator=torch.Generator().manual_seed(seed)) * 0.6
     made += 1.2 * torch.eye(T)
     made[:, first] += 3.0
@@ -47,12 +48,12 @@ def scores(first: int, second: int, seed: int = 4) -> torch.Tensor:
 
 
 def inputs_of(scores_QT: torch.Tensor) -> Inputs:
-    """A call whose scores these are: the keys are unit vectors."""
+    """Return an attention call with these scores; its keys are unit vectors."""
     return Inputs(scores_QT[None, None], torch.eye(T)[None, None], torch.eye(T)[None, None], 1.0, None, False)
 
 
 def weights(inputs: Inputs) -> np.ndarray[Any, Any]:
-    """Attention weights (Q, T), and a last column for a sink if there is one."""
+    """Return attention weights (Q, T), with a last column for a sink if there is one."""
     made = inputs.query[0, 0] @ inputs.key[0, 0].T
     if inputs.softcap is not None:
         made = inputs.softcap * torch.tanh(made / inputs.softcap)
@@ -64,23 +65,25 @@ def weights(inputs: Inputs) -> np.ndarray[Any, Any]:
 
 
 def before_and_after(spec: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    """Return the weights without and with an intervention; None if it leaves the weights as they are."""
     ids = list(range(T - 2))
     batch = PromptBatch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
-    scene = Scene(batch, 2, True, lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
-    one, received = parse(spec), Received(scene)
+    scene = Scene(batch, 2, FAMILIES["llada"], lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
+    intervention, received = parse_intervention(spec), Received(scene)
     steps = [scores(0, 5), scores(6, 4)] if spec.startswith("pin") else [scores(0, 5)]
-    if isinstance(one, AblateHeads):
+    if isinstance(intervention, AblateHeads):
         return weights(inputs_of(steps[0])), None
-    assert not isinstance(one, Ablation)
+    assert not isinstance(intervention, Ablation)
     for number, made in enumerate(steps):
         scene.step = number
         received.begin()
         attention = Attention(0, inputs_of(made), scene, received)
-        one.change(attention)
+        intervention.change(attention)
     return weights(inputs_of(steps[-1])), weights(attention.used())
 
 
 def draw(name: str, spec: str, folder: Path) -> None:
+    """Draw both matrices of an intervention."""
     before, after = before_and_after(spec)
     norm = PowerNorm(0.5, 0, float(before.max()))
     with style.sheet():
@@ -91,7 +94,7 @@ def draw(name: str, spec: str, folder: Path) -> None:
             if matrix is None:
                 axes.set_axis_off()
                 axes.text(
-                    0.5, 0.5, "the same weights;\nthe head's output\nis zero", ha="center", va="center", fontsize=8
+                    0.5, 0.5, "same weights;\nthe output of\nthe head is zero", ha="center", va="center", fontsize=8
                 )
                 continue
             axes.imshow(matrix, cmap=style.SEQUENTIAL, norm=norm, interpolation="nearest")

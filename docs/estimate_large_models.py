@@ -1,8 +1,8 @@
-"""Write what `floatlens inspect` and `plan` say of LLaDA-8B and Dream-7B into docs/howto/large-models.md.
+"""Write the output of `floatlens inspect` and `plan` for LLaDA-8B and Dream-7B into docs/howto/large-models.md.
 
     python docs/estimate_large_models.py
 
-Only configs are needed for that. The fields below are those of the published config.json files.
+Only the configs are needed; the fields below are those of the published config.json files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def outputs() -> dict[tuple[str, str], str]:
-    """What each command prints about each model, without the plan's list of assumptions."""
+    """Return the output of each command for each model, without the list of assumptions."""
     os.environ["COLUMNS"] = "110"
     found = {}
     with tempfile.TemporaryDirectory() as folder:

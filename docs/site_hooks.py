@@ -1,6 +1,6 @@
-"""What the site makes while it is built: the commands from the program itself, and the list of changes.
+"""Hooks of the documentation site: generate the page of commands from the program, and add the changelog.
 
-Named in mkdocs.yml. Nothing here is copied by hand, so nothing can be out of date.
+Listed in mkdocs.yml.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PLACE = "<!-- commands -->"
+PLACEHOLDER = "<!-- commands -->"
 FETCHED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["'](?:https?:)?//[^"']+["'][^>]*>""")
 MERMAID = re.compile(r"<script type=\"module\">(?:(?!</script>).)*?mermaid.*?</script>", re.DOTALL)
 
 
 def on_startup(**kwargs: Any) -> None:
-    """Kernels of notebooks say what goes wrong, and not that they talk to this process through a local port."""
+    """Let notebook kernels log errors only; they would also report the local port that they use."""
     from nbclient import NotebookClient
 
     NotebookClient.extra_arguments.default_args = (["--log-level=ERROR"],)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Pages fetch nothing: nbconvert's loader of diagrams goes, and anything else that would be fetched is an error."""
+    """Remove nbconvert's loader of diagrams, and refuse anything else that a page would fetch from the network."""
     from mkdocs.exceptions import PluginError
 
     output = MERMAID.sub("", output)
@@ -34,20 +34,21 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Put CHANGELOG.md, which stands at the root of the repository, into the site."""
+    """Add CHANGELOG.md, which is at the root of the repository, to the site."""
     from mkdocs.structure.files import File
 
-    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "changelog.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Fill the page of the commands."""
-    return markdown.replace(PLACE, commands()) if page.file.src_uri == "cli.md" else markdown
+    """Insert the commands into their page."""
+    return markdown.replace(PLACEHOLDER, commands()) if page.file.src_uri == "cli.md" else markdown
 
 
 def commands() -> str:
-    """Every command of the program with its arguments and options, as Markdown."""
+    """Return all commands with their arguments and options, as Markdown."""
     import typer
 
     from floatlens.cli.main import COMMANDS, Commands, app
@@ -63,38 +64,38 @@ def commands() -> str:
 
 
 def section(title: str, command: Any) -> str:
-    """One command: what it says of itself, and a table of what it takes."""
+    """Return one command: its usage, its description, and a table of its arguments and options."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    rows = [f"| `{placeholder(p)}` | {cell(p.help)} | |" for p in arguments]
+    rows = [f"| `{metavar(p)}` | {cell(p.help)} | |" for p in arguments]
     rows += [f"| {spelling(p)} | {cell(p.help)} | {default(p)} |" for p in options]
     table = "\n".join(["| | | default |", "|---|---|---|", *rows])
-    usage = " ".join([title, *map(placeholder, arguments), "[OPTIONS]"])
+    usage = " ".join([title, *map(metavar, arguments), "[OPTIONS]"])
     about = re.sub(r"(?<=\S) {2,}", " ", command.help or "")
     return f"## {title}\n\n```\n{usage}\n```\n\n{about}\n\n{table}"
 
 
-def placeholder(parameter: Any) -> str:
-    """What stands for an argument in the line of usage."""
+def metavar(parameter: Any) -> str:
+    """Return the name of an argument in the usage line."""
     name = parameter.metavar or parameter.name.upper()
     return name if parameter.nargs == 1 or name.endswith("...") else f"{name}..."
 
 
 def spelling(parameter: Any) -> str:
-    """All names of an option."""
+    """Return all names of an option."""
     return ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
 
 
 def default(parameter: Any) -> str:
-    """What holds when an option is left out; nothing for one that is off, and `needed` for one that must be given."""
+    """Return the default of an option: empty for a flag that is off, `required` if there is none."""
     if parameter.required:
-        return "needed"
+        return "required"
     value = parameter.default
     return "" if value in (None, False, ()) or callable(value) else f"`{'on' if value is True else value}`"
 
 
 def cell(text: str | None) -> str:
-    """Text inside a table.
+    """Return text for a table cell.
 
     >>> cell("one | two")
     'one \\\\| two'

@@ -1,6 +1,6 @@
-"""Code in the documentation runs as it stands, and what is made from the program is up to date.
+"""The code on the documentation pages runs, and what is generated from the program is up to date.
 
-Links, anchors, docstrings and notebooks are checked by the build itself: `make docs`.
+`make docs` checks links, anchors, docstrings and notebooks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from floatlens.observation.registry import STATISTICS
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 HOW_TO = [f"howto/{path.name}" for path in sorted((DOCS / "howto").glob("*.md")) if "```python" in path.read_text()]
 TRACED = [f"findings/{name}.md" for name in ("drift", "absorption", "geometry", "tokens", "heads", "flow")]
-PAGES = ["start.md", "anchor-rules.md", "prompts.md", "trace.md", "world.md", "interventions.md", *HOW_TO, *TRACED]
+GUIDE = ["start.md", "anchor-rules.md", "explorer.md", "prompts.md", "trace.md", "world.md", "interventions.md"]
+PAGES = [*GUIDE, *HOW_TO, *TRACED]
 
 
 @pytest.fixture(autouse=True)
 def registries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Pages register things of their own and write files: into a folder that goes, and for one page only."""
+    """Run each page in a temporary folder, and forget what it registered."""
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
         for registry in (STATISTICS, FAMILIES, INTERVENTIONS, RULES):
@@ -45,7 +47,7 @@ def registries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def traces() -> list[floatlens.Trace]:
-    """What the pages of findings call `traces`: both bundled models on the same two questions."""
+    """The `traces` of the pages on findings: two bundled models on the same two questions."""
     samples = list(read("world:long", split="test", passages=3, limit=2))
     found = []
     for model in ("tiny-mdm", "tiny-arm"):
@@ -56,6 +58,7 @@ def traces() -> list[floatlens.Trace]:
 
 
 def run_page(page: str, **names: Any) -> dict[str, Any]:
+    """Run the Python blocks of a page, and return the names that they define."""
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     assert blocks, f"{page} has no code"
     for block in blocks:
@@ -66,6 +69,12 @@ def run_page(page: str, **names: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page: str, traces: list[floatlens.Trace]) -> None:
     run_page(page, traces=traces, trace=traces[0], fl=floatlens)
+
+
+def test_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("../README.md")
+    shown = re.findall(r"^\s*print\(.*\)  # (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert shown and capsys.readouterr().out.splitlines() == shown
 
 
 def test_the_code_of_statistics_runs_on_a_model_of_any_layout(tmp_path: Path) -> None:
@@ -122,13 +131,13 @@ def test_the_estimates_of_large_models_are_what_the_program_says() -> None:
 
 @pytest.mark.parametrize("notebook", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
-    """Outputs come from the build, which executes them; the repository keeps what people write."""
+    """The build of the site executes them."""
     cells = json.loads(notebook.read_text())["cells"]
     assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in cells)
 
 
 def script(name: str) -> Any:
-    """A script of docs/, which is no package."""
+    """Import a script of docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
