@@ -233,7 +233,7 @@ class Run:
         """Loss per answer token of held-out questions with everything masked, and the share of tokens that are right."""
         self.network.merge()
         result = {}
-        for source, questions in (("nq", self.rows.held_out[:32]), ("atlas", self.atlas("validation")[:32])):
+        for source, questions in (("nq", self.rows.held_out[:16]), ("atlas", self.atlas("validation")[:16])):
             loss = []
             rows = [self.rows.question_row(q, random.Random(q.question), places=16) for q in questions]
             rows = [all_masked(row) for row in rows]
@@ -320,7 +320,7 @@ class Run:
                 means = {key: sum(values) / len(values) for key, values in sums.items()}
                 sums.clear()
                 entry = {k: self.state[k] for k in ("step", "tokens", "seconds")} | means
-                self.log(entry | (self.validate() if self.state["step"] % (4 * self.args.every) == 0 else {}))
+                self.log(entry | (self.validate() if self.state["step"] % self.args.validate_every == 0 else {}))
                 self.save()
                 self.network.save(self.out / "latest")
         self.log({k: self.state[k] for k in ("step", "tokens", "seconds")} | self.validate())
@@ -355,6 +355,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--open-by", type=int, default=60_000, help="mdm: tokens after which all prompts are open")
     parser.add_argument("--every", type=int, default=10, help="steps between two lines of the log")
+    parser.add_argument("--validate-every", type=int, default=100, help="steps between two validations")
     parser.add_argument("--seed", type=int, default=0)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_flush_denormal(True)
