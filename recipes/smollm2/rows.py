@@ -1,0 +1,195 @@
+"""Training rows of the three SmolLM2 models: questions with their passages, and plain text.
+
+Row i is a function of the seed and i alone, so the three models see the same rows and a run that was interrupted goes on
+with the row that comes next. Data that is used for scores is never read, except to leave out what it shares with the
+training data.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRAIN, SCORED = "nq-open-oracle.train2055.jsonl.gz", "nq-open-oracle.first200.jsonl.gz"
+TEXT = "wikitext-2.valid-test.txt.gz"
+HELD_OUT = 96  # questions of the training file that are kept for validation
+SPACED = (
+    (" @-@ ", "-"),
+    (" @,@ ", ","),
+    (" @.@ ", "."),
+    (" ,", ","),
+    (" .", "."),
+    ("( ", "("),
+    (" )", ")"),
+    (" 's", "'s"),
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its accepted answers, the passages that hold the answer and others that do not."""
+
+    question: str
+    answers: list[str]
+    gold: list[str]
+    others: list[str]
+    source: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens, where the part to be written begins, which tokens are hidden, and the weight of each as a target."""
+
+    ids: list[int]
+    start: int
+    hidden: list[int]
+    weights: list[float]
+    source: str
+
+
+def read_nq(folder: Path) -> tuple[list[Question], list[Question]]:
+    """Questions to train on and questions to validate on."""
+    with gzip.open(folder / SCORED, "rt", encoding="utf-8") as file:
+        scored = [json.loads(line) for line in file]
+    secret = {row["question"] for row in scored} | {row["ctxs"][0]["text"] for row in scored}
+    with gzip.open(folder / TRAIN, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    questions = []
+    for row in rows:
+        title, text = row["ctxs"][0]["title"], row["ctxs"][0]["text"]
+        standing = [answer for answer in row["answers"] if answer.lower() in text.lower()]
+        if standing and not {row["question"], text} & secret:
+            questions.append(Question(row["question"], standing, [f"{title}: {text}"], [], "nq"))
+    random.Random(0).shuffle(questions)
+    return questions[HELD_OUT:], questions[:HELD_OUT]
+
+
+def read_atlas(folder: Path, split: str) -> list[Question]:
+    """Questions of one split of atlas from a folder of JSON lines."""
+    questions = []
+    for line in (folder / f"{split}.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        lines = [f"{p['title']}: {p['text']}" if p.get("title") else p["text"] for p in row["passages"]]
+        gold = [lines[i] for i in row["gold"]]
+        others = [text for i, text in enumerate(lines) if i not in row["gold"]]
+        answers = sorted(row["answers"], key=lambda answer: answer.lower() not in " ".join(gold).lower())
+        questions.append(Question(row["question"], answers, gold, others, "atlas"))
+    return questions
+
+
+def read_text(folder: Path) -> Iterator[str]:
+    """Paragraphs of WikiText-2, written as people write."""
+    with gzip.open(folder / TEXT, "rt", encoding="utf-8") as file:
+        for line in file:
+            if len(line) > 300 and line.count("<unk>") * 150 < len(line):
+                for spaced, plain in SPACED:
+                    line = line.replace(spaced, plain)
+                yield line.replace("<unk>", "X").strip()
+
+
+class Rows:
+    """All training rows, by index.
+
+    Parameters
+    ----------
+    lens: the loaded base model; its prompt template and tokenizer make the rows.
+    data: folder of the Natural Questions and WikiText files.
+    atlas: training questions of atlas, used from row `atlas_from` on.
+    """
+
+    def __init__(self, lens: Any, data: Path, atlas: list[Question], *, seed: int = 0, atlas_from: int = 0) -> None:
+        self.lens, self.seed, self.atlas, self.atlas_from = lens, seed, atlas, atlas_from
+        self.nq, self.held_out = read_nq(data)
+        self.eos = lens.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        paragraphs = list(read_text(data))
+        random.Random(0).shuffle(paragraphs)
+        self.stream = [i for text in paragraphs for i in [*self.tokens(text), 0]]
+
+    def tokens(self, text: str) -> list[int]:
+        return list(self.lens.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def __getitem__(self, index: int) -> Row:
+        rng = random.Random(f"{self.seed}/{index}")
+        kind = rng.random()
+        if kind < 0.2:
+            return self.text_row(rng)
+        if kind < 0.55 and self.atlas and index >= self.atlas_from:
+            return self.question_row(rng.choice(self.atlas), rng)
+        return self.question_row(rng.choice(self.nq), rng)
+
+    def question_row(self, question: Question, rng: random.Random, *, places: int | None = None) -> Row:
+        """A prompt and an answer that is filled up with end tokens.
+
+        Passages are often cut to a window around the answer: a shorter row teaches as much for fewer tokens.
+        """
+        answer = question.answers[0]
+        gold, others = question.gold, question.others
+        if question.source == "nq":
+            gold = [window(gold[0], answer, 1000 if rng.random() < 0.25 else rng.randint(20, 75), rng)]
+            others = [window(rng.choice(self.nq).gold[0], "", 40, rng)]
+        count = rng.choice((0, 0, 0, 0, 1) if question.source == "nq" else (0, 1, 1, 2, 3))
+        shown = gold + rng.sample(others, min(len(others), count))
+        rng.shuffle(shown)
+        if rng.random() < (0.1 if question.source == "atlas" else 0.04):
+            shown = []  # closed book
+        prompt = self.lens.prompt(question.question, shown)
+        written = self.tokens(answer)
+        n = places or max(rng.choice((8, 12, 16, 24, 32, 32)), len(written) + 1)
+        fill = n - len(written)
+        start = len(prompt.ids)
+        hidden = [start + i for i in hidden_places(len(written), n, rng)]
+        if rng.random() < 0.5:
+            said = set(written) | set(self.tokens(" " + answer))
+            inside = [i for r in prompt.regions if r.name.startswith("doc") for i in range(r.start, r.end)]
+            hidden += [i for i in inside if prompt.ids[i] not in said and rng.random() < 0.15]
+        return Row(
+            ids=[*prompt.ids, *written, *[self.eos] * fill],
+            start=start,
+            hidden=sorted(hidden),
+            weights=[0.25] * start + [1.0] * (len(written) + 1) + [0.1] * (fill - 1),
+            source=question.source,
+        )
+
+    def text_row(self, rng: random.Random) -> Row:
+        """A piece of text of which a share is hidden; its last tokens are the canvas."""
+        length, n, share = rng.randint(80, 176), rng.choice((12, 16, 24, 32)), rng.uniform(0.1, 0.8)
+        begin = rng.randrange(len(self.stream) - length)
+        hidden = [i for i in range(1, length) if rng.random() < share]
+        return Row([1, *self.stream[begin : begin + length - 1]], length - n, hidden, [0.25] * length, "text")
+
+
+def window(passage: str, answer: str, words: int, rng: random.Random) -> str:
+    """About so many words of "title: text", the answer among them; the title stays."""
+    title, _, text = passage.partition(": ")
+    split = text.split(" ")
+    if len(split) <= words:
+        return passage
+    at = text.lower().find(answer.lower())
+    first = len(text[:at].split(" ")) - 1
+    last = first + len(answer.split(" "))
+    lowest, highest = max(0, last + 1 - words), min(first, len(split) - words)
+    begin = rng.randint(min(lowest, highest), max(lowest, highest, 0)) if highest >= 0 else 0
+    return f"{title}: {' '.join(split[begin : begin + words])}"
+
+
+def hidden_places(written: int, n: int, rng: random.Random) -> list[int]:
+    """Which of n places are still masked: states that a sampler meets which commits the most certain token first.
+
+    The end tokens at the far end are certain early, so they are often all there is to see; of the answer a beginning or
+    any part may stand already.
+    """
+    tail = n if rng.random() < 0.5 else rng.randint(written + 1, n)
+    state = rng.random()
+    if state < 0.45:
+        seen: set[int] = set()
+    elif state < 0.75:
+        seen = set(range(rng.randint(0, written)))
+    else:
+        share = rng.random()
+        seen = {i for i in range(tail) if rng.random() < share} - {rng.randint(0, written)}
+    return [i for i in range(tail) if i not in seen] or list(range(n))
