@@ -27,7 +27,7 @@ from rows import SCORED, Question, read_atlas, read_nq
 from train import canvas_rows, prefill
 
 import floatlens as fl
-from floatlens.tasks.metrics import score
+from floatlens.evaluation.metrics import score
 
 BATCH = 4
 
