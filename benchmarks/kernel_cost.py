@@ -13,6 +13,7 @@ from math import ceil
 
 LAYERS, HEADS, HEAD_DIM, WIDTH, MLP, VOCABULARY, REGIONS = 32, 32, 128, 4096, 12288, 126_464, 10
 KEY_TILE, QUERY_TILE = 128, 64
+MIXED_TILES = 12  # tiles of queries that hold more than one region: about one per passage, and some at the ends
 BETWEEN_KERNELS = 3e-6  # seconds from the end of a kernel to the start of the next
 KERNELS = 3  # query sums, column sums, the sum of the entropies' parts
 # FlashAttention-2 reaches 73 % of an A100's peak at best: beside 2,048 cycles of matrix products for a tile of 128 × 64,
@@ -27,33 +28,45 @@ ELEMENTWISE_BYTES = WIDTH * (2 * 36 + 2 * 20 + 2 * 6 + 4) + MLP * 10
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions of one warp in one turn of the main loop, by pipe, and the number of warps."""
+    """Instructions of one warp for a tile of 128 × 64, by pipe; matrix products in FLOPs per query and key."""
 
-    warps: int
+    products: int
     exp2: int
     float32: int
     integer: int
 
 
+SCORES = 2 * HEAD_DIM
+BY_REGION = 2 * 2 * 16  # both halves of a weight, with 16 columns
+
+
 @dataclass(frozen=True)
 class GPU:
-    """Published data of a GPU (dense bfloat16), lanes per multiprocessor, and the rates assumed of the forward pass."""
+    """Published data of a GPU (dense bfloat16), rates assumed of the forward pass, and the kernels' compiled loops."""
 
     name: str
     peak: float  # FLOP per second
     bandwidth: float  # bytes per second
     processors: int
     clock: float  # boost
-    float32_lanes: int
+    float32_lanes: int  # per multiprocessor
     linear: float  # share of the peak that the linear layers reach
     attention: float  # share of the peak that the model's own attention reaches
-    main: Loop
-    first: Loop  # of the pass that finds the log of the rows' sums
+    warps: int  # of a program of the kernels
+    alone: Loop  # tiles inside one region
+    mixed: Loop  # tiles of several regions
+    first: Loop  # the pass that finds the log of the rows' sums
 
 
 EXP2_LANES, INTEGER_LANES = 16, 64  # both GPUs
-A100 = GPU("A100 SXM", 312e12, 2.04e12, 108, 1.41e9, 64, 0.80, 0.70, Loop(4, 64, 251, 218), Loop(4, 72, 312, 47))
-H100 = GPU("H100 SXM", 989e12, 3.35e12, 132, 1.83e9, 128, 0.70, 0.50, Loop(8, 32, 135, 116), Loop(8, 34, 138, 22))
+A100 = GPU(
+    "A100 SXM", 312e12, 2.04e12, 108, 1.41e9, 64, linear=0.80, attention=0.70, warps=4,
+    alone=Loop(SCORES, 64, 290, 61), mixed=Loop(SCORES + BY_REGION, 64, 248, 208), first=Loop(SCORES, 72, 312, 47),
+)  # fmt: skip
+H100 = GPU(
+    "H100 SXM", 989e12, 3.35e12, 132, 1.83e9, 128, linear=0.70, attention=0.50, warps=8,
+    alone=Loop(SCORES, 32, 146, 81), mixed=Loop(SCORES + BY_REGION, 32, 132, 109), first=Loop(SCORES, 34, 138, 22),
+)  # fmt: skip
 
 
 def forward_flops(length: int) -> tuple[float, float]:
@@ -62,10 +75,15 @@ def forward_flops(length: int) -> tuple[float, float]:
     return 2 * length * weights, LAYERS * 4 * length**2 * WIDTH
 
 
+def mixed_share(length: int) -> float:
+    """Share of the tiles of queries that hold more than one region."""
+    return min(1.0, MIXED_TILES * QUERY_TILE / length)
+
+
 def kernel_flops(length: int) -> tuple[float, float]:
-    """FLOPs of the main pass on the tensor cores: scores; sums by region (two halves of a weight, 16 columns)."""
+    """FLOPs of the main pass on the tensor cores: scores; sums by region."""
     pairs = LAYERS * HEADS * length**2
-    return 2 * pairs * HEAD_DIM, 2 * pairs * 2 * 16
+    return pairs * SCORES, pairs * BY_REGION * mixed_share(length)
 
 
 def kernel_bytes(length: int) -> tuple[float, float]:
@@ -77,36 +95,38 @@ def kernel_bytes(length: int) -> tuple[float, float]:
     return read + written, ceil(length / KEY_TILE) * (tensor + 2 * row + tiles)
 
 
-def cycles(gpu: GPU, loop: Loop, tensor_flops_per_pair: float) -> dict[str, float]:
+def cycles(gpu: GPU, loop: Loop) -> dict[str, float]:
     """Cycles that each pipe of a multiprocessor is busy with a tile of 128 × 64."""
-    threads = loop.warps * 32
+    threads = gpu.warps * 32
     return {
-        "tensor": KEY_TILE * QUERY_TILE * tensor_flops_per_pair / (gpu.peak / gpu.processors / gpu.clock),
+        "products": KEY_TILE * QUERY_TILE * loop.products / (gpu.peak / gpu.processors / gpu.clock),
         "exp2": loop.exp2 * threads / EXP2_LANES,
         "float32": loop.float32 * threads / gpu.float32_lanes,
         "integer": loop.integer * threads / INTEGER_LANES,
     }
 
 
-def pass_seconds(gpu: GPU, loop: Loop, tensor_flops_per_pair: float, length: int, exposed: float) -> float:
+def pass_seconds(gpu: GPU, loop: Loop, length: int, exposed: float) -> float:
     """Seconds of one pass over all layers if this share of the other work is not hidden behind matrix products.
 
     With nothing exposed, the busiest pipe counts. Programs go to multiprocessors in rounds, and the last one counts in full.
     """
-    pipes = cycles(gpu, loop, tensor_flops_per_pair)
-    others = sum(pipes.values()) - pipes["tensor"]
-    per_tile = max(*pipes.values(), pipes["tensor"] + exposed * others) if exposed else max(pipes.values())
+    pipes = cycles(gpu, loop)
+    others = sum(pipes.values()) - pipes["products"]
+    per_tile = max(*pipes.values(), pipes["products"] + exposed * others)
     rounds = ceil(ceil(length / KEY_TILE) * HEADS / gpu.processors)
     return LAYERS * rounds * ceil(length / QUERY_TILE) * per_tile / gpu.clock
 
 
 def observation_seconds(gpu: GPU, length: int, exposed: float, lse_given: bool) -> float:
     """Seconds that observation adds to a forward pass: the main pass, the query sums and the gaps between kernels."""
-    queries = length * WIDTH * 2 / (gpu.bandwidth * REACHED)
-    seconds = pass_seconds(gpu, gpu.main, 2 * (HEAD_DIM + 2 * 16), length, exposed) + LAYERS * queries
+    mixed = mixed_share(length)
+    seconds = mixed * pass_seconds(gpu, gpu.mixed, length, exposed)
+    seconds += (1 - mixed) * pass_seconds(gpu, gpu.alone, length, exposed)
     if not lse_given:
-        seconds += pass_seconds(gpu, gpu.first, 2 * HEAD_DIM, length, exposed)
-    return seconds + LAYERS * (KERNELS + (not lse_given)) * BETWEEN_KERNELS
+        seconds += pass_seconds(gpu, gpu.first, length, exposed)
+    queries = length * WIDTH * 2 / (gpu.bandwidth * REACHED)
+    return seconds + LAYERS * (queries + (KERNELS + (not lse_given)) * BETWEEN_KERNELS)
 
 
 def forward_seconds(gpu: GPU, length: int) -> tuple[float, float]:
@@ -143,8 +163,9 @@ def main() -> None:
             )
     print("\nbusy cycles per tile of 128 keys × 64 queries")
     for gpu in (A100, H100):
-        pipes = cycles(gpu, gpu.main, 2 * (HEAD_DIM + 2 * 16))
-        print(f"{gpu.name:<10} " + ", ".join(f"{pipe} {count:.0f}" for pipe, count in pipes.items()))
+        for name, loop in (("inside one region", gpu.alone), ("several regions", gpu.mixed), ("first pass", gpu.first)):
+            counts = ", ".join(f"{pipe} {count:.0f}" for pipe, count in cycles(gpu, loop).items())
+            print(f"{gpu.name:<10} {name:<18} {counts}")
 
 
 if __name__ == "__main__":
