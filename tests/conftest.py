@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("FLOATLENS_CACHE", str(Path(tempfile.gettempdir()) / "floatlens-tests"))
 
 import hypothesis
 import pytest
@@ -20,6 +24,27 @@ torch.set_num_threads(1)
 # A machine that is busy is not a failure.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
+
+
+class Deprecations(logging.Handler):
+    """What transformers logs as deprecated: most of it never becomes a Python warning."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "deprecat" in record.getMessage().lower():
+            self.messages.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def nothing_deprecated_is_called() -> Iterator[None]:
+    handler = Deprecations()
+    logging.getLogger("transformers").addHandler(handler)
+    yield
+    logging.getLogger("transformers").removeHandler(handler)
+    assert not handler.messages
 
 
 @pytest.fixture(scope="session")

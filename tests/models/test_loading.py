@@ -186,3 +186,12 @@ def test_inspection_reads_no_weights(tmp_path: Path) -> None:
     checkpoints.llada(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     assert describe(find(str(tmp_path)))["family"] == "llada"
+
+
+def test_a_config_without_a_model_type_is_named(tmp_path: Path) -> None:
+    folder = checkpoints.native(tmp_path, "llama")
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"], config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FloatLensError, match="config.json has no field 'model_type'"):
+        floatlens.load(str(folder), family="causal")

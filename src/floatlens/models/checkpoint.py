@@ -55,13 +55,18 @@ class Checkpoint:
                     f"{self.name}: config.json does not describe a {self.family.name} model: {error}"
                 ) from None
         try:
-            if self.gguf_file:  # its header was read already, which takes seconds
+            if self.gguf_file:
                 known = {key: value for key, value in self.config.items() if key != "model_type"}
                 return AutoConfig.for_model(self.config["model_type"], **known)
             return AutoConfig.from_pretrained(self.source, revision=self.revision, trust_remote_code=False)
         except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
+            if not self.config.get("model_type"):
+                raise FloatLensError(
+                    f"{self.name}: config.json has no field 'model_type', so that transformers cannot know its class; "
+                    f'add it, such as "model_type": "llama"'
+                ) from None
             raise FloatLensError(
-                f"{self.name}: config.json cannot be read as {self.config.get('model_type')}: {error}"
+                f"{self.name}: config.json cannot be read as {self.config['model_type']}: {error}"
             ) from None
 
 
@@ -74,11 +79,11 @@ def find(name: str, *, revision: str | None = None, family: str | None = None) -
 
         source: str = str(path(name))
     elif name == SMOLLM2:
-        return _gguf(name, smollm2_file())
+        return _gguf(name, smollm2_file(), family)
     else:
         source = str(Path(name).expanduser())
     if source.endswith(".gguf"):
-        return _gguf(name, Path(source))
+        return _gguf(name, Path(source), family)
     if Path(source).is_dir():
         config = read_json(Path(source) / "config.json", f"{name} is not a checkpoint folder")
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():
@@ -116,7 +121,7 @@ def smollm2_file() -> Path:
     return files[0]
 
 
-def _gguf(name: str, path: Path) -> Checkpoint:
+def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
     if not path.is_file():
         raise FloatLensError(f"model {name!r}: the file {path} does not exist")
     with path.open("rb") as file:
@@ -126,10 +131,10 @@ def _gguf(name: str, path: Path) -> Checkpoint:
         import gguf  # noqa: F401
     except ImportError:
         raise FloatLensError(f"model {name!r} is a GGUF file: pip install 'floatlens[gguf]' to read it") from None
-    from transformers import PreTrainedConfig
+    from floatlens.models.gguf import read_config
 
-    config, _ = PreTrainedConfig.get_config_dict(str(path.parent), gguf_file=path.name)
-    found = family_of(config, where=str(path))
+    config = read_config(path)
+    found = FAMILIES[family] if family else family_of(config, where=str(path))
     return Checkpoint(name, str(path.parent), config, found, None, path.name)
 
 
@@ -141,5 +146,5 @@ def _hub_config(name: str, revision: str | None) -> dict[str, Any]:
         path = hf_hub_download(name, "config.json", revision=revision)
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise FloatLensError(f"model {name!r} is neither a folder here nor to be had from the hub: {reason}") from None
+        raise FloatLensError(f"model {name!r} is not a local folder and was not found on the Hub: {reason}") from None
     return read_json(Path(path), f"{name} is not a checkpoint")

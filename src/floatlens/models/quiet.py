@@ -1,24 +1,34 @@
-"""Loading without remarks: transformers warns of model types that FloatLens maps on purpose."""
+"""Loading without transformers' remarks: it warns of model types that FloatLens maps on purpose."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def only_deprecations(record: logging.LogRecord) -> bool:
+    """Keep errors, and warnings that something is deprecated: those tell what a later version will break."""
+    return record.levelno >= logging.ERROR or "deprecat" in record.getMessage().lower()
+
+
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Errors only, and progress bars only on a terminal; as it was before when the block ends."""
-    from transformers.utils import logging
+    """Show errors and deprecations only, and progress bars only on a terminal; as before when the block ends."""
+    from transformers.utils import logging as transformers_logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.get_logger()  # makes the handler, if nobody has yet
+    handlers = list(logging.getLogger("transformers").handlers)
+    for handler in handlers:
+        handler.addFilter(only_deprecations)
     if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+        transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        for handler in handlers:
+            handler.removeFilter(only_deprecations)
         if bars:
-            logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
@@ -19,9 +20,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
     if folder and not checkpoint.gguf_file and not any((folder / name).exists() for name in FILES):
         return None
     options: dict[str, Any] = {"revision": checkpoint.revision, "trust_remote_code": False}
-    if checkpoint.gguf_file:
-        options["gguf_file"] = checkpoint.gguf_file
     try:
+        if checkpoint.gguf_file:
+            from floatlens.models.gguf import load_tokenizer as load_from_gguf
+
+            return load_from_gguf(Path(checkpoint.source) / checkpoint.gguf_file)
         # A family whose tokenizer is published as remote code names the native class that reads the same files.
         named = checkpoint.family.tokenizer
         has_fast = folder is not None and (folder / "tokenizer.json").exists()

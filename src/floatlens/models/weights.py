@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.gguf import load_weights as load_gguf_weights
 from floatlens.models.quiet import quietly
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -54,32 +56,39 @@ def load_model(
         "attn_implementation": attn_implementation,
         **(parallel(tp_plan, device_map) if tp_plan is not None else {}),
     }
-    if checkpoint.gguf_file:
-        from transformers import GgufConfig
-
-        options |= {
-            "gguf_file": checkpoint.gguf_file,
-            "quantization_config": GgufConfig(dequantize=True),
-            "use_safetensors": None,
-        }
     auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
-    try:
+
+    def load(source: Path | str, changed: dict[str, Any]) -> Any:
         with quietly():
-            model, report = auto.from_pretrained(
-                checkpoint.source, **{k: v for k, v in options.items() if v is not None}
-            )
+            given = {name: value for name, value in (options | changed).items() if value is not None}
+            model, report = auto.from_pretrained(source, **given)
+        check_complete(checkpoint, report["missing_keys"])
+        return model
+
+    try:
+        if checkpoint.gguf_file:
+            options |= {"use_safetensors": None, "quantization_config": None}
+            file = Path(checkpoint.source) / checkpoint.gguf_file
+            name = str(options["dtype"]).removeprefix("torch.")
+            model = load_gguf_weights(file, name, load)
+        else:
+            model = load(checkpoint.source, {})
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError, UnpicklingError) as error:
         reason = " ".join(str(error).split())
         raise FloatLensError(
             f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"
         ) from error
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise FloatLensError(
-            f"{checkpoint.name}: the checkpoint has no weights for {len(missing)} tensors of a {checkpoint.family.name} "
-            f"model, first {missing[0]!r}; expected its published layout"
-        )
     return model.eval()
+
+
+def check_complete(checkpoint: Checkpoint, missing: Iterable[str]) -> None:
+    """Refuse a checkpoint that lacks any of the model's tensors."""
+    names = sorted(missing)
+    if names:
+        raise FloatLensError(
+            f"{checkpoint.name}: the checkpoint has no weights for {len(names)} tensors of a {checkpoint.family.name} "
+            f"model, first {names[0]!r}; expected its published layout"
+        )
 
 
 def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str, Any]:

@@ -1,0 +1,197 @@
+"""GGUF files: parsed once, then kept in a cache as an ordinary checkpoint.
+
+Parsing a GGUF header takes seconds, because every token of its vocabulary becomes a Python object, and transformers parses
+it anew for the config, for the tokenizer and for the weights. Here the first use parses it once; what comes of it is
+written to `cache_folder()` under a key made from the file's SHA-256 and the versions of the packages that read it, and is
+checked against its own checksums whenever it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from floatlens.errors import FloatLensError
+from floatlens.files import written_atomically
+from floatlens.models.quiet import quietly
+
+FORMAT = 1  # of the cached folders; a new number makes the old ones unused
+SUMS = "sha256.json"
+CONFIG, HEADER = "gguf-config.json", "header"
+
+
+def cache_folder() -> Path:
+    """Where converted files are kept: FLOATLENS_CACHE, else `floatlens` in the user's cache folder."""
+    if given := os.environ.get("FLOATLENS_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "floatlens"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "floatlens"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config of a GGUF file as transformers makes it from the header."""
+    config: dict[str, Any] = json.loads((_header(path) / CONFIG).read_text(encoding="utf-8"))
+    return config
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer of a GGUF file."""
+    from transformers import AutoTokenizer
+
+    with quietly():
+        return AutoTokenizer.from_pretrained(_header(path), trust_remote_code=False)
+
+
+def load_weights(path: Path, dtype: str, load: Callable[[Path, dict[str, Any]], Any]) -> Any:
+    """The model of a GGUF file. `load` is called with a folder and the options of `from_pretrained` that it needs.
+
+    The first time the weights come from the file itself and are written to the cache; later they come from there.
+    """
+    from transformers import GgufConfig
+
+    part = f"weights-{dtype}"
+    if (found := _cached(path, part)) is not None:
+        model = load(found, {"use_safetensors": True})
+        # Matrix products round by how their memory is aligned: copies of the mapped tensors give the file's own numbers.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
+        return model
+    with _one_parse(path):
+        model = load(path.parent, {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)})
+    _parsed.clear()
+
+    def save(folder: Path) -> None:
+        with quietly():
+            model.save_pretrained(folder)
+
+    _keep(path, part, save)
+    return model
+
+
+def _header(path: Path) -> Path:
+    """The folder of a file's config and tokenizer."""
+    if (found := _cached(path, HEADER)) is not None:
+        return found
+
+    def save(folder: Path) -> None:
+        from transformers import AutoTokenizer, PreTrainedConfig
+
+        with _one_parse(path), quietly():
+            config, _ = PreTrainedConfig.get_config_dict(str(path.parent), gguf_file=path.name)
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
+        tokenizer.save_pretrained(folder)
+        (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+    try:
+        kept = _keep(path, HEADER, save)
+        if kept is None:  # nothing can be written there: for this process only
+            kept = _temporary(path)
+            save(kept)
+        return kept
+    except Exception as error:  # a damaged file fails anywhere in its parser
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise FloatLensError(f"the GGUF file {path} cannot be read: {reason}") from error
+
+
+@functools.cache
+def _temporary(path: Path) -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="floatlens-gguf-")
+    _temporaries.append(folder)
+    return Path(folder.name)
+
+
+_temporaries: list[tempfile.TemporaryDirectory[str]] = []
+
+
+# --- the cache ------------------------------------------------------------------------------------------------------------
+
+
+def _place(path: Path, part: str) -> Path:
+    """Where a part of a converted file is kept."""
+    stat = path.stat()
+    return cache_folder() / "gguf" / _key(path.resolve(), stat.st_size, stat.st_mtime_ns) / part
+
+
+@functools.cache
+def _key(path: Path, size: int, modified: int) -> str:
+    """The name of a converted file: what is in it, and what read it."""
+    with path.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    readers = [f"{name} {version(name)}" for name in ("transformers", "gguf")]
+    return hashlib.sha256(json.dumps([FORMAT, content, *readers]).encode()).hexdigest()[:32]
+
+
+def _cached(path: Path, part: str) -> Path | None:
+    """The folder of a part, if it is there and every file of it has its checksum."""
+    folder = _place(path, part)
+    try:
+        sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        whole = all(_sha256(folder / name, (folder / name).stat().st_mtime_ns) == sum for name, sum in sums.items())
+    except (OSError, ValueError, AttributeError):
+        return None
+    return folder if whole and sums else None
+
+
+def _keep(path: Path, part: str, save: Callable[[Path], None]) -> Path | None:
+    """Write a part into the cache, at once or not at all; None if the cache cannot be written."""
+    folder = _place(path, part)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{part}.lock")):
+            if (found := _cached(path, part)) is not None:  # another process was faster
+                return found
+            with written_atomically(folder) as temporary:
+                temporary.mkdir()
+                save(temporary)
+                sums = {file.name: _sha256(file, 0) for file in sorted(temporary.iterdir())}
+                (temporary / SUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+    except OSError:
+        return None
+    return folder
+
+
+@functools.cache
+def _sha256(file: Path, modified: int) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+# --- one parse ------------------------------------------------------------------------------------------------------------
+
+_parsed: dict[str, Any] = {}
+
+
+@contextmanager
+def _one_parse(path: Path) -> Iterator[None]:
+    """Let transformers have the same parsed file each time it asks for one, and a progress bar only on a terminal."""
+    import gguf
+    import transformers.modeling_gguf_pytorch_utils as legacy
+
+    reader, bar = gguf.GGUFReader, getattr(legacy, "tqdm", None)
+
+    def parse(file: Any, *args: Any, **options: Any) -> Any:
+        if str(file) not in _parsed:
+            _parsed[str(file)] = reader(file, *args, **options)
+        return _parsed[str(file)]
+
+    gguf.GGUFReader = parse
+    if bar is not None:
+        legacy.tqdm = functools.partial(bar, disable=None)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = reader
+        if bar is not None:
+            legacy.tqdm = bar

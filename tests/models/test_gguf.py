@@ -1,0 +1,119 @@
+"""A GGUF file is parsed once; later loads come from the cache and give the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import floatlens
+from floatlens import FloatLensError
+from floatlens.models import gguf as converted
+from tests.small_tokenizers import byte_level
+
+gguf = pytest.importorskip("gguf")
+IDS = torch.arange(5, 25)[None]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama with the tokens of a small tokenizer."""
+    tokenizer = json.loads(byte_level().backend_tokenizer.to_str())
+    words = {word: number for word, number in tokenizer["model"]["vocab"].items()}
+    words |= {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    tokens = sorted(words, key=words.__getitem__)
+    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in tokenizer["model"]["merges"]]
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * len(tokens))
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(0)
+    draw = np.random.default_rng(0)
+    shapes = {"token_embd": (len(tokens), 32), "output_norm": (32,), "output": (len(tokens), 32)}
+    for layer in range(2):
+        shapes |= {f"blk.{layer}.{name}": (32,) for name in ("attn_norm", "ffn_norm")}
+        shapes |= {f"blk.{layer}.{name}": (32, 32) for name in ("attn_q", "attn_output")}
+        shapes |= {f"blk.{layer}.{name}": (16, 32) for name in ("attn_k", "attn_v")}
+        shapes |= {f"blk.{layer}.{name}": (48, 32) for name in ("ffn_gate", "ffn_up")}
+        shapes |= {f"blk.{layer}.ffn_down": (32, 48)}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", draw.standard_normal(shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Every parse of a file, with an empty cache."""
+    monkeypatch.setenv("FLOATLENS_CACHE", str(tmp_path / "cache"))
+    seen: list[Any] = []
+
+    class Counted(gguf.GGUFReader):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            seen.append(args)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    return seen
+
+
+def logits(file: Path) -> torch.Tensor:
+    lens = floatlens.load(str(file))
+    assert lens.tokenizer is not None and lens.tokenizer("Ada was born").input_ids
+    with torch.no_grad():
+        return lens.model(IDS).logits
+
+
+def test_a_file_is_parsed_once_and_later_loads_give_the_same_numbers(
+    file: Path, parses: list[Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = logits(file)
+    assert len(parses) == 1
+    assert "it/s" not in capfd.readouterr().err  # no progress bar where there is no terminal
+    again = logits(file)
+    assert len(parses) == 1
+    assert torch.equal(first, again)
+
+
+def test_a_cached_file_that_was_damaged_is_made_again(file: Path, parses: list[Any], tmp_path: Path) -> None:
+    first = logits(file)
+    [weights] = (tmp_path / "cache").rglob("model.safetensors")
+    raw = bytearray(weights.read_bytes())
+    raw[-4:] = b"\x00\x00\xc0\x7f"
+    weights.write_bytes(raw)
+    assert torch.equal(logits(file), first)
+    assert len(parses) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_not_needed(
+    file: Path, parses: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken").write_text("a file, not a folder")
+    monkeypatch.setenv("FLOATLENS_CACHE", str(tmp_path / "taken"))
+    assert logits(file).isfinite().all()
+
+
+def test_a_file_that_is_cut_off_is_named(file: Path, parses: list[Any], tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:400])
+    with pytest.raises(FloatLensError, match=r"the GGUF file .*cut\.gguf cannot be read"):
+        floatlens.load(str(cut))
+    assert not list(converted.cache_folder().rglob("gguf-config.json"))
