@@ -94,7 +94,7 @@ class AnswerRecord:
         """Return the record with an answer and its scores."""
         text = made.text.strip()
         scores = score(text, self.gold)._asdict()
-        counts = {"steps": int(made.steps), "new_tokens": len(made.ids)}
+        counts: dict[str, Any] = {"steps": int(made.steps), "new_tokens": len(made.ids)}
         return replace(self, answer=text, confidence=float(made.confidence), **scores, **counts)
 
     def with_answer_of(self, other: AnswerRecord) -> Self:

@@ -158,8 +158,8 @@ def evaluate(
         chat=chat,
         sampler=dict(sampler or {}),
     )
-    name = data or getattr(samples, "name", "data")
-    job = AnswerJob(lens.name, name, CLOSED if closed_book else OPEN, _distinct(samples), asking)
+    name = data if data is not None else getattr(samples, "name", "data")
+    job = AnswerJob(lens.name, str(name), CLOSED if closed_book else OPEN, _distinct(samples), asking)
     worker = ModelWorker(lambda name: lens)
     return ask_models([job], worker)[0]
 
