@@ -1,4 +1,4 @@
-"""Options that come together as one parameter: a command names the group, its help lists the options one by one."""
+"""Groups of options: a command takes a group as one parameter, and its help lists the options one by one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, get_type_hints
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command with every parameter that is a dataclass replaced by the dataclass's fields, as options.
+    """Replace every parameter of a command that is a dataclass by the fields of the dataclass, as options.
 
-    A default of the parameter gives the defaults of its options; without one, the fields' own hold.
+    The default of the parameter gives the defaults of its options; without one, those of the fields are used.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
