@@ -66,7 +66,7 @@ def run_jobs(
             ids: list[str] = []
             planned.append((job, ids))
             result.seconds.setdefault(job.key, 0.0)
-            advance[job.key] = watch(", ".join(job.key), job.total) if watch else lambda: None
+            advance[job.key] = watch(", ".join(job.key), job.count) if watch else lambda: None
             lens = worker.planning_lens(job.model, engine.inside)
             for part in job.plan(lens, journal):
                 ids += part.ids
