@@ -13,8 +13,6 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORES = ("accuracy", "accuracy_words", "f1", "em")
-
 
 @common.grouped
 def command(
@@ -53,6 +51,7 @@ def command(
         floatlens stress layout tiny-mdm tiny-arm --data world:hops --trace --limit 20 --out layout
     """
     from floatlens.data.readers.registry import named_data
+    from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import open_sources, problems_of
     from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_jobs
 

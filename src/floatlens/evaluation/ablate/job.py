@@ -19,6 +19,7 @@ from floatlens.evaluation.ablate.replay import Baseline
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import ModelWorker, PlannedPart
 from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
 from floatlens.evaluation.run import run_jobs
 from floatlens.interventions.intervention import Intervention
@@ -32,18 +33,7 @@ from floatlens.runs.oom_retry import FAILURES, reason
 from floatlens.runs.progress import Watch
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
-MEASURES = (
-    "em",
-    "accuracy",
-    "accuracy_words",
-    "f1",
-    "agreement",
-    "confidence",
-    "kl",
-    "gold_nll",
-    "ended",
-    "well_formed",
-)
+MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")
 
 
 @dataclass
