@@ -122,6 +122,66 @@ def test_trace_of_a_data_set_goes_on_where_it_stopped(folder: Path, tmp_path: Pa
         )
 
 
+@pytest.fixture
+def odd_data(tmp_path: Path) -> Path:
+    """Five usable lines with columns of their own, and five that are not."""
+    rows = [
+        {
+            "key": str(i),
+            "ask": f"Where does Ada{i} live?",
+            "target": "Molen",
+            "docs": ["Ada lives in Molen.", "Ben bakes."],
+        }
+        for i in range(5)
+    ]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join([*map(json.dumps, rows), *["broken"] * 5]))
+    return path
+
+
+COLUMNS = ("--columns", "id=key,question=ask,answers=target,passages=docs")
+
+
+def test_trace_reads_data_as_eval_does_and_reports_what_it_skips(folder: Path, tmp_path: Path, odd_data: Path) -> None:
+    template = tmp_path / "template.txt"
+    template.write_text("Read well.\n\n{passages}\n\nQ: {question}")
+    words = ("trace", folder, "--data", odd_data, "--max-new-tokens", 4, *COLUMNS)
+    done = run(*words, "--passages", 1, "--template", template, "--out", tmp_path / "run", "--json")
+    assert json.loads(done.stdout)["results"][0]["n"] == 5
+    assert "5 lines skipped" in json.loads(done.stdout)["problems"]["data"]
+    traces = [floatlens.Trace.open(path) for _, path in RunFolder.open(tmp_path / "run").samples()]
+    assert {trace.data.attrs["sample_id"] for trace in traces} == set("01234")
+    for trace in traces:
+        assert "Read well." in trace.data.attrs["prompt"] and "doc2" not in [region.name for region in trace.regions]
+    listed = [json.loads(line) for line in (tmp_path / "run" / "problems.jsonl").read_text().splitlines()]
+    assert [line["line"] for line in listed] == [6, 7, 8, 9, 10] and listed[0]["problem"].startswith("is not JSON")
+    shown = run(*words, "--record-steps", "0,2", "--out", tmp_path / "again").stderr
+    assert "data: 5 lines skipped: data.jsonl, line 6: is not JSON" in shown and "and 2 more (listed in" in shown
+    assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
+    assert "found key, ask, target, docs; name it with --columns" in run(*words[:-2], "--out", "x", code=2).stderr
+
+
+def test_every_command_on_data_lists_all_skipped_lines_in_its_run(folder: Path, tmp_path: Path, odd_data: Path) -> None:
+    run("eval", folder, "--data", odd_data, "--max-new-tokens", 4, *COLUMNS, "--out", tmp_path / "run", "--json")
+    assert len((tmp_path / "run" / "problems.jsonl").read_text().splitlines()) == 5
+
+
+def test_trace_retrieves_passages_from_a_corpus(folder: Path, tmp_path: Path, odd_data: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": f"Ada{i} lives in Rusk {i}."}) + "\n" for i in range(5)))
+    words = ("--retriever", "bm25", "--corpus", corpus, "--max-passages", 1, "--limit", 2, "--max-new-tokens", 4)
+    run("trace", folder, "--data", odd_data, *COLUMNS, *words, "--out", tmp_path / "run")
+    for name, path in RunFolder.open(tmp_path / "run").samples():
+        assert f"[1] Ada{name} lives in Rusk {name}." in floatlens.Trace.open(path).data.attrs["prompt"]
+
+
+def test_noise_on_too_little_data_names_the_option_that_helps(folder: Path, odd_data: Path) -> None:
+    words = ("--columns", "id=key,question=ask,answers=target,passages=docs,gold=which", "--limit", 2)
+    odd_data.write_text(odd_data.read_text().replace('"docs"', '"which": 0, "docs"'))
+    said = run("stress", "noise", folder, "--data", odd_data, *words, code=2).stderr
+    assert "use smaller numbers in --levels (such as --levels 0)" in said
+
+
 def test_a_trace_can_be_drawn(folder: Path, tmp_path: Path) -> None:
     run("trace", folder, "--prompt", "Where does Ada Tarn live?", "--max-new-tokens", 4, "--out", tmp_path / "run")
     run("figure", "drift", tmp_path / "run", "--out", tmp_path / "figures")
@@ -153,7 +213,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
         (("trace", "FOLDER", "--data", "none.jsonl", "--out", "OUT"), "none.jsonl"),
         (("figure", "drift", "OUT"), "is not a run folder"),
         (("import", "OUT", "--out", "OUT"), "does not exist"),
-        (("world", "--out", "FOLDER/config.json"), "a file stands where a folder should be"),
+        (("world", "--out", "FOLDER/config.json"), "a file is in the way of a folder"),
         (("plan", "FOLDER", "--gpus", "2xA100", "--dtype", "float8", "--data", "world"), "--dtype float8 is not known"),
         (
             ("plan", "FOLDER", "--gpus", "2xA100", "--trace-dtype", "int8", "--data", "world"),
@@ -192,11 +252,19 @@ def test_a_number_out_of_its_range_is_refused_by_the_option(words: tuple, tmp_pa
     assert f"Invalid value for '{words[-2]}'" in said and not (tmp_path / "out").exists()
 
 
-def test_the_program_starts_without_torch_and_exits_with_its_code() -> None:
+def test_help_and_mistakes_in_options_need_no_torch() -> None:
     source = str(Path(floatlens.__file__).parents[1])
     code = "import sys; sys.argv = ['floatlens', *sys.argv[1:]]; from floatlens.cli.main import main\n"
     code += "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    for words, wanted in ((["--help"], 0), (["dance"], 2)):
+    mistakes = (
+        ["dance"],
+        ["trace", "tiny-mdm", "--out", "x"],
+        ["eval", "tiny-mdm", "--data", "world", "--resume"],
+        ["eval", "tiny-mdm", "--data", "nowhere.jsonl"],
+        ["stress", "heat", "tiny-mdm", "--data", "world"],
+        ["ablate", "tiny-mdm", "--data", "world", "--columns", "x"],
+    )
+    for words, wanted in ((["--help"], 0), *((words, 2) for words in mistakes)):
         done = subprocess.run(
             [sys.executable, "-c", code, *words],
             capture_output=True,

@@ -36,6 +36,17 @@ def test_in_the_table_of_interventions(capsys: pytest.CaptureFixture[str]) -> No
     assert NAME in said and SPEC in said and "+0.50 [+0.25, +0.75]" in said
 
 
+def test_the_names_of_doses_are_whole_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    specs = [f"mask-anchors(rule=sigma(k={dose}, minimum=1), layers=shallow, random=3)" for dose in (1, 2, 4)]
+    rows = [{"model": NAME, "data": "d", "n": 7, "condition": spec, "change": {}, "beyond": {}} for spec in specs]
+    ablate.show({"results": rows, "claims": [], "problems": {}})
+    said = capsys.readouterr().out
+    assert all(spec in said for spec in specs) and "…" not in said
+
+
 def test_in_the_table_of_stress(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"model": NAME, "data": "[d]", "level": "[3]", "low": 0.0, "high": 1.0, "mean": 0.5, "n": 3}
     stress.show(pd.DataFrame([row]), {"robustness": [], "claims": [], "problems": {}})

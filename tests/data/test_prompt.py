@@ -210,12 +210,12 @@ def test_a_user_s_template_file(tokenizers, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{question}", r"lacks the slot \{passages\}"),
-        ("{passages}", r"lacks the slot \{question\}"),
+        ("{question}", r"has no slot \{passages\}"),
+        ("{passages}", r"has no slot \{question\}"),
         ("{passages}\n\n{question} {name}", r"unknown slot \{name\}"),
-        ("{passages} {question}", r"without the paragraph of \{passages\} lacks the slot \{question\}"),
+        ("{passages} {question}", r"without the paragraph of \{passages\} has no slot \{question\}"),
         ("{passages}\n\n{question\n", "stray brace"),
-        ("{passages}\n\n{question}\n---\nnothing", r"closed-book section, lacks the slot \{question\}"),
+        ("{passages}\n\n{question}\n---\nnothing", r"closed-book section, has no slot \{question\}"),
     ],
 )
 def test_a_template_that_cannot_work_is_named(text, message):

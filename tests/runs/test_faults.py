@@ -73,7 +73,7 @@ def test_an_interrupt_leaves_a_consistent_folder_and_one_line(
     out, errors, whole = tmp_path / "run", tmp_path / "err", undisturbed["eval"]
     half = touches(undisturbed.errors("eval")) // 2
     assert nursery.run(*words["eval"], "--out", out, errors=errors, strike=(signal.SIGINT, half)) == 130
-    assert errors.read_text() == "floatlens: interrupted; what is finished is kept: go on with --resume\n"
+    assert errors.read_text() == "floatlens: interrupted; finished results are kept: continue with --resume\n"
     assert not (out / "lock").exists() and not (out / "answers.parquet").exists()
     done = RunFolder.open(out)
     assert 0 < len(done.results()) == len(done.storage.names("results")) < 2 * QUESTIONS

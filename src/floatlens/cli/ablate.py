@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
-from floatlens.cli.grouped import grouped
 
 
-@grouped
+@common.grouped
 def command(
     models: common.Models,
     data: common.Data,
@@ -44,20 +42,11 @@ def command(
 
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
-    from floatlens.evaluation.sources import EvaluationPlan, open_sources, problems_of, write_problems
+    from floatlens.evaluation.sources import open_sources, problems_of
 
     running.check_out(out)
-    plan = EvaluationPlan(
-        models=tuple(dict.fromkeys(models)),
-        data=tuple(dict.fromkeys(data)),
-        asking=sampling.asking(seed, reading.template),
-        limit=limit,
-        seed=seed,
-        passages=reading.passages,
-        max_passages=reading.max_passages,
-        corpus=reading.corpus,
-        **reading.reading(),
-    )
+    asking = sampling.asking(seed, reading.template)
+    plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=reading.passages)
     chosen = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
     seeds = common.parse_numbers(controls, "--controls") or []
     engine = running.make_engine()
@@ -66,12 +55,10 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_answered, check_settings, open_run, print_json
+    from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json
     from floatlens.evaluation.ablate.effects import results
     from floatlens.evaluation.ablate.job import ablate
-    from floatlens.findings import style
     from floatlens.findings.causes import causes
-    from floatlens.findings.verdict import write_claims
 
     check_settings(plan, loading)
     check_interventions(plan.models, loading, intervention, chosen, seeds)
@@ -84,7 +71,7 @@ def command(
                 intervention,
                 doses=chosen,
                 seeds=seeds,
-                asking=plan.asking,
+                asking=asking,
                 folder=folder,
                 watch=watch,
                 load=loading.loader(),
@@ -92,24 +79,14 @@ def command(
                 retry_errors=running.retry_errors,
             )
         check_answered(answers)
-        measured = causes.measure(answers)
-        verdicts = [verdict for verdict in causes.claims(measured) if verdict.n]
         found: dict[str, Any] = {
             "results": results(answers),
-            "claims": [verdict.to_dict() for verdict in verdicts],
+            "claims": judge(causes, answers, folder, "causes"),
             "problems": problems_of(sources),
-            "settings": plan.asking.recorded(),
+            "settings": asking.recorded(),
             "run": folder.location if folder is not None else None,
         }
-        if folder is not None:
-            write_problems(folder, sources)
-            folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-            for view in causes.views:
-                stem = "causes" if view == causes.views[0] else f"causes-{view}"
-                numbers = causes.figure(measured, view=view, backend="none")
-                style.save(causes.figure(measured, view=view), numbers, folder.path / "figures" / stem)
-            write_claims(folder.path / "claims.json", verdicts)
-            folder.finish()
+        finish_run(folder, sources, found)
     if as_json:
         print_json(found)
     else:

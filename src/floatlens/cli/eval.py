@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
-from floatlens.cli.grouped import grouped
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from floatlens.runs.folder import RunFolder
 
 
-@grouped
+@common.grouped
 def command(
     models: common.Models,
     data: common.Data,
@@ -49,29 +47,20 @@ def command(
         floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
     """
     from floatlens.evaluation.planning import CLOSED, OPEN
-    from floatlens.evaluation.sources import EvaluationPlan, open_sources, write_problems
+    from floatlens.evaluation.sources import open_sources
 
     if closed_book and both:
         raise FloatLensError("--closed-book and --both exclude each other; --both asks without and with passages")
     running.check_out(out)
-    plan = EvaluationPlan(
-        models=tuple(dict.fromkeys(models)),
-        data=tuple(dict.fromkeys(data)),
-        conditions=(CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,),
-        asking=sampling.asking(seed, reading.template, order),
-        limit=limit,
-        seed=seed,
-        passages=reading.passages or None,
-        max_passages=reading.max_passages,
-        corpus=reading.corpus,
-        **reading.reading(),
-    )
+    conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,)
+    asking = sampling.asking(seed, reading.template, order)
+    plan = reading.plan(models, data, asking, conditions=conditions, limit=limit, seed=seed)
     engine = running.make_engine()
     sources = open_sources(plan)
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_settings, open_run
+    from floatlens.cli.shared import check_settings, finish_run, open_run
     from floatlens.evaluation.jobs import AnswerJob, ModelWorker
     from floatlens.evaluation.run import ask_models
 
@@ -94,9 +83,9 @@ def command(
             )
         found, table = summarise(plan, sources, answers, seconds, folder, both)
         if folder is not None:
-            write_problems(folder, sources)
-            write(folder, found, table)
-            folder.finish()
+            for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+                folder.write_text(f"table1.{ending}", text)
+        finish_run(folder, sources, found)
     show(found, table, answers, as_json)
 
 
@@ -127,25 +116,11 @@ def summarise(
         "run": folder.location if folder is not None else None,
     }
     if both and any(entry["n"] for entry in entries):
-        from floatlens.findings import style
+        from floatlens.cli.shared import judge
         from floatlens.findings.knowledge import knowledge
-        from floatlens.findings.verdict import write_claims
 
-        measured = knowledge.measure(answers)
-        verdicts = [verdict for verdict in knowledge.claims(measured) if verdict.n]
-        found["claims"] = [verdict.to_dict() for verdict in verdicts]
-        if folder is not None:
-            drawn, numbers = knowledge.figure(measured), knowledge.figure(measured, backend="none")
-            style.save(drawn, numbers, folder.path / "figures" / "knowledge")
-            write_claims(folder.path / "claims.json", verdicts)
+        found["claims"] = judge(knowledge, answers, folder, "knowledge")
     return found, table1(entries, averages)
-
-
-def write(folder: RunFolder, found: dict[str, Any], table: Table1) -> None:
-    """Write the numbers, and Table 1 in its forms."""
-    folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-        folder.write_text(f"table1.{ending}", text)
 
 
 def show(found: dict[str, Any], table: Table1, answers: pd.DataFrame, as_json: bool) -> None:

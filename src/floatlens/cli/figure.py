@@ -1,4 +1,4 @@
-"""floatlens figure: redraw a finding of the paper for traced models, with its numbers and its verdict."""
+"""floatlens figure: draw a finding of the paper for traced models, with its numbers and its verdict."""
 
 from __future__ import annotations
 
@@ -25,17 +25,25 @@ def command(
             metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress, causes."
         ),
     ],
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are put together.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for all files; default: inside the first run.")] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are combined.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for all files; inside the first run by default.")] = None,
     layer: Annotated[list[str] | None, typer.Option(help="Layers to show, such as 0,4-7, or average.")] = None,
-    rule: Annotated[list[str] | None, typer.Option(help="Anchor rule; absorption takes several.")] = None,
-    sample: Annotated[str | None, typer.Option(help="Sample that maps show; default: each model's first.")] = None,
-    head: Annotated[int | None, typer.Option(help="Head in geometry's maps; default: mean over heads.")] = None,
-    step: Annotated[int | None, typer.Option(help="Step of flow, or of geometry's maps of queries and keys.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples of each run.")] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option(help="Anchor rule, such as sigma(3); absorption takes several.")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="Sample shown in maps; the first of each model by default.")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Head shown in the maps of geometry; the mean over heads by default.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step shown by flow, and in the maps of queries and keys of geometry.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of samples per run.")] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Redraw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the claim's verdict.
+    """Draw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the verdicts on its claims.
 
     Examples:
 
@@ -95,23 +103,23 @@ def _rule(name: str, asked: list[str] | None) -> Any:
     if name == "absorption":
         return asked
     if len(asked) > 1:
-        raise FloatLensError(f"{name} takes one --rule, not {len(asked)}; only absorption puts several side by side")
+        raise FloatLensError(f"{name} takes one --rule, not {len(asked)}; only absorption compares several")
     return asked[0]
 
 
 def _accepted(finding: Finding, function: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Those options that the finding has; one that it has nowhere is refused."""
+    """Return the options that the function of the finding has; one that no function has is refused."""
     known = {name: set(getattr(finding, name).__kwdefaults__ or ()) for name in ("measure", "figure")}
     for key in given:
         if key not in known["measure"] | known["figure"]:
-            raise FloatLensError(f"--{key} means nothing to {finding.name}; leave it out")
+            raise FloatLensError(f"{finding.name} has no option --{key}; leave it out")
     # a choice of layers for the maps must not narrow the numbers that the claims rest on
     kept = known[function] - {"layer"} if function == "measure" else known[function]
     return {key: value for key, value in given.items() if key in kept}
 
 
 def _write_numbers(measured: Any, target: Path) -> Path:
-    """Numbers of each sample and layer, as one table; what has further dimensions stays with its figure's data."""
+    """Write the numbers of each sample and layer as one table; those with further dimensions are in the figure's data."""
     from floatlens.files import atomic_write
 
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
@@ -138,7 +146,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
         table.add_row(escape(v.claim), models, value, str(v.n), escape(v.rule) or "–", verdict)
     console.print(table)
     if failed:
-        console.print(f"{failed} samples failed when they were traced and are not here: see errors.jsonl of the runs.")
+        console.print(f"{failed} samples failed when they were traced and are left out: see errors.jsonl of the runs.")
     endings: dict[Path, list[str]] = {}
     for path in written:
         endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])

@@ -1,4 +1,4 @@
-"""floatlens inspect: what a checkpoint is, from its config alone."""
+"""floatlens inspect: show what a checkpoint is, from its config alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from floatlens.cli import options as common
 def command(
     checkpoint: common.Model,
     revision: common.Revision = None,
-    family: Annotated[str | None, typer.Option(help="Read it as this family, whatever its config says.")] = None,
+    family: common.Family = None,
     dtype: common.Dtype = "auto",
-    positions: Annotated[int, typer.Option(min=1, help="Length of the sequence for which bytes are counted.")] = 512,
+    positions: Annotated[
+        int, typer.Option(min=1, help="Length of the sequence for which the memory is computed.")
+    ] = 512,
     as_json: common.AsJson = False,
 ) -> None:
-    """Say what a checkpoint is, what memory it needs and what a trace records per step, before any weight is read.
+    """Show what a checkpoint is, how much memory it needs and how much a trace records per step. No weight is read.
 
     Examples:
 
@@ -50,7 +52,7 @@ def command(
         "mask token": found["mask_token_id"] if found["kind"] == "mdm" else "none (autoregressive)",
         "parameters": f"{found['parameters']:,}",
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
-        "recorded": f"{size(found['record_bytes_per_step'])} a step at {positions} positions, all layers and heads",
+        "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
     }
     for label, text in rows.items():
         table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
@@ -58,7 +60,7 @@ def command(
 
 
 def size(count: int) -> str:
-    """Bytes for people.
+    """Return a number of bytes in readable units.
 
     >>> size(6144000)
     '6.1 MB'

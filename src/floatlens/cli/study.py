@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from floatlens.cli import options as common
-from floatlens.cli.grouped import grouped
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
 
 
-@grouped
+@common.grouped
 def command(
     models: common.Models,
     data: common.Data,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
-from floatlens.cli.grouped import grouped
 from floatlens.errors import FloatLensError
 
+if TYPE_CHECKING:
+    from floatlens.evaluation.sources import EvaluationPlan
 
-@grouped
+
+@common.grouped
 def command(
     model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
@@ -50,22 +52,13 @@ def command(
         floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
     """
     from floatlens.evaluation.planning import CLOSED
-    from floatlens.evaluation.sources import EvaluationPlan, open_sources, problems_of, write_problems
+    from floatlens.evaluation.sources import open_sources, problems_of, write_problems
 
     if (prompt is None) == (data is None):
         raise FloatLensError("give either --prompt with a question or --data with a data set")
-    closed_book = reading.passages == 0 or reading.max_passages == 0
-    plan = EvaluationPlan(
-        models=(model,),
-        data=(data,) if data is not None else (),
-        conditions=(CLOSED,) if closed_book else ("trace",),
-        asking=sampling.asking(seed, reading.template),
-        limit=limit,
-        passages=reading.passages or None,
-        max_passages=reading.max_passages or None,
-        corpus=reading.corpus,
-        **reading.reading(),
-    )
+    condition = CLOSED if reading.passages == 0 or reading.max_passages == 0 else "trace"
+    changes = {"conditions": (condition,), "limit": limit, "max_passages": reading.max_passages or None}
+    plan = reading.plan([model], [data] if data else [], sampling.asking(seed, reading.template), **changes)
     record: dict[str, Any] = {
         "layers": common.parse_numbers(layers, "--layers"),
         "heads": common.parse_numbers(heads, "--heads"),
@@ -121,7 +114,8 @@ def command(
         template=plan.asking.template.text,
         seeds={"seed": seed},
     )
-    job = TraceJob(model, asked, plan.asking, Recording(record, trace_dtype), plan.conditions[0], len(asked))
+    recording = Recording(record, trace_dtype)
+    job = TraceJob(model, data or "", condition, asked, plan.asking, len(asked), recording=recording)
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
         journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
         worker = ModelWorker(loading.loader(revision))
@@ -147,13 +141,8 @@ def command(
 
 
 def asked_options(
-    plan: Any, sampling: common.SamplerOptions, loading: common.ModelOptions, data: str | None
+    plan: EvaluationPlan, sampling: common.SamplerOptions, loading: common.ModelOptions, data: str | None
 ) -> dict[str, Any]:
     """Return what the manifest records of the options: everything that the traces depend on."""
-    names = ("split", "passages", "max_passages", "corpus", "layout", "columns", "strict", "limit", "conditions")
-    return {
-        "data": data,
-        **{name: getattr(plan, name) for name in names},
-        **asdict(sampling),
-        **loading.recorded(),
-    }
+    known = {name: value for name, value in plan.recorded().items() if name not in ("models", "data", "asking", "seed")}
+    return {**known, "data": data, **asdict(sampling), **loading.recorded()}

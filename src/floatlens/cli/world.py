@@ -1,4 +1,4 @@
-"""`floatlens world`: write the data sets of the synthetic world."""
+"""floatlens world: write the data sets of the synthetic world."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +9,15 @@ from floatlens.data.world.datasets import write
 
 
 def command(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write to; a folder per data set, a file per split.")],
-    passages: Annotated[int, typer.Option(min=0, help="Passages a question; the needle has four times as many.")] = 5,
-    seed: Annotated[int, typer.Option(help="Chooses distractors and their order; the questions stay the same.")] = 0,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder to write to: one folder per data set, one file per split.")
+    ],
+    passages: Annotated[
+        int, typer.Option(min=0, help="Number of passages per question; four times as many for the needle.")
+    ] = 5,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the distractors and their order; the questions stay the same.")
+    ] = 0,
 ) -> None:
     """Write the data sets of the synthetic world as KILT-like JSON lines.
 

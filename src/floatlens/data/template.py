@@ -1,8 +1,8 @@
-"""The text of a prompt, in pieces whose regions are known because they are put there.
+"""Templates: the text of a prompt in segments with known regions.
 
-A template is text with named slots. Its parts are separated by blank lines, so that the question's part can be moved
-before the passages' part or stand on both sides of it. After a line `---` may follow the closed-book text, used when
-there are no passages; without one, the part that holds `{passages}` is left out.
+A template is text with named slots. Its parts are separated by blank lines, so that the part with the question can be before
+the part with the passages, after it, or on both sides. The text after a line `---` is used when there are no passages;
+without it, the part with `{passages}` is left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Question: {question}
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of the prompt's text and the region it is; an empty name is the template's own text."""
+    """A piece of the prompt's text and its region; an empty name marks text of the template itself."""
 
     text: str
     region: str = ""
@@ -41,14 +41,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Template:
-    """A parsed template: the parts with passages and the parts without; use `parse` to make one."""
+    """A parsed template, made by `parse`: its parts with passages and without."""
 
     text: str
     open_book: tuple[str, ...]
     closed_book: tuple[str, ...]
 
     def segments(self, question: str, passages: Sequence[Passage] = (), order: str = "last") -> list[Segment]:
-        """The prompt's text in pieces, each with its region.
+        """Return the text of the prompt in segments, each with its region.
 
         >>> "".join(s.text for s in DEFAULT.segments("Who?"))
         'Answer the question. Reply with the answer only.\\n\\nQuestion: Who?'
@@ -57,7 +57,7 @@ class Template:
         """
         if order not in ORDERS:
             raise FloatLensError(f"order {order!r} is not known; choose one of {', '.join(ORDERS)}")
-        parts = _arranged(self.open_book, order) if passages else self.closed_book
+        parts = _arrange(self.open_book, order) if passages else self.closed_book
         asked = sum("question" in _slots(part) for part in parts)
         segments: list[Segment] = []
         for index, part in enumerate(parts):
@@ -76,17 +76,17 @@ class Template:
                 if slot == "question":
                     segments.append(Segment(question, query))
                 elif slot == "passages":
-                    segments.extend(_numbered(passages))
+                    segments.extend(_number(passages))
         return segments
 
 
 def parse(text: str, source: str = "template") -> Template:
-    """Read a template; a missing or unknown slot is an error that names it.
+    """Parse a template; a missing or unknown slot is an error that names it.
 
     >>> parse("Read this. {passages}")
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: template lacks the slot {question}; write {question} where it belongs
+    floatlens.errors.FloatLensError: template has no slot {question}; write {question} where it belongs
     """
     opened, closed = _sections(text)
     open_book, closed_book = _parts(opened), _parts(closed)
@@ -139,11 +139,11 @@ def _check(parts: Sequence[str], needed: Sequence[str], source: str) -> None:
             raise FloatLensError(f"{source} has the unknown slot {{{slot}}}; the slots here are {known}")
     for slot in needed:
         if slot not in found:
-            raise FloatLensError(f"{source} lacks the slot {{{slot}}}; write {{{slot}}} where it belongs")
+            raise FloatLensError(f"{source} has no slot {{{slot}}}; write {{{slot}}} where it belongs")
 
 
-def _arranged(parts: Sequence[str], order: str) -> list[str]:
-    """Move the question's part to where `order` wants it; a template that mixes both in one part stays as it is."""
+def _arrange(parts: Sequence[str], order: str) -> list[str]:
+    """Move the part with the question as `order` says; a template with both slots in one part stays as it is."""
     questions = [part for part in parts if "question" in _slots(part) and "passages" not in _slots(part)]
     if order == "last" or not questions:
         return list(parts)
@@ -153,7 +153,7 @@ def _arranged(parts: Sequence[str], order: str) -> list[str]:
     return first if order == "first" else first + questions
 
 
-def _numbered(passages: Sequence[Passage]) -> list[Segment]:
+def _number(passages: Sequence[Passage]) -> list[Segment]:
     segments: list[Segment] = []
     for number, passage in enumerate(passages, 1):
         segments.append(Segment(f"\n[{number}] " if number > 1 else f"[{number}] "))

@@ -1,8 +1,8 @@
-"""What kind of token is it: structure or content?
+"""Kinds of tokens: structure or content.
 
-Works on the token strings of byte-level BPE (Ġthe), SentencePiece (▁the, <0x0A>), WordPiece (##ing) and on plain text
-pieces. Words are put together from their pieces first, so that "the" inside "mathematics" is not taken for an article.
-English function words come from the closed list below; everything else from Unicode categories, for any script.
+Works on the token strings of byte-level BPE (Ġthe), SentencePiece (▁the, <0x0A>), WordPiece (##ing) and on plain pieces of
+text. Words are first joined from their pieces, so that "the" inside "mathematics" does not count as an article. English
+function words come from the list below; everything else comes from Unicode categories, for any script.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _SENTENCE_ENDS = frozenset(".?!:…。？！：")
 
 
 def classify(tokens: list[str], template: Sequence[bool] | None = None) -> list[str]:
-    """The kind of each token of a sequence; an empty string stays one (a position that is not there).
+    """Return the kind of each token of a sequence; an empty string (no token at that position) stays empty.
 
-    `template` marks positions that belong to the prompt's template: their words and signs are `template`.
+    `template` marks the positions of the prompt's template: their words and punctuation are `template`.
 
     >>> classify(["<|bos|>", "ĠAda", "ĠLov", "elace", "Ġwas", "Ġborn", "Ġin", "Ġ1815", ".", "Ċ", "<|mask|>"])
     ['special', 'name', 'name', 'name', 'function', 'content', 'function', 'number', 'punctuation', 'newline', 'mask']
@@ -84,7 +84,7 @@ def classify(tokens: list[str], template: Sequence[bool] | None = None) -> list[
 
 
 def groups_of(kinds: Sequence[str]) -> list[str]:
-    """Structural or lexical; a classifier of one's own may return these two words themselves.
+    """Return `structural` or `lexical` for each kind; a custom classifier may return these two words itself.
 
     >>> groups_of(["newline", "name"])
     ['structural', 'lexical']
@@ -97,7 +97,7 @@ def groups_of(kinds: Sequence[str]) -> list[str]:
 
 
 def text_of(tokens: list[str]) -> str:
-    """The text that token strings spell, near enough to look for an answer in it.
+    """Return the text of token strings, close enough to search it for an answer.
 
     >>> text_of(["ĠAda", "ĠLov", "elace"]), text_of(["▁Ada", "▁Lov", "elace"]), text_of(["ada", "love", "##lace"])
     (' Ada Lovelace', ' Ada Lovelace', ' ada lovelace')
@@ -110,7 +110,7 @@ def text_of(tokens: list[str]) -> str:
 
 
 def spelled(tokens: Sequence[str]) -> list[str]:
-    """The text of each token by itself, with a space before it where a word starts.
+    """Return the text of each token by itself, with a space before it where a word starts.
 
     >>> spelled(["ĠAda", "ĠLov", "elace", "Ċ"]), spelled(["ada", "love", "##lace"])
     ([' Ada', ' Lov', 'elace', '\\n'], [' ada', ' love', 'lace'])
@@ -119,7 +119,7 @@ def spelled(tokens: Sequence[str]) -> list[str]:
 
 
 def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
-    """Text of each token as spelled in its tokenizer's way, and whether it says by itself that a word starts."""
+    """Return the text of each token, and whether the token itself says that a word starts."""
     joined = "".join(tokens)
     byte_level = "Ġ" in joined or "Ċ" in joined
     wordpiece = any(t.startswith("##") and len(t) > 2 for t in tokens) or "[CLS]" in tokens
@@ -139,13 +139,13 @@ def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _words(kinds: list[str], pieces: Sequence[tuple[str, bool]]) -> list[list[int]]:
-    """Positions of the pieces of each word: a piece without a space before it goes on with the word before it."""
+    """Return the positions of the pieces of each word: a piece without a space before it continues the word before it."""
     words: list[list[int]] = []
     for i, (text, starts) in enumerate(pieces):
         if kinds[i] != "word":
             continue
-        goes_on = words and words[-1][-1] == i - 1 and not starts and not text[:1].isspace()
-        if goes_on:
+        continues = words and words[-1][-1] == i - 1 and not starts and not text[:1].isspace()
+        if continues:
             words[-1].append(i)
         else:
             words.append([i])
@@ -153,7 +153,7 @@ def _words(kinds: list[str], pieces: Sequence[tuple[str, bool]]) -> list[list[in
 
 
 def _sign_kind(token: str, text: str) -> str:
-    """The kind of what is not a word, or `word`."""
+    """Return the kind of a token that is not a word, or `word`."""
     if token == "":
         return ""
     if _SPECIAL.fullmatch(token):
@@ -182,7 +182,7 @@ def _capital(text: str) -> bool:
 
 
 def _starts_sentence(i: int, kinds: list[str], pieces: Sequence[tuple[str, bool]]) -> bool:
-    """Does a sentence start here: after nothing, a special token, a line end or a full stop?"""
+    """Return whether a sentence starts here: at the beginning, after a special token, a line end or a full stop."""
     if i == 0 or kinds[i - 1] in ("special", "mask", "newline", ""):
         return True
     before = pieces[i - 1][0].rstrip(" ")
@@ -191,7 +191,7 @@ def _starts_sentence(i: int, kinds: list[str], pieces: Sequence[tuple[str, bool]
 
 @cache
 def _byte_of() -> dict[str, int]:
-    """What byte-level tokenizers write for each byte: printable ones as they are, the rest from U+0100 on."""
+    """Return the byte of each character of byte-level tokenizers: printable bytes as they are, the rest from U+0100 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + n): b for n, b in enumerate(rest)}
@@ -205,7 +205,7 @@ def _from_byte_level(token: str) -> bytes:
 
 
 def _bytes(token: str, text: str) -> bytes:
-    """Bytes of a piece, so that a character cut in two by the tokenizer is whole again in its word."""
+    """Return the bytes of a piece, so that a character that the tokenizer cut in two is whole again in its word."""
     if match := _BYTE.fullmatch(token):
         return bytes([int(match[1], 16)])
     return _from_byte_level(token) if "�" in text and "�" not in token else text.encode("utf-8", "replace")

@@ -15,7 +15,8 @@ from floatlens.evaluation.metrics import SCORES, score
 from floatlens.evaluation.planning import CLOSED, OPEN, Key, Question
 
 if TYPE_CHECKING:
-    from floatlens.lens import Generation
+    from floatlens.lens import Generation, Lens
+    from floatlens.record.trace import Trace
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
 NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
@@ -94,8 +95,12 @@ class AnswerRecord:
         """Return the record with an answer and its scores."""
         text = made.text.strip()
         scores = score(text, self.gold)._asdict()
-        counts = {"steps": int(made.steps), "new_tokens": len(made.ids)}
+        counts: dict[str, Any] = {"steps": int(made.steps), "new_tokens": len(made.ids)}
         return replace(self, answer=text, confidence=float(made.confidence), **scores, **counts)
+
+    def with_trace(self, lens: Lens, trace: Trace) -> Self:
+        """Return the record with the answer of its trace."""
+        return self.with_answer(generation_of(lens, trace))
 
     def with_answer_of(self, other: AnswerRecord) -> Self:
         """Return the record with the answer that the same prompt got as another question."""
@@ -103,6 +108,25 @@ class AnswerRecord:
             return replace(self, error=other.error)
         same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
         return replace(self, **same, **score(other.answer, self.gold)._asdict())
+
+
+def generation_of(lens: Lens, trace: Trace) -> Generation:
+    """Return what a lens wrote, from its trace."""
+    import numpy as np
+
+    from floatlens.lens import Generation
+
+    data, start = trace.data, trace.prompt_length
+    ids = [int(i) for i in data["final_tokens"].values[start:]]
+    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), None)
+    used = np.arange(start, start + (len(ids) if end is None else end + 1))
+    committed = data["committed_at"].values[used]
+    there = committed >= 0
+    confidence = data["confidence"].values[committed[there], used[there]]
+    kept = ids if end is None else ids[:end]
+    steps = data.sizes["step"] if trace.kind == "mdm" else len(used)
+    mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
+    return Generation(lens.decode(kept), kept, steps, mean, end is not None)
 
 
 def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:

@@ -28,7 +28,7 @@ Checksums = Mapping[str, str]  # of traces, by their names in the run folder
 
 
 class ResultRecord(Protocol):
-    """The result of one question: what the run folder keeps of it."""
+    """The result of one question: what the run folder keeps of it, and under which key; `name` is for errors.jsonl."""
 
     error: str | None
 
@@ -42,7 +42,7 @@ class ResultRecord(Protocol):
 
 
 class ModelBatch(Protocol):
-    """Questions that one worker does together, in whatever process.
+    """Questions that one worker does together, in any process.
 
     `job` is the key of the job, which begins with the model; `place` is the run folder of the results, if any.
     """
@@ -82,7 +82,7 @@ class PlannedPart:
 
 
 class EvaluationJob(Protocol):
-    """Something to do with a model and a data set. `key` names it in the progress and the timings."""
+    """Something to do with a model and a data set. `key` names it; `count` is the number of results, if known."""
 
     @property
     def model(self) -> str: ...
@@ -91,9 +91,7 @@ class EvaluationJob(Protocol):
     def key(self) -> Key: ...
 
     @property
-    def total(self) -> int | None:
-        """The number of results, if it is known."""
-        ...
+    def count(self) -> int | None: ...
 
     def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
         """Plan the batches, from all questions. `lens` needs no weights."""
@@ -160,7 +158,7 @@ class ModelWorker:
 
 @dataclass(frozen=True)
 class Recording:
-    """That the attention behind the answers is kept: options of `Lens.traces`, and the type of floats on disk."""
+    """That traces are kept: options of `Lens.traces`, and the type of floats on disk."""
 
     options: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
@@ -172,7 +170,7 @@ class AnswerJob:
 
     Parameters
     ----------
-    count: number of samples, if it is known, for the progress bar.
+    samples: a prompt that is ready is asked as it is.
     labels: further columns of the answers, such as stress and level.
     recording: also keep the trace of every answer.
     """
@@ -180,7 +178,7 @@ class AnswerJob:
     model: str
     data: str
     condition: str
-    samples: Iterable[Sample]
+    samples: Iterable[Sample | Prompt]
     asking: Asking
     count: int | None = None
     labels: dict[str, Any] = field(default_factory=dict)
@@ -190,26 +188,54 @@ class AnswerJob:
     def key(self) -> Key:
         return self.model, self.data, self.condition
 
-    @property
-    def total(self) -> int | None:
-        return self.count
-
     def keys(self, ids: Sequence[str]) -> list[Key]:
         return [(*self.key, id_) for id_ in ids]
 
+    def record(self, question: Question, kind: str) -> Any:
+        """Return the record of a question before it is answered."""
+        names = {"model": self.model, "data": self.data, "condition": self.condition, "kind": kind}
+        return AnswerRecord.from_question(question, **names, **self.labels)
+
     def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
-        columns = dict(zip(("model", "data", "condition"), self.key, strict=True), kind=lens.family.kind, **self.labels)
         shared = {}
         if journal.shared is not None:
             shared["origin"] = journal.shared.origins(self.key, self.asking, ask_all=self.recording is not None)
         for window in plan_windows(lens, self.samples, self.asking, self.condition, **shared):
-            records = {q.id: AnswerRecord.from_question(q, **columns) for q in window.questions}
-            yield plan_part(self, window.batches, records, journal, window.origins)
+            records = {q.id: self.record(q, lens.family.kind) for q in window.questions}
+            missing = {id_: record.key not in journal.found for id_, record in records.items()}
+            batches = []
+            for questions in window.batches:
+                wanted = [missing[q.id] for q in questions]
+                if any(wanted):
+                    made, prompts = [records[q.id] for q in questions], [q.prompt for q in questions if q.prompt]
+                    settings = self.asking.generation()
+                    batches.append(
+                        QuestionBatch(self.key, journal.place, made, prompts, wanted, settings, self.recording)
+                    )
+            yield PlannedPart(
+                ids=list(records),
+                done=sum(not each for each in missing.values()),
+                refused=[record for id_, record in records.items() if missing[id_] and record.error is not None],
+                batches=batches,
+                copies=[(records[id_], key) for id_, key in window.origins.items() if missing[id_]],
+            )
+
+
+@dataclass(frozen=True)
+class TraceJob(AnswerJob):
+    """Questions to be traced with one model: the run folder keeps a trace each, and no table of answers."""
+
+    @property
+    def key(self) -> Key:
+        return (self.model,)
+
+    def record(self, question: Question, kind: str) -> TraceRecord:
+        return TraceRecord(question.id, self.model, question.error)
 
 
 @dataclass
 class TraceRecord:
-    """A traced question: the run folder keeps its trace, and the reason if it failed."""
+    """A traced question: its trace is in the run folder, unless there is an error."""
 
     id: str
     model: str
@@ -234,37 +260,8 @@ class TraceRecord:
     def value(self) -> dict[str, Any]:
         return {"error": self.error}
 
-    def with_answer(self, made: Generation) -> TraceRecord:
-        """Return the record of a question that was traced; the answer is in the trace."""
-        return replace(self, error=None)
-
-
-@dataclass(frozen=True)
-class TraceJob:
-    """Questions or ready prompts to be traced with one model; `condition` is closed book, or anything else."""
-
-    model: str
-    samples: Iterable[Sample | Prompt]
-    asking: Asking
-    recording: Recording
-    condition: str = "trace"
-    count: int | None = None
-
-    @property
-    def key(self) -> Key:
-        return (self.model,)
-
-    @property
-    def total(self) -> int | None:
-        return self.count
-
-    def keys(self, ids: Sequence[str]) -> list[Key]:
-        return [(self.model, id_) for id_ in ids]
-
-    def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
-        for window in plan_windows(lens, self.samples, self.asking, self.condition):
-            records = {q.id: TraceRecord(q.id, self.model, q.error) for q in window.questions}
-            yield plan_part(self, window.batches, records, journal)
+    def with_trace(self, lens: Lens, trace: Trace) -> TraceRecord:
+        return self
 
 
 @dataclass(frozen=True)
@@ -299,62 +296,15 @@ class QuestionBatch:
                 continue
             if isinstance(made, BaseException):
                 yield replace(record, error=error_reason(made)), None
-                continue
-            answer, trace = made
-            saved = None
-            if self.recording is not None and folder is not None:
-                saved = folder.save_trace(record.name, trace, self.recording.dtype)
-            yield record.with_answer(answer), saved
+            elif self.recording is None:
+                yield record.with_answer(made), None
+            else:
+                saved = folder.save_trace(record.name, made, self.recording.dtype) if folder is not None else None
+                yield record.with_trace(lens, made), saved
 
-    def _decode(self, lens: Lens, pairs: Sequence[tuple[Any, Prompt]]) -> list[tuple[Generation, Trace | None]]:
+    def _decode(self, lens: Lens, pairs: Sequence[tuple[Any, Prompt]]) -> Sequence[Generation | Trace]:
         prompts = [prompt for _, prompt in pairs]
         if self.recording is None:
-            return [(answer, None) for answer in lens.generate(prompts, **self.settings)]
+            return lens.generate(prompts, **self.settings)
         ids = [record.trace_id for record, _ in pairs]
-        traces = lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)
-        return [(generation_of(lens, trace), trace) for trace in traces]
-
-
-def plan_part(
-    job: AnswerJob | TraceJob,
-    batches: Sequence[Sequence[Question]],
-    records: Mapping[str, Any],
-    journal: Journal,
-    origins: Mapping[str, Key] | None = None,
-) -> PlannedPart:
-    """Return the part of a plan for some questions, by their records: what the run has already is skipped."""
-    missing = {id_: record.key not in journal.found for id_, record in records.items()}
-    todo = []
-    for batch in batches:
-        ids, prompts = [q.id for q in batch], [q.prompt for q in batch if q.prompt is not None]
-        if any(missing[id_] for id_ in ids):
-            made = [records[id_] for id_ in ids]
-            settings = job.asking.generation()
-            wanted = [missing[id_] for id_ in ids]
-            todo.append(QuestionBatch(job.key, journal.place, made, prompts, wanted, settings, job.recording))
-    return PlannedPart(
-        ids=list(records),
-        done=sum(not each for each in missing.values()),
-        refused=[record for id_, record in records.items() if missing[id_] and record.error is not None],
-        batches=todo,
-        copies=[(records[id_], key) for id_, key in (origins or {}).items() if missing[id_]],
-    )
-
-
-def generation_of(lens: Lens, trace: Trace) -> Generation:
-    """Return what a lens wrote, from its trace."""
-    import numpy as np
-
-    from floatlens.lens import Generation
-
-    data, start = trace.data, trace.prompt_length
-    ids = [int(i) for i in data["final_tokens"].values[start:]]
-    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), None)
-    used = np.arange(start, start + (len(ids) if end is None else end + 1))
-    committed = data["committed_at"].values[used]
-    there = committed >= 0
-    confidence = data["confidence"].values[committed[there], used[there]]
-    kept = ids if end is None else ids[:end]
-    steps = data.sizes["step"] if trace.kind == "mdm" else len(used)
-    mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
-    return Generation(lens.decode(kept), kept, steps, mean, end is not None)
+        return lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)

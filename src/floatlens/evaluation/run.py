@@ -66,7 +66,7 @@ def run_jobs(
             ids: list[str] = []
             planned.append((job, ids))
             result.seconds.setdefault(job.key, 0.0)
-            advance[job.key] = watch(", ".join(job.key), job.total) if watch else lambda: None
+            advance[job.key] = watch(", ".join(job.key), job.count) if watch else lambda: None
             lens = worker.planning_lens(job.model, engine.in_process)
             for part in job.plan(lens, journal):
                 ids += part.ids
@@ -158,8 +158,8 @@ def evaluate(
         chat=chat,
         sampler=dict(sampler or {}),
     )
-    name = data or getattr(samples, "name", "data")
-    job = AnswerJob(lens.name, name, CLOSED if closed_book else OPEN, _distinct(samples), asking)
+    name = data if data is not None else getattr(samples, "name", "data")
+    job = AnswerJob(lens.name, str(name), CLOSED if closed_book else OPEN, _distinct(samples), asking)
     worker = ModelWorker(lambda name: lens)
     return ask_models([job], worker)[0]
 

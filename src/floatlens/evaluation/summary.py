@@ -40,22 +40,19 @@ def comparisons(answers: pd.DataFrame) -> list[dict[str, Any]]:
         }
         for left, right in _pairs(list(groups)):
             for score in SCORES:
-                one: dict[Any, float] = groups[left][score].to_dict()
-                other: dict[Any, float] = groups[right][score].to_dict()
-                difference = statistics.paired(one, other)
-                found.append(
-                    {
-                        "data": data,
-                        "score": score,
-                        "left": {"model": left[0], "condition": left[1]},
-                        "right": {"model": right[0], "condition": right[1]},
-                        "difference": _plain(difference.value),
-                        "interval": [_plain(difference.low), _plain(difference.high)],
-                        "p": _plain(difference.p),
-                        "n": difference.n,
-                    }
-                )
+                between = difference(groups[left][score], groups[right][score])
+                sides = [{"model": model, "condition": condition} for model, condition in (left, right)]
+                entry = {"data": data, "score": score, "left": sides[0], "right": sides[1]}
+                found.append({**entry, "difference": between.pop("value"), **between})
     return found
+
+
+def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any]:
+    """Return the mean paired difference with its interval, p-value and number of pairs."""
+    one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
+    made = statistics.paired(one, other)
+    interval = [_plain(made.low), _plain(made.high)]
+    return {"value": _plain(made.value), "interval": interval, "p": _plain(made.p), "n": made.n}
 
 
 def _pairs(keys: list[tuple[str, str]]) -> list[tuple[tuple[str, str], tuple[str, str]]]:

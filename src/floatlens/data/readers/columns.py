@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from floatlens.data.readers.fields import (
-    ANSWERS,
-    ID,
-    PASSAGES,
-    QUESTION,
-    Record,
-    answers_of,
-    first_of,
-    id_of,
-    passages_of,
-    text_of,
-)
+from floatlens.data.readers import fields
 from floatlens.data.readers.registry import RecordLayout, register_reader
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
@@ -24,20 +13,20 @@ from floatlens.errors import FloatLensError
 ROLES = ("id", "question", "answers", "passages", "gold")
 
 
-def sample(record: Record, default_id: str, names: Mapping[str, str] | None = None) -> Sample:
+def sample(record: fields.Record, default_id: str, names: Mapping[str, str] | None = None) -> Sample:
     """Make a sample of a record; `names` are the columns by role.
 
     >>> sample({"q": "Who?", "a": "Ann"}, "1", {"question": "q", "answers": "a"}).question
     'Who?'
     """
     named = {role: (name,) for role, name in (names or {}).items()}
-    passages = first_of(record, named.get("passages", PASSAGES))
+    passages = fields.first_of(record, named.get("passages", fields.PASSAGES))
     gold: Any = record.get(named.get("gold", ("gold",))[0])
     return Sample(
-        id=id_of(record, default_id, named.get("id", ID)),
-        question=text_of(record, named.get("question", QUESTION), "question"),
-        answers=answers_of(record, named.get("answers", (*ANSWERS[1:], ANSWERS[0]))),
-        passages=passages_of(record[passages], passages, gold) if passages else [],
+        id=fields.id_of(record, default_id, named.get("id", fields.ID)),
+        question=fields.text_of(record, named.get("question", fields.QUESTION), "question"),
+        answers=fields.answers_of(record, named.get("answers", (*fields.ANSWERS[1:], fields.ANSWERS[0]))),
+        passages=fields.passages_of(record[passages], passages, gold) if passages else [],
     )
 
 
@@ -59,5 +48,6 @@ def parse_names(text: str) -> dict[str, str]:
 
 
 register_reader(
-    RecordLayout("columns", sample, matches=lambda record: first_of(record, QUESTION) is not None), priority=-10
+    RecordLayout("columns", sample, matches=lambda record: fields.first_of(record, fields.QUESTION) is not None),
+    priority=-10,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar, overload
+from typing import TypeAlias, TypeVar
 
 from floatlens.data.readers.fields import BadRecord, Record
 from floatlens.data.readers.problems import Problems
@@ -73,13 +73,7 @@ K = TypeVar("K", FileFormat, RecordLayout, NamedData)
 READERS: Registry[AnyReader] = Registry("reader", "floatlens.data.readers")
 
 
-@overload
-def register_reader(reader: R, *, priority: int = 0) -> R: ...
-@overload
-def register_reader(reader: None = None, *, priority: int = 0) -> Callable[[R], R]: ...
-
-
-def register_reader(reader: R | None = None, *, priority: int = 0) -> R | Callable[[R], R]:
+def register_reader(reader: R, *, priority: int = 0) -> R:
     """Register a reader: a `FileFormat`, a `RecordLayout`, a `NamedData`, or a function `record -> Sample`.
 
     A function becomes a layout of its own name, to be chosen with `--layout NAME`. Layouts with a higher priority are asked
@@ -89,12 +83,8 @@ def register_reader(reader: R | None = None, *, priority: int = 0) -> R | Callab
     ... def trivia(record):
     ...     return fl.Sample(record["qid"], record["ask"], [record["target"]])
     """
-    if reader is None:
-        return lambda reader: register_reader(reader, priority=priority)
-    if isinstance(reader, FileFormat | RecordLayout | NamedData):
-        READERS.add(reader.name, reader, priority=priority)
-    else:
-        READERS.add(reader.__name__, layout_of(reader), priority=priority)
+    entry = reader if isinstance(reader, FileFormat | RecordLayout | NamedData) else layout_of(reader)
+    READERS.add(entry.name, entry, priority=priority)
     return reader
 
 

@@ -1,8 +1,8 @@
-"""Which questions are there, and where do they come from?
+"""The data sets of the world: which questions there are, and where they come from.
 
-Six data sets that mirror those of the paper, in the KILT-like layout of the field, one row a question:
+Six data sets that mirror those of the paper, in a KILT-like layout, one row per question:
 `{"id", "input", "output": [{"answer"}], "passage": [{"segment", "title", "gold"}], "kind", "relation"}`.
-The questions of a split are fixed by the world; `seed` changes only distractors, wording and order of the passages.
+The questions of a split are fixed; `seed` changes only the distractors, the wording and the order of the passages.
 """
 
 import json
@@ -79,7 +79,7 @@ def samples(
     gold_at: int | None = None,
     seed: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of a data set, with the gold among `passages` passages (0: closed book), at place `gold_at` if given.
+    """Yield the rows of a data set, the gold passage among `passages` passages (0: closed book), at `gold_at` if given.
 
     >>> row = next(samples("fresh", "test", passages=3, gold_at=0))
     >>> row["passage"][0]["gold"], row["output"][0]["answer"] in row["passage"][0]["segment"]

@@ -1,8 +1,8 @@
-"""What does a model read, and what is it asked?
+"""Episodes: what a model reads, and what it is asked.
 
-An episode is a list of passages and one or more questions about them. Data sets use one question an episode; training
-asks several, because several questions about one context force the model to match subjects, not only kinds of answer.
-Distractors mostly state the same relation about somebody else, so that only the name tells the passages apart.
+An episode is a list of passages and one or more questions about them. Data sets use one question per episode; training
+asks several, because several questions about one context force the model to match subjects, not only kinds of answers.
+Most distractors state the same relation about somebody else, so that only the name tells the passages apart.
 """
 
 import random
@@ -20,7 +20,7 @@ SAME = 0.8  # share of distractors that state the question's own relation
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, its answer, the passages that are needed for it, and what was asked."""
+    """A question, its answer, the indices of the passages that it needs, and its relation."""
 
     question: str
     answer: str
@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass
 class Episode:
-    """Passages in the order in which they are read, and questions about them."""
+    """Passages in reading order, and questions about them."""
 
     passages: list[Passage]
     turns: list[Turn] = field(default_factory=list)
@@ -38,17 +38,17 @@ class Episode:
 
 
 def write(facts: list[Fact], draw: random.Random, aside: float = 0.15) -> Passage:
-    """One passage that states the facts, sometimes with a title, sometimes with a sentence that says nothing."""
+    """Return a passage that states the facts, sometimes with a title, sometimes with an irrelevant sentence."""
     text = " ".join(fact.tell(draw, plain=len(facts) > 1) for fact in facts)
     if "\n" not in text and draw.random() < aside:
         text = f"{text} {draw.choice(ASIDES)}" if draw.random() < 0.5 else f"{draw.choice(ASIDES)} {text}"
     return Passage(text, facts[0].subject if "\n" not in text and draw.random() < 0.1 else "")
 
 
-def shuffled(groups: list[list[Fact]], gold: int, draw: random.Random, gold_at: int | None) -> list[int]:
-    """An order of the groups; the first `gold` of them stand together at `gold_at`, or anywhere when it is None.
+def shuffle_groups(groups: list[list[Fact]], gold: int, draw: random.Random, gold_at: int | None) -> list[int]:
+    """Return an order of the groups; the first `gold` of them are together at `gold_at`, or anywhere if it is None.
 
-    >>> shuffled([[], [], []], 1, random.Random(0), 2)[2]
+    >>> shuffle_groups([[], [], []], 1, random.Random(0), 2)[2]
     0
     """
     if gold_at is None:
@@ -64,9 +64,9 @@ def assemble(
     draw: random.Random,
     gold_at: int | None = None,
 ) -> Episode:
-    """Write each group as a passage, put them in order, and point the turns at where their gold groups went."""
+    """Write each group as a passage, order the passages, and give the turns the indices of their gold passages."""
     written = [write(group, draw) for group in groups]
-    order = shuffled(groups, len(turns[0][2]), draw, gold_at)
+    order = shuffle_groups(groups, len(turns[0][2]), draw, gold_at)
     place = {group: position for position, group in enumerate(order)}
     return Episode(
         [written[group] for group in order],
@@ -78,7 +78,7 @@ def assemble(
 
 
 def distinct(relation: str, draw: random.Random, split: str, taken: set[str], common: bool = False) -> Fact:
-    """A fact whose subject shares its key word with no other subject of the context."""
+    """Return a fact whose subject shares its key word with no other subject of the context."""
     while True:
         if common and relation in LIFE and draw.random() < 0.7:
             fact = common_people()[draw.choice(list(common_people()))][LIFE.index(relation)]
@@ -103,7 +103,7 @@ def single(
     gold_at: int | None = None,
     relations: tuple[str, ...] = SINGLE,
 ) -> Episode:
-    """One fact is asked for; n − 1 other passages distract. Further questions ask for facts of the distractors."""
+    """Return an episode that asks for one fact among n − 1 distractors; further questions ask for facts of these."""
     taken = {key_word(target.subject)}
     facts = [target]
     while len(facts) < n:
@@ -124,7 +124,7 @@ def single(
 
 
 def chain(hop: Hop, draw: random.Random, split: str, taken: set[str]) -> tuple[Fact, Fact]:
-    """Two facts, the object of the first being the subject of the second, with subjects not yet taken."""
+    """Return two facts with new subjects; the object of the first is the subject of the second."""
     while True:
         first = distinct(hop.first, draw, split, taken)
         if key_word(first.object) not in taken:
@@ -142,7 +142,7 @@ def hops(
     questions: int = 1,
     target: tuple[Fact, Fact] | None = None,
 ) -> Episode:
-    """A question for two facts that form a chain, among chains of the same kind.
+    """Return an episode that asks for two facts that form a chain, among chains of the same kind.
 
     The answer is the bridge and the end. Further questions ask for both, for the end directly, or for one fact.
     """
@@ -179,17 +179,17 @@ def hops(
 
 
 def life(subject: str, draw: random.Random, split: str) -> list[Fact]:
-    """The four facts of a fresh person's life, in the order in which they are told."""
+    """Return the four facts of a fresh person's life, in the order in which they are told."""
     return [fresh_fact(relation, draw, split, subject) for relation in LIFE]
 
 
 def account(facts: list[Fact]) -> str:
-    """The long answer: every fact in its plain sentence."""
+    """Return the long answer: every fact in its plain sentence."""
     return " ".join(fact.tell(random.Random(0), plain=True) for fact in facts)
 
 
 def long(facts: list[Fact], n: int, draw: random.Random, split: str, *, gold_at: int | None = None) -> Episode:
-    """Everything about one person is asked for; it stands in two passages (in one, when n is 1), others distract."""
+    """Return an episode that asks for everything about one person: in two passages (in one if n is 1) among distractors."""
     subject = facts[0].subject
     groups = [facts] if n == 1 else [facts[:2], facts[2:]]
     taken = {key_word(subject)}
@@ -203,7 +203,7 @@ def long(facts: list[Fact], n: int, draw: random.Random, split: str, *, gold_at:
 
 
 def needle(target: Fact, n: int, draw: random.Random, split: str, *, gold_at: int | None = None) -> Episode:
-    """One secret word in a haystack of passages about other things."""
+    """Return an episode that asks for a secret word in a haystack of passages about other things."""
     taken = {key_word(target.subject)}
     facts = [target] + [distinct(draw.choice(SINGLE), draw, split, taken) for _ in range(n - 1)]
     turns = [(target.ask(draw), target.object, (0,), target.relation)]

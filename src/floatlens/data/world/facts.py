@@ -1,8 +1,8 @@
-"""Who lives in the world, and what is true of them?
+"""Facts: who lives in the world, and what is true of them.
 
-Entities come in two flavours. *Common* people recur in training with facts that never change, so a model can know them
-by heart. *Fresh* entities are pairs of name words; each pair belongs to exactly one split, and its facts are drawn anew
-for every context, so only the context can tell.
+There are two kinds of entities. *Common* people recur in training with facts that never change, so a model can memorise
+them. *Fresh* entities are pairs of name words; each pair belongs to exactly one split, and its facts are drawn anew for
+every context, so only the context has the answer.
 """
 
 import random
@@ -31,23 +31,23 @@ COMMON_SPLIT = ("test", "validation", "train", "train", "train")
 
 @dataclass(frozen=True)
 class Fact:
-    """`subject` stands in `relation` to `object`, all as they are written."""
+    """A relation between a subject and an object, all as they are written."""
 
     subject: str
     relation: str
     object: str
 
     def tell(self, draw: random.Random, plain: bool = False) -> str:
-        """A sentence that states the fact; `plain` is always the same one."""
+        """Return a sentence that states the fact; with `plain` always the same one."""
         statements = RELATIONS[self.relation].statements
         return (statements[0] if plain else draw.choice(statements)).format(s=self.subject, o=self.object)
 
     def ask(self, draw: random.Random) -> str:
-        """A question whose answer is the object."""
+        """Return a question whose answer is the object."""
         return draw.choice(RELATIONS[self.relation].questions).format(s=self.subject)
 
     def slot(self) -> str:
-        """The question as slot filling.
+        """Return the question as slot filling.
 
         >>> Fact("Mara Tolvin", "birthplace", "Keldor").slot()
         'Mara Tolvin [SEP] birthplace'
@@ -56,12 +56,12 @@ class Fact:
 
 
 def split_of(name: str) -> str:
-    """The one split to which a fresh entity belongs, by its name: four fifths train, a tenth each of the others."""
+    """Return the split of a fresh entity, by its name: 80 % train, 10 % each of the others."""
     return (*["train"] * 8, "validation", "test")[crc32(f"{SEED} {name}".encode()) % 10]
 
 
 def pairs(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """First and second words of the fresh entities of a kind; every combination is a name.
+    """Return the first and second words of the fresh entities of a kind; every combination is a name.
 
     >>> [len(half) for half in pairs("person")]
     [120, 480]
@@ -76,7 +76,7 @@ def pairs(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def entity(kind: str, draw: random.Random, split: str, width: int = 10**6) -> str:
-    """A fresh entity of a split; towns are single words, shared by all splits. `width` narrows the pool of words."""
+    """Return a fresh entity of a split; towns are single words, shared by all splits. `width` limits the pool of words."""
     if kind == "town":
         return draw.choice(words().town[:width])
     firsts, seconds = pairs(kind)
@@ -87,7 +87,7 @@ def entity(kind: str, draw: random.Random, split: str, width: int = 10**6) -> st
 
 
 def thing(kind: str, draw: random.Random, split: str) -> str:
-    """An object of a kind: an entity, a plain word, a year or a date."""
+    """Return an object of a kind: an entity, a plain word, a year or a date."""
     if kind == "date":
         return f"{draw.choice(DAYS)} {draw.choice(MONTHS)} {draw.choice(YEARS)}"
     plain = {"river": words().river, "year": YEARS, "trade": TRADES, "password": PASSWORDS}.get(kind)
@@ -95,7 +95,7 @@ def thing(kind: str, draw: random.Random, split: str) -> str:
 
 
 def fresh_fact(relation: str, draw: random.Random, split: str, subject: str = "") -> Fact:
-    """A fact drawn anew, about `subject` or about a fresh entity of the split."""
+    """Draw a new fact, about `subject` or about a fresh entity of the split."""
     kinds = RELATIONS[relation]
     subject = subject or entity(kinds.subject, draw, split)
     return Fact(subject, relation, thing(kinds.object, draw, split))
@@ -103,7 +103,7 @@ def fresh_fact(relation: str, draw: random.Random, split: str, subject: str = ""
 
 @cache
 def common_people() -> dict[str, tuple[Fact, ...]]:
-    """The people who recur in training, each with the facts of a life that never change."""
+    """Return the people who recur in training, each with the unchanging facts of a life."""
     draw = random.Random(f"common {SEED}")
     given = words().given
     people = {}
@@ -115,12 +115,12 @@ def common_people() -> dict[str, tuple[Fact, ...]]:
 
 @cache
 def common_names(split: str) -> tuple[str, ...]:
-    """Common people whose questions make up a split. All of them occur in training: that is what common means."""
+    """Return the common people whose questions make up a split. All of them occur in training."""
     return tuple(name for i, name in enumerate(common_people()) if COMMON_SPLIT[i % 5] == split)
 
 
 def key_word(name: str) -> str:
-    """The word by which entities of one context differ: surname, company's name, animal, tune.
+    """Return the word by which entities of one context differ: surname, name of the company, animal, tune.
 
     >>> key_word("Mara Tolvin"), key_word("Orvanco Works")
     ('Tolvin', 'Orvanco')

@@ -1,8 +1,8 @@
-"""What can be said about an entity, and how is it asked?
+"""Relations: what can be said about an entity, and how it is asked.
 
 Each relation has a kind of subject, a kind of object, several statements and several questions. The first statement is
-the plain one, used in long answers. Statements hold line breaks, list markers and varied punctuation, because the
-places where attention anchors itself are often just those.
+the plain one, used in long answers. Statements have line breaks, list markers and varied punctuation, because attention
+often anchors itself exactly there.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Relation:
-    """One relation; `{s}` stands for the subject, `{o}` for the object, in all texts.
+    """One relation; in all texts `{s}` is the subject and `{o}` the object.
 
     `slot` is its label in slot filling (`NAME [SEP] birthplace`).
     """

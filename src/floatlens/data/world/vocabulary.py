@@ -1,4 +1,4 @@
-"""Which words does the invented world consist of?
+"""The words of the invented world.
 
 Names are built from syllables by a seeded generator; every name word becomes one token of the tokenizer, so that a
 question about copying is a question about attention and not about spelling. All of it is invented; a likeness to a
@@ -48,8 +48,8 @@ DAYS = [str(day) for day in range(1, 29)]
 
 
 @dataclass(frozen=True)
-class Words:
-    """The name words of the world by kind, no word in two kinds."""
+class WorldWords:
+    """The name words of the world by kind; no word has two kinds."""
 
     given: tuple[str, ...]
     surname: tuple[str, ...]
@@ -61,8 +61,8 @@ class Words:
 
 
 @cache
-def words(seed: int = SEED) -> Words:
-    """The name words of the world with this seed.
+def words(seed: int = SEED) -> WorldWords:
+    """Return the name words of the world with this seed.
 
     >>> len(words().town), words().town[0] == words().town[0].capitalize()
     (240, True)
@@ -81,4 +81,4 @@ def words(seed: int = SEED) -> Words:
                 taken.add(word)
                 made.append(word.capitalize())
         pools[kind] = tuple(made)
-    return Words(**pools)
+    return WorldWords(**pools)

@@ -10,6 +10,7 @@ import pandas as pd
 from floatlens.evaluation import statistics
 from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
 from floatlens.evaluation.ablate.job import MEASURES
+from floatlens.evaluation.summary import difference
 
 KEY = ["model", "data"]
 
@@ -66,18 +67,6 @@ def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
             entry["gold_perplexity"] = float(np.exp(nll)) if nll is not None else None
             found.append(entry)
     return found
-
-
-def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any]:
-    """Return the mean paired difference with its interval and p-value."""
-    one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
-    made = statistics.paired(one, other)
-    return {
-        "value": _plain(made.value),
-        "interval": [_plain(made.low), _plain(made.high)],
-        "p": _plain(made.p),
-        "n": made.n,
-    }
 
 
 def _plain(value: float) -> float | None:

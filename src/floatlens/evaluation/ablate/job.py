@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -15,10 +15,11 @@ from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate.condition import PLAIN, SEEDS, Condition, conditions, standard
-from floatlens.evaluation.ablate.replay import Baseline, ConditionResult
+from floatlens.evaluation.ablate.replay import Baseline
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import ModelWorker, PlannedPart
 from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
 from floatlens.evaluation.run import run_jobs
 from floatlens.interventions.intervention import Intervention
@@ -32,18 +33,7 @@ from floatlens.runs.oom_retry import SAMPLE_ERRORS, error_reason
 from floatlens.runs.progress import ProgressCallback
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
-MEASURES = (
-    "em",
-    "accuracy",
-    "accuracy_words",
-    "f1",
-    "agreement",
-    "confidence",
-    "kl",
-    "gold_nll",
-    "ended",
-    "well_formed",
-)
+MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")
 
 
 @dataclass
@@ -73,17 +63,10 @@ class AblationRecord(AnswerRecord):
     NUMBERS: ClassVar[tuple[str, ...]] = (*MEASURES, "dose", "recall", "answer_recall", "x")
     COUNTS: ClassVar[tuple[str, ...]] = ("steps", "control_seed")
 
-    def with_result(self, result: ConditionResult, special: Sequence[int]) -> AblationRecord:
-        """Return the record with an answer, its scores and measures."""
-        answer = result.answer
-        return replace(
-            self.with_answer(answer),
-            agreement=result.agreement,
-            kl=result.kl,
-            gold_nll=result.gold_nll,
-            ended=float(answer.ended),
-            well_formed=float(well_formed(answer, special)),
-        )
+    def with_measures(self, answer: Generation, measures: Mapping[str, Any], special: Sequence[int]) -> AblationRecord:
+        """Return the record with an answer, its scores, and what `Baseline.under` measured."""
+        form: dict[str, Any] = {"ended": float(answer.ended), "well_formed": float(well_formed(answer, special))}
+        return replace(self.with_answer(answer), **measures, **form)
 
 
 def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
@@ -172,8 +155,8 @@ class AblationBatch:
                 for smaller in run_baseline(lens, half, self.asking):
                     yield from self._under(lens, smaller, condition)
             return
-        for question, result in zip(part.questions, found, strict=True):
-            yield self.record(question, condition).with_result(result, special=lens.special_ids)
+        for question, (answer, measures) in zip(part.questions, found, strict=True):
+            yield self.record(question, condition).with_measures(answer, measures, lens.special_ids)
 
 
 @dataclass(frozen=True)
@@ -219,7 +202,7 @@ class AblationJob:
         return self.model, self.data
 
     @property
-    def total(self) -> int | None:
+    def count(self) -> int:
         return len(self.samples) * len(self.conditions)
 
     def keys(self, ids: Sequence[str]) -> list[Key]:

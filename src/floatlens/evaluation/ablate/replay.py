@@ -28,16 +28,6 @@ from floatlens.observation.attention import changing
 from floatlens.observation.prompt_batch import PromptBatch
 
 
-@dataclass(frozen=True)
-class ConditionResult:
-    """What one question gave under one condition; see `AblationRecord` for the measures."""
-
-    answer: Generation
-    agreement: float
-    kl: float | None
-    gold_nll: float | None
-
-
 @dataclass
 class Baseline:
     """A batch as it runs without interventions: its answers, its trajectory, and the logits of its answers' tokens."""
@@ -69,8 +59,11 @@ class Baseline:
         made.logits = made._answer_logits()
         return made
 
-    def under(self, interventions: Sequence[Intervention]) -> list[ConditionResult]:
-        """Run the batch again under interventions; under none, return it as it is."""
+    def under(self, interventions: Sequence[Intervention]) -> list[tuple[Generation, dict[str, float | None]]]:
+        """Run the batch again under interventions; under none, return it as it is.
+
+        Returns each question's answer, and its agreement, kl and gold_nll (see `AblationRecord`).
+        """
         lens, settings = self.lens, self.lens.settings(**self.asking.generation())
         if not interventions:
             answers, kl = self.answers, [0.0 if self._counted(row) else math.nan for row in range(len(self.questions))]
@@ -80,15 +73,12 @@ class Baseline:
                 answers = lens.finish(self.batch, settings, lens.steps(self.batch, settings))
                 kl = self._divergence()
                 surprise = self._surprise()
-        return [
-            ConditionResult(
-                answer,
-                float(normalise(answer.text) == normalise(self.answers[row].text)),
-                None if math.isnan(kl[row]) else kl[row],
-                surprise[row],
-            )
-            for row, answer in enumerate(answers)
-        ]
+        found = []
+        for row, answer in enumerate(answers):
+            agreement = float(normalise(answer.text) == normalise(self.answers[row].text))
+            divergence = None if math.isnan(kl[row]) else kl[row]
+            found.append((answer, {"agreement": agreement, "kl": divergence, "gold_nll": surprise[row]}))
+        return found
 
     def _counted(self, row: int) -> list[int]:
         """Return the new positions of the answer, up to and including its end token."""
