@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DOCS_EXECUTE ?= true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit types docs serve bench explorer front chromium dist clean
+.PHONY: help demo test lint unit s3 types docs serve bench explorer front chromium dist clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ chromium:  ## A browser for the tests, where one can be installed
 
 unit: $(STAMP)  ## Tests and doctests
 	$(BIN)/python -m pytest -n 2
+
+s3: $(STAMP)  ## Tests of runs in an object store, in an environment of their own
+	sh tests/runs/s3.sh
 
 # Material for MkDocs warns of MkDocs 2.0 unless told that it has been read.
 docs: $(STAMP)  ## The documentation site, strictly: notebooks executed, no broken link; into site/

@@ -38,6 +38,6 @@ def of_file(path: Path) -> str:
 def of_tree(storage: Storage, name: str) -> str:
     """One checksum of all files beneath a name and of their names."""
     digest = hashlib.sha256()
-    for inside in storage.names(name):
-        digest.update(f"{inside.removeprefix(name)}\0{of_bytes(storage.read(inside))}\n".encode())
+    for inside, content in storage.read_many(storage.names(name)):
+        digest.update(f"{inside.removeprefix(name)}\0{of_bytes(content)}\n".encode())
     return digest.hexdigest()

@@ -285,9 +285,9 @@ class RunFolder:
 
     def _records(self) -> Iterator[tuple[str, Result | str]]:
         """Each file under `results/` with its result, or with what is wrong with it."""
-        for name in self.storage.names(RESULTS):
+        for name, content in self.storage.read_many(self.storage.names(RESULTS)):
             try:
-                yield name, Result.from_bytes(self.storage.read(name), name)
+                yield name, Result.from_bytes(content, name)
             except (ValueError, RecursionError) as error:
                 yield name, f"{name}: {error}"
 

@@ -70,7 +70,10 @@ class RunLock:
         try:
             self.storage.create(NAME, self._content())
         except FileExistsError:
-            if self._is_alive(read_claim(self.storage)):
+            claim = read_claim(self.storage)
+            if claim.get("nonce") == self.nonce:  # the answer to the first request was lost, and it was sent again
+                return
+            if self._is_alive(claim):
                 raise self._in_use() from None
             self.storage.write(NAME, self._content())
             if self.kernel is None:

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,9 @@ import fsspec
 from floatlens.errors import FloatLensError
 from floatlens.files import create_durably, write_durably
 
+CONNECTIONS = 16  # requests to a server at a time
+CHUNK = 256  # files of which the contents are in memory together
+BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"}  # stores without folders; we create no buckets
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s]*@")
 QUERY = re.compile(r"(?P<url>[a-z][a-z0-9+.-]*://[^\s?]*)\?\S+")
@@ -72,6 +76,16 @@ class Storage:
         with self._requests():
             return bytes(self.files.cat_file(path))
 
+    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The files of these names, in this order; those at a URL are requested side by side."""
+        if self.folder is not None:
+            yield from ((name, self.read(name)) for name in names)
+            return
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            for start in range(0, len(names), CHUNK):
+                chunk = names[start : start + CHUNK]
+                yield from zip(chunk, pool.map(self.read, chunk), strict=True)
+
     def write(self, name: str, content: bytes) -> None:
         """Write a file completely or not at all, replacing one that is there."""
         path = self._path(name)
@@ -79,11 +93,7 @@ class Storage:
             write_durably(Path(path), content)
             return
         with self._requests():
-            try:
-                self.files.pipe_file(path, content)
-            except FileNotFoundError:  # a server with real folders
-                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self.files.pipe_file(path, content)
+            self._in_folder(path, lambda: self.files.pipe_file(path, content))
 
     def create(self, name: str, content: bytes) -> None:
         """Write a file that must not exist yet; FileExistsError if it does.
@@ -97,11 +107,18 @@ class Storage:
             return
         with self._requests():
             self.files.invalidate_cache()
-            try:
-                self.files.pipe_file(path, content, mode="create")
-            except FileNotFoundError:
-                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self.files.pipe_file(path, content, mode="create")
+            self._in_folder(path, lambda: self.files.pipe_file(path, content, mode="create"))
+
+    def _in_folder(self, path: str, write: Callable[[], None]) -> None:
+        """Write to a server; one with real folders needs them made."""
+        try:
+            write()
+        except FileNotFoundError:
+            protocols = self.files.protocol
+            if BUCKETS & ({protocols} if isinstance(protocols, str) else set(protocols)):
+                raise FloatLensError(f"the bucket of {self} does not exist; create it first") from None
+            self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            write()
 
     def exists(self, name: str) -> bool:
         with self._requests():
@@ -165,22 +182,23 @@ class Storage:
             else:
                 Path(path).unlink(missing_ok=True)
             return
-        for each in self._list(name):
-            with self._requests():
-                self.files.rm_file(f"{self.root}/{each}")
+        paths = [f"{self.root}/{each}" for each in self._list(name)]
+        with self._requests(), ThreadPoolExecutor(CONNECTIONS) as pool:
+            list(pool.map(self.files.rm_file, paths))
 
     def upload(self, local: Path, name: str) -> None:
         """Copy a local folder to a name, replacing what is there."""
         self.remove(name)
-        for path in sorted(path for path in local.rglob("*") if path.is_file()):
-            self.write(f"{name}/{path.relative_to(local).as_posix()}", path.read_bytes())
+        paths = [path for path in local.rglob("*") if path.is_file()]
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            list(pool.map(lambda p: self.write(f"{name}/{p.relative_to(local).as_posix()}", p.read_bytes()), paths))
 
     def download(self, name: str, local: Path) -> None:
         """Copy everything beneath a name into a local folder."""
-        for inside in self.names(name):
+        for inside, content in self.read_many(self.names(name)):
             target = local / inside.removeprefix(f"{name}/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self.read(inside))
+            target.write_bytes(content)
 
     def age(self, name: str) -> float:
         """Seconds since a file was written, by the clock of the storage: those of two machines may differ."""
