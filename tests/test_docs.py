@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import floatlens
 from floatlens.anchors import RULES
-from floatlens.cli.main import COMMANDS
+from floatlens.cli.main import COMMANDS, CommandLineError
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.read import read
 from floatlens.findings.finding import FINDINGS
@@ -121,6 +124,31 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
         "`--gpus-per-worker`",
     ):
         assert option in page, option
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """Yield the command lines of `floatlens` in the code blocks of all pages, with the page."""
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("floatlens "):
+                    words = shlex.split(line.partition(" > ")[0].partition(" $(")[0], comments=True)
+                    yield page.relative_to(ROOT).as_posix(), words[1:]
+
+
+def test_every_command_in_the_documentation_has_known_options() -> None:
+    found = list(command_lines())
+    assert len(found) > 30
+    for page, (name, *words) in found:
+        if name.startswith("-"):
+            continue
+        module = importlib.import_module(f"floatlens.cli.{COMMANDS[name][0]}")
+        app = typer.Typer()
+        app.command(name)(module.command)
+        try:
+            typer.main.get_command(app).make_context(name, list(words))
+        except CommandLineError as error:
+            pytest.fail(f"{page}: floatlens {name} {' '.join(words)}: {error}")
 
 
 def test_the_estimates_of_large_models_are_what_the_program_says() -> None:

@@ -50,7 +50,7 @@ def command(
         from floatlens.server.limits import Limits
         from floatlens.server.serve import address, bind, is_loopback, names, open_browser, run
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio", "pydantic"):
             raise
         raise FloatLensError(
             f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"
