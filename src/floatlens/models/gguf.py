@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock
 
 from floatlens.errors import FloatLensError
-from floatlens.files import written_atomically
+from floatlens.files import atomic_write
 from floatlens.models.quiet import quietly
 
 FORMAT = 1  # of the cached folders; a new number makes the old ones unused
@@ -152,7 +152,7 @@ def _keep(path: Path, part: str, save: Callable[[Path], None]) -> Path | None:
         with FileLock(folder.with_name(f"{part}.lock")):
             if (found := _cached(path, part)) is not None:  # another process was faster
                 return found
-            with written_atomically(folder) as temporary:
+            with atomic_write(folder) as temporary:
                 temporary.mkdir()
                 save(temporary)
                 sums = {file.name: _sha256(file, 0) for file in sorted(temporary.iterdir())}
