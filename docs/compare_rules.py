@@ -60,9 +60,9 @@ def compare(traces: Sequence[Trace]) -> pd.DataFrame:
     rows = []
     for trace in traces:
         a_SLT = profile(trace).values
-        default = anchors_of(a_SLT, RULES[0], trace.diffusion)
+        default = anchors_of(a_SLT, RULES[0], trace.attention)
         for rule in RULES:
-            chosen = anchors_of(a_SLT, rule, trace.diffusion)
+            chosen = anchors_of(a_SLT, rule, trace.attention)
             either = (chosen | default).sum(-1)
             agree = np.where(either > 0, (chosen & default).sum(-1) / np.maximum(either, 1), np.nan)
             rows.append(
@@ -102,7 +102,7 @@ def figure(traces: Sequence[Trace], layer: int = 3) -> Any:
             axes.bar(np.arange(len(a_T)), 100 * a_T, width=1.0, color="#bbbbbb")
             top = 100 * np.nanmax(a_T)
             for place, rule in enumerate(RULES):
-                chosen = np.flatnonzero(anchors_of(a_SLT, rule, trace.diffusion)[-1, 0])
+                chosen = np.flatnonzero(anchors_of(a_SLT, rule, trace.attention)[-1, 0])
                 height = np.full(len(chosen), top * (1.12 + 0.14 * place))
                 axes.plot(chosen, height, "v", ms=4, color=f"C{place}", label=rule)
             axes.set(title=style.short(trace.model), ylabel="received (%)", xlim=(-2, len(a_T)), ylim=(0, 1.8 * top))

@@ -18,9 +18,10 @@ from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
 from floatlens.interventions import parse
 from floatlens.interventions.ablate_heads import AblateHeads, Ablation
-from floatlens.interventions.anchors import Received
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.scene import Scene
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.live_anchors import UnchangedReceived
+from floatlens.models.registry import FAMILIES
 from floatlens.observation.attention import Inputs
 from floatlens.observation.prompt_batch import PromptBatch
 
@@ -66,16 +67,16 @@ def weights(inputs: Inputs) -> np.ndarray[Any, Any]:
 def before_and_after(spec: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
     ids = list(range(T - 2))
     batch = PromptBatch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
-    scene = Scene(batch, 2, True, lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
-    one, received = parse(spec), Received(scene)
+    state = DecodingState(batch, 2, FAMILIES["llada"], lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
+    one, received = parse(spec), UnchangedReceived(state)
     steps = [scores(0, 5), scores(6, 4)] if spec.startswith("pin") else [scores(0, 5)]
     if isinstance(one, AblateHeads):
         return weights(inputs_of(steps[0])), None
     assert not isinstance(one, Ablation)
     for number, made in enumerate(steps):
-        scene.step = number
+        state.step = number
         received.begin()
-        attention = Attention(0, inputs_of(made), scene, received)
+        attention = AttentionCall(0, inputs_of(made), state, received)
         one.change(attention)
     return weights(inputs_of(steps[-1])), weights(attention.used())
 
