@@ -17,10 +17,10 @@ from matplotlib.colors import PowerNorm
 from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
 from floatlens.interventions.ablate_heads import AblateHeads, Ablation
-from floatlens.interventions.anchors import Received
-from floatlens.interventions.attention import Attention
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.live_anchors import UnchangedReceived
 from floatlens.interventions.registry import parse_intervention
-from floatlens.interventions.scene import Scene
 from floatlens.models.registry import FAMILIES
 from floatlens.observation.attention import Inputs
 from floatlens.observation.prompt_batch import PromptBatch
@@ -68,16 +68,16 @@ def before_and_after(spec: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, A
     """Return the weights without and with an intervention; None if it leaves the weights as they are."""
     ids = list(range(T - 2))
     batch = PromptBatch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
-    scene = Scene(batch, 2, FAMILIES["llada"], lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
-    intervention, received = parse_intervention(spec), Received(scene)
+    state = DecodingState(batch, 2, FAMILIES["llada"], lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
+    intervention, received = parse_intervention(spec), UnchangedReceived(state)
     steps = [scores(0, 5), scores(6, 4)] if spec.startswith("pin") else [scores(0, 5)]
     if isinstance(intervention, AblateHeads):
         return weights(inputs_of(steps[0])), None
     assert not isinstance(intervention, Ablation)
     for number, made in enumerate(steps):
-        scene.step = number
+        state.step = number
         received.begin()
-        attention = Attention(0, inputs_of(made), scene, received)
+        attention = AttentionCall(0, inputs_of(made), state, received)
         intervention.change(attention)
     return weights(inputs_of(steps[-1])), weights(attention.used())
 

@@ -27,7 +27,7 @@ from .lens import Lens as Lens
 from .lens import load as load
 from .models.family import Family as Family
 from .models.registry import register_family as register_family
-from .observation.functions import observe as observe
+from .observation.observe import observe as observe
 from .observation.registry import register_statistic as register_statistic
 from .observation.statistic import Statistic as Statistic
 from .record.npz import import_npz as import_npz

@@ -15,7 +15,7 @@ import floatlens as fl
 from floatlens.data.prompt import Prompt, Region
 from floatlens.data.read import read
 from floatlens.interventions import INTERVENTIONS, parse
-from floatlens.interventions.reference import head_means, head_scores
+from floatlens.interventions.reference_runs import head_means, head_scores
 from floatlens.models.checkpoint import find
 from floatlens.observation.attention import configs_of
 from tests.models import checkpoints
@@ -199,7 +199,7 @@ def test_the_page_describes_every_intervention_with_a_picture() -> None:
 
 def test_the_best_heads_are_those_with_the_highest_copy_score(tiny: fl.Lens) -> None:
     from floatlens.findings.heads import heads
-    from floatlens.interventions.reference import NEW_TOKENS, reference_prompts
+    from floatlens.interventions.reference_runs import NEW_TOKENS, reference_prompts
 
     prompts = reference_prompts(tiny)
     traces = tiny.traces(prompts, record=("evidence", "received"), max_new_tokens=NEW_TOKENS)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 import floatlens
 from floatlens.data.prompt import Prompt, Region
-from floatlens.observation.call import Layout
+from floatlens.observation.call import PositionLayout
 from floatlens.observation.exact import EXACT
 from floatlens.observation.session import Session
 from tests.models import checkpoints
@@ -29,13 +29,13 @@ def close(found: torch.Tensor, wanted: torch.Tensor, name: str) -> None:
     np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=1e-5 * scale, rtol=0, err_msg=name)
 
 
-def layout(rows: int, length: int, pads: list[int], generator: torch.Generator) -> Layout:
+def layout(rows: int, length: int, pads: list[int], generator: torch.Generator) -> PositionLayout:
     region = torch.randint(0, 4, (rows, length), generator=generator)
     real = torch.arange(length)[None] >= torch.tensor(pads)[:, None]
     gold = (region == 2) & real
     writes = (torch.arange(length)[None] >= length - 3).expand(rows, -1)
     names = [["other", "query", "doc1", "answer"]] * rows
-    return Layout(real if any(pads) else None, torch.where(real, region, -1), names, gold, writes)
+    return PositionLayout(real if any(pads) else None, torch.where(real, region, -1), names, gold, writes)
 
 
 @st.composite

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions import choose
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole
+from floatlens.interventions import selection
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole_number
 from floatlens.interventions.registry import register_intervention
 from floatlens.specs import parse_spec
 
@@ -54,7 +54,9 @@ class AblateHeads(Intervention):
     fill: str = "zero"
 
     def __post_init__(self) -> None:
-        set_fields(self, heads=heads_text(self.heads), layers=choose.canonical(self.layers, "layer", choose.HALVES))
+        set_fields(
+            self, heads=heads_text(self.heads), layers=selection.canonical_text(self.layers, "layer", selection.HALVES)
+        )
         if self.fill not in FILLS:
             raise FloatLensError(f"fill {self.fill!r} is not known; use one of {', '.join(FILLS)}")
         if self.layers is not None and "." in self.heads:
@@ -63,7 +65,7 @@ class AblateHeads(Intervention):
     @property
     def summary(self) -> str:
         found = re.match(r"(top|random)\((\d+)", self.heads)
-        of = f" of the {self.layers} layers" if self.layers in choose.HALVES else ""
+        of = f" of the {self.layers} layers" if self.layers in selection.HALVES else ""
         of = f" of layers {self.layers.strip('[]')}" if self.layers is not None and not of else of
         if found and found[1] == "top":
             what = f"the {found[2]} best {_setting(self.heads, 'by')} heads{of}"
@@ -99,24 +101,27 @@ class AblateHeads(Intervention):
         else:
             self._named(shape)
 
+    def contradicts(self, other: Intervention) -> str:
+        return "a head has one filling" if isinstance(other, AblateHeads) and other.fill != self.fill else ""
+
     def _named(self, shape: Shape) -> list[Pair]:
         """The heads that the text names one by one."""
         if "." not in self.heads:
-            named = choose.numbers(self.heads, shape["heads"] or 0, "head")
+            named = selection.select_numbers(self.heads, shape["heads"] or 0, "head")
             return [(layer, head) for layer in self.layer_numbers(shape) for head in named]
         pairs = [(int(a), int(b)) for a, b in (part.split(".") for part in self.heads.strip("[]").split(", "))]
         for layer, head in pairs:
-            choose.numbers(str(layer), shape["layers"] or 0, "layer")
-            choose.numbers(str(head), shape["heads"] or 0, "head")
+            selection.select_numbers(str(layer), shape["layers"] or 0, "layer")
+            selection.select_numbers(str(head), shape["heads"] or 0, "head")
         return pairs
 
     def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
         """The heads, as (layer, head); `top` looks at the model first."""
-        from floatlens.interventions.reference import head_scores
+        from floatlens.interventions.reference_runs import head_scores
 
         if self.count is None or "." in self.heads:
             return self._named(lens.shape)
-        pool = [(layer, head) for layer in self.layer_numbers(lens.shape) for head in range(lens.shape["heads"])]
+        pool = [(layer, head) for layer in self.layer_numbers(lens.shape) for head in range(lens.shape["heads"] or 0)]
         by = _setting(self.heads, "by") or _setting(self.heads, "apart")
         best: list[Pair] = []
         if by:
@@ -129,13 +134,13 @@ class AblateHeads(Intervention):
         return sorted(rest[i] for i in drawn)
 
     def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
-        from floatlens.interventions.reference import head_means
+        from floatlens.interventions.reference_runs import head_means
 
         pairs = self.pairs(lens, reference)
         means = head_means(lens, reference) if self.fill == "mean" else None
         return Ablation(self, tuple(pairs), means)
 
-    def change(self, attention: Attention) -> None:
+    def change(self, attention: AttentionCall) -> None:
         raise RuntimeError("ablate-heads was not prepared for a model")
 
 
@@ -159,7 +164,7 @@ class Ablation(Intervention):
     def layer_numbers(self, shape: Shape) -> list[int]:
         return sorted({layer for layer, _ in self.pairs})
 
-    def change(self, attention: Attention) -> None:
+    def change(self, attention: AttentionCall) -> None:
         heads = [head for layer, head in self.pairs if layer == attention.layer]
         if heads:
             attention.replace(heads, None if self.means is None else self.means[attention.layer][heads])
@@ -181,7 +186,7 @@ def heads_text(given: Any) -> str:
         return _pairs_text([".".join(map(str, p)) if isinstance(p, tuple) else str(p) for p in parts], given)
     else:
         given = parts if isinstance(given, Iterable) else given
-    found = choose.canonical(given, "head")
+    found = selection.canonical_text(given, "head")
     if found is None:
         raise FloatLensError("no heads were named; name them as [3.1, 4.0], top(4) or random(4)")
     return found
@@ -202,12 +207,12 @@ def _drawn_text(text: str) -> str:
     spec = parse_spec(text, "heads", "top(4, by=retrieval)")
     defaults = {"n": "", "by": "retrieval"} if spec.name == "top" else {"n": "", "seed": "0", "apart": ""}
     values = defaults | spec.bind(list(defaults))
-    values["n"] = str(whole(values["n"] or "nothing", "the number of heads", 1))
+    values["n"] = str(whole_number(values["n"] or "nothing", "the number of heads", 1))
     for key in ("by", "apart"):
         if values.get(key) and values[key] not in SCORES:
             raise spec.error(f"{key}={values[key]} is not known; use one of {', '.join(SCORES)}")
     if "seed" in values:
-        values["seed"] = str(whole(values["seed"], "seed"))
+        values["seed"] = str(whole_number(values["seed"], "seed"))
     settings = [f"{key}={value}" for key, value in values.items() if key != "n" and value]
     return f"{spec.name}({', '.join([values['n'], *settings])})"
 

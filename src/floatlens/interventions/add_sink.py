@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, number, set_fields, spelled
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.intervention import Intervention, number, set_fields, setting_text
 from floatlens.interventions.registry import register_intervention
 
 
@@ -42,7 +42,12 @@ class AddSink(Intervention):
 
     @property
     def summary(self) -> str:
-        return f"An extra token of score {spelled(self.score)} absorbs attention and gives nothing back{self.where}."
+        return (
+            f"An extra token of score {setting_text(self.score)} absorbs attention and gives nothing back{self.where}."
+        )
 
-    def change(self, attention: Attention) -> None:
+    def contradicts(self, other: Intervention) -> str:
+        return "a layer has one extra sink" if isinstance(other, AddSink) else ""
+
+    def change(self, attention: AttentionCall) -> None:
         attention.absorb(self.score, self.heads_in(attention))

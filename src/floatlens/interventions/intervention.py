@@ -1,7 +1,7 @@
-"""What an intervention is: a small frozen dataclass that changes attention calls, and can say so in one line.
+"""The contract of an intervention: a small frozen dataclass that changes attention calls, and can say so in one line.
 
-Its fields are its settings. Texts are turned into their canonical form when it is made, so two interventions that do the
-same are equal and print the same: `str(intervention)` is its spec, which `parse` reads back.
+Its fields are its settings. Texts are turned into their canonical form when it is made, so that two interventions which
+do the same are equal and print the same: `str(intervention)` is its text, which `parse_intervention` reads back.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions import choose
+from floatlens.interventions import selection
 from floatlens.specs import split_list
 
 if TYPE_CHECKING:
-    from floatlens.anchors import Rule
-    from floatlens.interventions.attention import Attention
-    from floatlens.interventions.scene import Scene
+    from floatlens.anchors import Rule, RuleFunction
+    from floatlens.interventions.attention_call import AttentionCall
+    from floatlens.interventions.decoding_state import DecodingState
     from floatlens.lens import Lens, PromptLike
 
 Shape = Mapping[str, int | None]
@@ -25,11 +25,25 @@ Shape = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Intervention:
-    """Base of all interventions. A subclass names itself, has its settings as fields, and overrides what it needs."""
+    """Base of all interventions. A subclass names itself, has its settings as fields, and overrides what it needs.
+
+    Only `change` is required. It is called once per layer and forward pass with an `AttentionCall` of R rows, H heads, Q
+    queries and T keys, and calls any of its methods, which commute:
+
+        hide(columns, heads)       bool (B, length): these positions get no attention
+        weigh(logs, heads)         float (B, length): log factors on the attention that positions get
+        sharpen(factor, heads)     all scores times a factor
+        cap(cap)                   scores become cap · tanh(scores / cap)
+        absorb(score, heads)       one more key of this score and of no value
+        replace(heads, output_HD)  the output of heads; None for zero
+
+    It may read `attention.layer`, `attention.state` (tokens, regions and step: `DecodingState`) and
+    `attention.received_RT()`, the attention that positions would receive without any intervention.
+
+    Settings called `layers` and `heads` say where it acts: None for everywhere, else a text such as 0:4 or [0, 2].
+    """
 
     name: ClassVar[str]
-
-    # --- what it says ---------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         parts = []
@@ -37,7 +51,7 @@ class Intervention:
             value = getattr(self, field.name)
             told = field.default is MISSING or value != field.default or field.name == "rule"
             if told and value is not None:
-                parts.append(f"{field.name}={spelled(value)}")
+                parts.append(f"{field.name}={setting_text(value)}")
         return f"{self.name}({', '.join(parts)})" if parts else self.name
 
     @property
@@ -46,10 +60,8 @@ class Intervention:
         raise NotImplementedError
 
     def control(self, seed: int) -> Intervention | None:
-        """The same done to as many random positions or heads; None where there is nothing to match."""
+        """The matched control: the same done to as many random positions or heads. None where there is none."""
         return None
-
-    # --- where it acts --------------------------------------------------------------------------------------------------
 
     @property
     def where(self) -> str:
@@ -59,60 +71,62 @@ class Intervention:
             if choice is not None:
                 plural = "" if choice.isdecimal() else "s"
                 words = choice.strip("[]")
-                parts.append(f"in the {choice} layers" if choice in choose.HALVES else f"in {what}{plural} {words}")
+                parts.append(f"in the {choice} layers" if choice in selection.HALVES else f"in {what}{plural} {words}")
         return f" {', '.join(parts)}" if parts else ""
 
     def layer_numbers(self, shape: Shape) -> list[int]:
-        return choose.numbers(getattr(self, "layers", None), shape["layers"] or 0, "layer")
+        return selection.select_numbers(getattr(self, "layers", None), shape["layers"] or 0, "layer")
 
     def head_numbers(self, shape: Shape) -> list[int]:
-        return choose.numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
+        return selection.select_numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
 
-    def heads_in(self, attention: Attention) -> list[int] | None:
+    def heads_in(self, attention: AttentionCall) -> list[int] | None:
         """The heads of an attention call on which it acts; None for all."""
         heads = getattr(self, "heads", None)
-        return None if heads is None else choose.numbers(heads, attention.H, "head")
+        return None if heads is None else selection.select_numbers(heads, attention.H, "head")
 
     def canonical_places(self) -> dict[str, Any]:
         """Those of the settings `layers`, `heads` and `random` that it has, in canonical form."""
         found: dict[str, Any] = {}
         if hasattr(self, "layers"):
-            found["layers"] = choose.canonical(self.layers, "layer", choose.HALVES)
+            found["layers"] = selection.canonical_text(self.layers, "layer", selection.HALVES)
         if hasattr(self, "heads"):
-            found["heads"] = choose.canonical(self.heads, "head")
+            found["heads"] = selection.canonical_text(self.heads, "head")
         if hasattr(self, "random"):
-            found["random"] = None if self.random is None else whole(self.random, "random")
+            found["random"] = None if self.random is None else whole_number(self.random, "random")
         return found
 
-    # --- what it does ---------------------------------------------------------------------------------------------------
-
     def check(self, shape: Shape, config: Any) -> None:
-        """Refuse layers and heads that the model does not have; no weight is needed for that."""
+        """Refuse layers and heads that the model does not have; no weights are needed for that."""
         self.layer_numbers(shape)
         self.head_numbers(shape)
 
+    def contradicts(self, other: Intervention) -> str:
+        """Why this cannot act together with another one in the same layer and heads; empty if it can."""
+        return ""
+
     def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
-        """Ready for the model: an intervention that needs to look at it first (which heads are the best) does so here."""
+        """The intervention ready for a model: one that must examine it first, such as for its best heads, does so here."""
         return self
 
-    def begin(self, scene: Scene) -> None:
-        """A run of a batch is about to start: refuse what these prompts do not have."""
+    def begin(self, state: DecodingState) -> None:
+        """Called before a batch is decoded: refuse what these prompts do not have."""
 
-    def change(self, attention: Attention) -> None:
-        """Change one attention call of a layer in which this acts."""
+    def change(self, attention: AttentionCall) -> None:
+        """Change one attention call, in a layer in which this acts."""
         raise NotImplementedError
 
 
-def spelled(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """A setting as a spec has it.
 
-    >>> spelled(0.5), spelled(2.0), spelled(("doc1", "doc2")), spelled("gold")
+    >>> setting_text(0.5), setting_text(2.0), setting_text(("doc1", "doc2")), setting_text("gold")
     ('0.5', '2', '[doc1, doc2]', 'gold')
     """
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, tuple):
-        return spelled(value[0]) if len(value) == 1 else f"[{', '.join(map(spelled, value))}]"
+        return setting_text(value[0]) if len(value) == 1 else f"[{', '.join(map(setting_text, value))}]"
     return str(value)
 
 
@@ -127,7 +141,7 @@ def number(value: Any, what: str) -> float:
     return found
 
 
-def whole(value: Any, what: str, least: int = 0) -> int:
+def whole_number(value: Any, what: str, least: int = 0) -> int:
     """A whole number of at least `least`, from a number or its text."""
     found = number(value, what)
     if found != int(found) or found < least:
@@ -135,10 +149,10 @@ def whole(value: Any, what: str, least: int = 0) -> int:
     return int(found)
 
 
-def words(value: Any, what: str) -> tuple[str, ...] | None:
+def names_of(value: Any, what: str) -> tuple[str, ...] | None:
     """Names, from a text such as doc1 or [doc1, doc2], or from several.
 
-    >>> words("[doc1, gold]", "region"), words("query", "region"), words(None, "region")
+    >>> names_of("[doc1, gold]", "region"), names_of("query", "region"), names_of(None, "region")
     (('doc1', 'gold'), ('query',), None)
     """
     if value is None:
@@ -150,15 +164,20 @@ def words(value: Any, what: str) -> tuple[str, ...] | None:
     return found
 
 
-def rule_of(given: str | Rule) -> str:
+def rule_text(given: str | Rule | RuleFunction) -> str:
     """The canonical id of an anchor rule; one that would choose every position is refused.
 
-    >>> rule_of("sigma(3)")
+    >>> rule_text("sigma(3)")
     'sigma(k=3)'
     """
     from floatlens.anchors import parse_rule
 
     rule = parse_rule(given)
+    if rule.function is not None:
+        raise FloatLensError(
+            f"anchor rule {rule.name!r} is a function without a registered name; an intervention is kept as its text, so "
+            f"register the rule with @floatlens.register_rule first"
+        )
     name, value = next(iter(rule.settings.items()), ("", 1.0))
     if value < 0 or (rule.name == "share" and value == 0):
         raise FloatLensError(

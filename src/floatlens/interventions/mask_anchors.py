@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from floatlens.interventions.anchors import as_many_others, check_number, find
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, rule_of, set_fields, words
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.intervention import Intervention, names_of, rule_text, set_fields
+from floatlens.interventions.live_anchors import check_leaves_some, draw_others, find_live_anchors
 from floatlens.interventions.registry import register_intervention
-from floatlens.interventions.scene import Scene
 
 
 @register_intervention
@@ -47,9 +47,9 @@ class MaskAnchors(Intervention):
     def __post_init__(self) -> None:
         set_fields(
             self,
-            rule=rule_of(self.rule),
+            rule=rule_text(self.rule),
             **self.canonical_places(),
-            regions=words(self.regions, "region"),
+            regions=names_of(self.regions, "region"),
         )
 
     @property
@@ -62,18 +62,18 @@ class MaskAnchors(Intervention):
     def control(self, seed: int) -> MaskAnchors:
         return MaskAnchors(self.rule, self.layers, self.heads, self.regions, seed)
 
-    def begin(self, scene: Scene) -> None:
-        check_number(self.rule, scene)
+    def begin(self, state: DecodingState) -> None:
+        check_leaves_some(self.rule, state)
         if self.regions:
-            scene.regions_BN(self.regions, everywhere=False)
+            state.regions_BN(self.regions, everywhere=False)
 
-    def change(self, attention: Attention) -> None:
-        chosen, _ = find(attention, self.rule)
-        scene = attention.scene
+    def change(self, attention: AttentionCall) -> None:
+        chosen, _ = find_live_anchors(attention, self.rule)
+        state = attention.state
         if self.regions:
-            chosen = chosen & tiled(scene.regions_BN(self.regions, everywhere=False), chosen)
+            chosen = chosen & tiled(state.regions_BN(self.regions, everywhere=False), chosen)
         if self.random is not None:
-            chosen = as_many_others(scene, chosen, self.random, attention.layer, scene.step)
+            chosen = draw_others(state, chosen, self.random, attention.layer, state.step)
         if chosen.any():
             attention.hide(chosen, self.heads_in(attention))
 

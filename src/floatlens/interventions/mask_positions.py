@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions.anchors import as_many_others
-from floatlens.interventions.attention import Attention
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention, set_fields
+from floatlens.interventions.live_anchors import draw_others
 from floatlens.interventions.registry import register_intervention
-from floatlens.interventions.scene import Scene
-from floatlens.interventions.target import canonical_target, check_target, chosen_columns, target
+from floatlens.interventions.target_positions import canonical_target, check_target, describe_target, target_columns
 
 
 @register_intervention
@@ -55,23 +55,25 @@ class MaskPositions(Intervention):
 
     @property
     def summary(self) -> str:
-        what = f"as many random positions as {target(self)}" if self.random is not None else target(self)
+        what = (
+            f"as many random positions as {describe_target(self)}" if self.random is not None else describe_target(self)
+        )
         one = self.random is None and self.positions is not None and self.positions.isdecimal()
         return f"{what[0].upper()}{what[1:]} {'receives' if one else 'receive'} no attention{self.where}."
 
     def control(self, seed: int) -> MaskPositions:
         return MaskPositions(self.positions, self.region, self.kind, self.layers, self.heads, seed)
 
-    def begin(self, scene: Scene) -> None:
+    def begin(self, state: DecodingState) -> None:
         if self.kind is None:
-            columns = chosen_columns(self, scene)
-            if bool((columns | ~scene.real_BN())[:, : scene.length].all(axis=1).any()):
+            columns = target_columns(self, state)
+            if bool((columns | ~state.real_BN())[:, : state.length].all(axis=1).any()):
                 raise FloatLensError(f"{self} masks every position of a prompt; a row must be left something to see")
 
-    def change(self, attention: Attention) -> None:
-        scene = attention.scene
-        columns = chosen_columns(self, scene)[:, : scene.length]
+    def change(self, attention: AttentionCall) -> None:
+        state = attention.state
+        columns = target_columns(self, state)[:, : state.length]
         if self.random is not None:
-            columns = as_many_others(scene, columns, self.random)
+            columns = draw_others(state, columns, self.random)
         if columns.any():
             attention.hide(columns, self.heads_in(attention))

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from floatlens.interventions.anchors import as_many_others, check_number, find
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, rule_of, set_fields, whole
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.intervention import Intervention, rule_text, set_fields, whole_number
+from floatlens.interventions.live_anchors import check_leaves_some, draw_others, find_live_anchors
+from floatlens.interventions.mask_anchors import MaskAnchors
 from floatlens.interventions.registry import register_intervention
-from floatlens.interventions.scene import Scene
+from floatlens.interventions.scale_attention import ScaleAttention
 
 Array = np.ndarray[Any, Any]
 LEAST = 1e-6  # a share below this counts as this: a factor stays a number
@@ -56,8 +58,8 @@ class PinAnchors(Intervention):
     def __post_init__(self) -> None:
         set_fields(
             self,
-            step=whole(self.step, "step"),
-            rule=rule_of(self.rule),
+            step=whole_number(self.step, "step"),
+            rule=rule_text(self.rule),
             **self.canonical_places(),
         )
 
@@ -70,21 +72,30 @@ class PinAnchors(Intervention):
     def control(self, seed: int) -> PinAnchors:
         return PinAnchors(self.step, self.rule, self.layers, self.heads, seed)
 
-    def begin(self, scene: Scene) -> None:
-        check_number(self.rule, scene)
+    def contradicts(self, other: Intervention) -> str:
+        if isinstance(other, MaskAnchors):
+            return "the anchors cannot keep their share and receive nothing"
+        if isinstance(other, PinAnchors):
+            return "anchors can be held at one step, by one rule"
+        if isinstance(other, ScaleAttention) and other.rule is not None:
+            return "the anchors cannot keep their share and be scaled"
+        return ""
 
-    def change(self, attention: Attention) -> None:
-        scene, layer = attention.scene, attention.layer
-        found_RT, a_RT = find(attention, self.rule)
-        if scene.step < self.step:
+    def begin(self, state: DecodingState) -> None:
+        check_leaves_some(self.rule, state)
+
+    def change(self, attention: AttentionCall) -> None:
+        state, layer = attention.state, attention.layer
+        found_RT, a_RT = find_live_anchors(attention, self.rule)
+        if state.step < self.step:
             return
         pinned = ("pinned", self, layer)
-        if pinned not in scene.notes:
-            scene.notes[pinned] = (found_RT, np.where(found_RT, a_RT, 0.0))
+        if pinned not in state.notes:
+            state.notes[pinned] = (found_RT, np.where(found_RT, a_RT, 0.0))
             return
-        logs = np.log(factors(a_RT, found_RT, *(grown(x, a_RT) for x in scene.notes[pinned])))
+        logs = np.log(factors(a_RT, found_RT, *(grown(x, a_RT) for x in state.notes[pinned])))
         if self.random is not None:
-            logs = moved(scene, logs, a_RT, self.random, layer, scene.step)
+            logs = moved(state, logs, a_RT, self.random, layer, state.step)
         if logs.any():
             attention.weigh(logs, self.heads_in(attention))
 
@@ -108,10 +119,10 @@ def grown(before_RT: Array, like_RT: Array) -> Array:
     return np.pad(before_RT, ((0, 0), (0, like_RT.shape[1] - before_RT.shape[1])))
 
 
-def moved(scene: Scene, logs_RT: Array, a_RT: Array, seed: int, *parts: int) -> Array:
+def moved(state: DecodingState, logs_RT: Array, a_RT: Array, seed: int, *parts: int) -> Array:
     """The same factors at random other columns."""
     changed = logs_RT != 0
-    places = as_many_others(scene, changed, seed, *parts)
+    places = draw_others(state, changed, seed, *parts)
     out = np.zeros_like(logs_RT)
     for row in range(len(out)):
         there = np.flatnonzero(places[row])

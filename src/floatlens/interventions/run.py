@@ -12,12 +12,12 @@ import torch
 
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step
-from floatlens.interventions.anchors import Received
-from floatlens.interventions.attention import Attention
+from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.check import check
+from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention
+from floatlens.interventions.live_anchors import UnchangedReceived
 from floatlens.interventions.registry import parse_intervention
-from floatlens.interventions.scene import Scene
 from floatlens.observation.attention import Inputs, changing, configs_of
 from floatlens.observation.prompt_batch import PromptBatch
 
@@ -72,7 +72,7 @@ def stepwise(
 
 def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step]:
     configs = configs_of(lens.model)
-    at, tokens_BT = 0, change.scene.tokens_BT
+    at, tokens_BT = 0, change.state.tokens_BT
     while True:
         change.begin(at, tokens_BT)
         # Only while a forward pass runs: whatever happens between two steps meets the model as it was.
@@ -88,18 +88,18 @@ class Change:
     """What the attention function calls: it asks each intervention of the layer, and computes what comes of it."""
 
     def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
-        self.scene = Scene(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
+        self.state = DecodingState(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
         self.by_layer: dict[int, list[Intervention]] = {}
         for one in interventions:
-            one.begin(self.scene)
+            one.begin(self.state)
             for layer in one.layer_numbers(lens.shape):
                 self.by_layer.setdefault(layer, []).append(one)
-        self.received = Received(self.scene)
+        self.received = UnchangedReceived(self.state)
         self.forward: ForwardPass | None = None
 
     def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
         """A step is about to start, with these tokens."""
-        self.scene.step, self.scene.tokens_BT = step, tokens_BT
+        self.state.step, self.state.tokens_BT = step, tokens_BT
         self.received.begin()
         self.forward = None
 
@@ -108,9 +108,9 @@ class Change:
             return base(), inputs
         forward = current_pass()
         if forward is not None and forward is not self.forward:  # a step may take several passes
-            self.forward, self.scene.tokens_BT = forward, forward.tokens_BT[: self.scene.B]
+            self.forward, self.state.tokens_BT = forward, forward.tokens_BT[: self.state.B]
             self.received.begin()
-        attention = Attention(layer, inputs, self.scene, self.received)
+        attention = AttentionCall(layer, inputs, self.state, self.received)
         for one in self.by_layer[layer]:
             one.change(attention)
         output, used = attention.run(base)

@@ -9,12 +9,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions.anchors import as_many_others, find
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, number, rule_of, set_fields, spelled
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.intervention import Intervention, number, rule_text, set_fields, setting_text
+from floatlens.interventions.live_anchors import draw_others, find_live_anchors
+from floatlens.interventions.mask_anchors import MaskAnchors
+from floatlens.interventions.mask_positions import MaskPositions
 from floatlens.interventions.registry import register_intervention
-from floatlens.interventions.scene import Scene
-from floatlens.interventions.target import canonical_target, check_target, chosen_columns, target
+from floatlens.interventions.target_positions import (
+    canonical_target,
+    check_target,
+    describe_target,
+    same_target,
+    target_columns,
+)
 
 
 @register_intervention
@@ -52,13 +60,13 @@ class ScaleAttention(Intervention):
             self,
             factor=number(self.factor, "factor"),
             **canonical_target(self),
-            rule=None if self.rule is None else rule_of(self.rule),
+            rule=None if self.rule is None else rule_text(self.rule),
             **self.canonical_places(),
         )
         check_target(self, at_least=0, also=("rule",))
         if self.factor <= 0:
             raise FloatLensError(
-                f"factor {spelled(self.factor)} should be above 0; to take attention away altogether use mask-positions"
+                f"factor {setting_text(self.factor)} should be above 0; to take attention away altogether use mask-positions"
             )
         if self.random is not None and not self.chooses:
             raise FloatLensError(
@@ -73,10 +81,10 @@ class ScaleAttention(Intervention):
     @property
     def summary(self) -> str:
         if not self.chooses:
-            return f"All scores are multiplied by {spelled(self.factor)}{self.where}."
-        what = f"the anchors by {self.rule}" if self.rule is not None else target(self)
+            return f"All scores are multiplied by {setting_text(self.factor)}{self.where}."
+        what = f"the anchors by {self.rule}" if self.rule is not None else describe_target(self)
         what = f"as many random positions as {what}" if self.random is not None else what
-        return f"Attention to {what} is multiplied by {spelled(self.factor)}{self.where}."
+        return f"Attention to {what} is multiplied by {setting_text(self.factor)}{self.where}."
 
     def control(self, seed: int) -> ScaleAttention | None:
         if not self.chooses:
@@ -84,23 +92,30 @@ class ScaleAttention(Intervention):
         what = (self.positions, self.region, self.kind, self.rule)
         return ScaleAttention(self.factor, *what, self.layers, self.heads, seed)
 
-    def begin(self, scene: Scene) -> None:
-        if self.positions is not None or self.region is not None:
-            chosen_columns(self, scene)
+    def contradicts(self, other: Intervention) -> str:
+        if isinstance(other, ScaleAttention) and same_target(self, other):
+            return "the same attention has two factors"
+        if isinstance(other, MaskAnchors | MaskPositions) and self.chooses and same_target(self, other):
+            return "what receives no attention cannot be scaled"
+        return ""
 
-    def change(self, attention: Attention) -> None:
+    def begin(self, state: DecodingState) -> None:
+        if self.positions is not None or self.region is not None:
+            target_columns(self, state)
+
+    def change(self, attention: AttentionCall) -> None:
         heads = self.heads_in(attention)
         if not self.chooses:
             attention.sharpen(self.factor, heads)
             return
-        scene = attention.scene
+        state = attention.state
         parts: tuple[int, ...] = ()
         if self.rule is not None:
-            columns, _ = find(attention, self.rule)
-            parts = (attention.layer, scene.step)
+            columns, _ = find_live_anchors(attention, self.rule)
+            parts = (attention.layer, state.step)
         else:
-            columns = chosen_columns(self, scene)[:, : scene.length]
+            columns = target_columns(self, state)[:, : state.length]
         if self.random is not None:
-            columns = as_many_others(scene, columns, self.random, *parts)
+            columns = draw_others(state, columns, self.random, *parts)
         if columns.any():
             attention.weigh(np.where(columns, math.log(self.factor), 0.0), heads)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.intervention import Intervention, Shape, number, set_fields, spelled
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.intervention import Intervention, Shape, number, set_fields, setting_text
 from floatlens.interventions.registry import register_intervention
 
 
@@ -36,12 +36,12 @@ class SoftCap(Intervention):
         )
         if self.cap <= 0:
             raise FloatLensError(
-                f"cap {spelled(self.cap)} should be above 0; a small cap makes attention nearly uniform"
+                f"cap {setting_text(self.cap)} should be above 0; a small cap makes attention nearly uniform"
             )
 
     @property
     def summary(self) -> str:
-        return f"Scores are bent so that none exceeds {spelled(self.cap)}{self.where}."
+        return f"Scores are bent so that none exceeds {setting_text(self.cap)}{self.where}."
 
     def check(self, shape: Shape, config: Any) -> None:
         super().check(shape, config)
@@ -50,5 +50,8 @@ class SoftCap(Intervention):
                 f"the model caps its scores at {config.attn_logit_softcapping} itself; soft-cap would cap them twice"
             )
 
-    def change(self, attention: Attention) -> None:
+    def contradicts(self, other: Intervention) -> str:
+        return "a layer has one cap" if isinstance(other, SoftCap) else ""
+
+    def change(self, attention: AttentionCall) -> None:
         attention.cap(self.cap)

@@ -2,8 +2,8 @@
 
 The output comes from the implementation that the model had before (SDPA, flash, eager); the registered function calls it
 with the same arguments and then shows queries, keys and values to the active session. Both must be registered: with the
-attention function alone transformers passes no padding mask, and nothing warns. A `Change` may compute the output in
-another way (interventions/); the session then sees what was really used.
+attention function alone transformers passes no padding mask, and nothing warns. An `AttentionChange` may compute the output
+in another way (interventions/); the session then sees what was really used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Inputs:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class Change(Protocol):
+class AttentionChange(Protocol):
     """Something that changes attention while it is computed: the output in place of `base()`, and the inputs as used.
 
     Whoever calls `base()` used the inputs as they are.
@@ -69,7 +69,7 @@ class Active:
 
     session: Session | None
     base: str
-    change: Change | None = None
+    change: AttentionChange | None = None
     calls: int = 0
     forward: ForwardPass | None = None
 
@@ -84,7 +84,8 @@ class Active:
         self.calls += 1
         if self.session is not None:
             self.session.calls += 1
-        return int(getattr(module, "layer_idx", None) if getattr(module, "layer_idx", None) is not None else number)
+        own = getattr(module, "layer_idx", None)
+        return number if own is None else int(own)  # type: ignore[arg-type]
 
 
 _active: ContextVar[Active | None] = ContextVar("floatlens_active", default=None)
@@ -117,7 +118,7 @@ def attention(
         output, used = active.change(layer, inputs, unchanged)
         used = replace(used, kind=layer)  # a change may give each layer a mask of its own at any step
     if session is not None:
-        seen = whole(used, module)
+        seen = gather_heads(used, module)
         session.see(layer, **seen.shown(), lse=heard.of(query) if active.change is None and seen is used else None)
     return output
 
@@ -144,14 +145,17 @@ def inputs_of(
     else:
         causal = bool(causal) and query.shape[2] > 1 and mask is None and base != "eager"
     if base.startswith("flash") and kwargs.get("sliding_window"):
-        mask, causal = windowed(mask, query.shape[2], key.shape[2], int(kwargs["sliding_window"]), query.device), False
+        mask, causal = (
+            sliding_window_mask(mask, query.shape[2], key.shape[2], int(kwargs["sliding_window"]), query.device),
+            False,
+        )
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: the keys past the queries are not there yet
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
     return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
 
 
-def whole(inputs: Inputs, module: torch.nn.Module) -> Inputs:
+def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
     """All heads, where a tensor parallel plan gave this process only some of them: those of the others, in their order."""
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
     if heads in (None, inputs.query.shape[1]) or not torch.distributed.is_initialized():
@@ -198,7 +202,9 @@ def mask(*args: Any, **kwargs: Any) -> Any:
     return ALL_MASK_ATTENTION_FUNCTIONS[_current().base](*args, **kwargs)
 
 
-def windowed(padding: torch.Tensor | None, queries: int, keys: int, window: int, device: torch.device) -> torch.Tensor:
+def sliding_window_mask(
+    padding: torch.Tensor | None, queries: int, keys: int, window: int, device: torch.device
+) -> torch.Tensor:
     """The causal sliding-window mask that flash attention applies by flag (B or 1, 1, Q, T)."""
     q = torch.arange(keys - queries, keys, device=device)[:, None]
     k = torch.arange(keys, device=device)[None, :]
@@ -234,7 +240,7 @@ Configs = dict[int, Any]
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def observation_paused() -> Iterator[None]:
     """The session that is active, if any, sees nothing of what runs in the block."""
     current = _active.get()
     session = current.session if current is not None else None
@@ -259,7 +265,7 @@ def observing(model: Any, session: Session, configs: Configs | None = None) -> I
 
 
 @contextmanager
-def changing(model: Any, change: Change, configs: Configs | None = None) -> Iterator[None]:
+def changing(model: Any, change: AttentionChange, configs: Configs | None = None) -> Iterator[None]:
     """Let `change` compute every attention call of a transformers model; everything is as before when the block ends."""
     with _installed(model, lambda outer, base: Active(outer.session if outer else None, base, change), configs):
         yield

@@ -16,7 +16,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Layout:
+class PositionLayout:
     """What is known of the batch's positions before decoding starts. N positions, pads included; R regions.
 
     real_BN     True for positions that are not padding, None when nothing is padded
@@ -37,18 +37,20 @@ class Layout:
         """Whether any row has gold evidence."""
         return bool(self.gold_BN.any())
 
-    def of_layers(self, count: int) -> Layout:
+    def of_layers(self, count: int) -> PositionLayout:
         """The layout of the rows of several layers, one after another."""
         if count == 1:
             return self
         if count not in self._of_layers:
             real = None if self.real_BN is None else self.real_BN.repeat(count, 1)
             others = (x.repeat(count, 1) for x in (self.gold_BN, self.writes_BN))
-            self._of_layers[count] = Layout(real, self.region_BN.repeat(count, 1), self.region_names * count, *others)
+            self._of_layers[count] = PositionLayout(
+                real, self.region_BN.repeat(count, 1), self.region_names * count, *others
+            )
         return self._of_layers[count]
 
     @cached_property
-    def _of_layers(self) -> dict[int, Layout]:
+    def _of_layers(self) -> dict[int, PositionLayout]:
         return {}
 
     @cached_property
@@ -78,7 +80,7 @@ class Call:
     q_BHQD: torch.Tensor
     k_BKTD: torch.Tensor
     v_BKTD: torch.Tensor
-    layout: Layout
+    layout: PositionLayout
     length: int
     scaling: float
     mask: torch.Tensor | None = None

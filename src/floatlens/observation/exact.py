@@ -14,7 +14,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observation.call import Call
 
 
-class Matrices:
+class ExactMatrices:
     """The matrices of one layer over all queries so far: rows are appended when the model extends a cache."""
 
     def __init__(self) -> None:
@@ -72,19 +72,19 @@ class Matrices:
         setattr(self, name, whole)
 
 
-def real_rows(m: Matrices, call: Call) -> torch.Tensor:
+def real_rows(m: ExactMatrices, call: Call) -> torch.Tensor:
     """1.0 for queries that were computed and are not padding, over all positions so far (B, 1, Q, 1)."""
     real = call.layout.real_BN
     rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
     return (rows.to(call.q_BHQD.device) * m.seen_Q)[:, None, :, None]
 
 
-def received(m: Matrices, call: Call) -> torch.Tensor:
+def received(m: ExactMatrices, call: Call) -> torch.Tensor:
     rows = real_rows(m, call)
     return torch.where(rows > 0, m.weights_BHQT, 0.0).sum(2) / rows.sum(2)
 
 
-def entropy(m: Matrices, call: Call) -> torch.Tensor:
+def entropy(m: ExactMatrices, call: Call) -> torch.Tensor:
     rows = real_rows(m, call)
     weights = torch.where(rows > 0, m.weights_BHQT, 0.0)
     if call.sinks_H is not None:
@@ -92,12 +92,12 @@ def entropy(m: Matrices, call: Call) -> torch.Tensor:
     return torch.special.entr(weights).sum((-1, -2)) / rows.sum((-1, -2))
 
 
-def column_mean(matrix_BHQT: torch.Tensor, m: Matrices, call: Call) -> torch.Tensor:
+def column_mean(matrix_BHQT: torch.Tensor, m: ExactMatrices, call: Call) -> torch.Tensor:
     seen = m.visible_BHQT & (real_rows(m, call) > 0)
     return torch.where(seen, matrix_BHQT, 0.0).sum(2) / seen.sum(2)
 
 
-def flow(m: Matrices, call: Call) -> torch.Tensor:
+def flow(m: ExactMatrices, call: Call) -> torch.Tensor:
     count = max(len(names) for names in call.layout.region_names)
     mean_BQT = m.weights_BHQT.mean(1)
     out = torch.zeros(call.B, count, count)
@@ -110,7 +110,7 @@ def flow(m: Matrices, call: Call) -> torch.Tensor:
     return torch.where(total > 0, out / total, 0.0)
 
 
-def evidence(m: Matrices, call: Call) -> torch.Tensor:
+def evidence(m: ExactMatrices, call: Call) -> torch.Tensor:
     weights = m.weights_BHQT[:, :, call.query_positions]
     gold = call.layout.gold_BN[:, None, None, : call.length]
     mass = torch.where(gold, weights, 0.0).sum(-1)
@@ -119,7 +119,7 @@ def evidence(m: Matrices, call: Call) -> torch.Tensor:
     return torch.where(writes, pair, torch.nan)
 
 
-def query_mass(m: Matrices, call: Call) -> torch.Tensor:
+def query_mass(m: ExactMatrices, call: Call) -> torch.Tensor:
     out = torch.full((call.B, call.H), torch.nan)
     for row, names in enumerate(call.layout.region_names):
         asks = call.layout.region_BN[row, : call.length] == (names.index("query") if "query" in names else -2)
@@ -130,7 +130,7 @@ def query_mass(m: Matrices, call: Call) -> torch.Tensor:
     return out
 
 
-EXACT: dict[str, Callable[[Matrices, Call], torch.Tensor]] = {
+EXACT: dict[str, Callable[[ExactMatrices, Call], torch.Tensor]] = {
     "received": received,
     "received_final": received,
     "entropy": entropy,
@@ -150,7 +150,7 @@ EXACT: dict[str, Callable[[Matrices, Call], torch.Tensor]] = {
 }
 
 
-def exactly(name: str) -> Callable[[Matrices, Call], torch.Tensor]:
+def exact_statistic(name: str) -> Callable[[ExactMatrices, Call], torch.Tensor]:
     """The definition of a statistic by its name; a statistic of one's own has none."""
     if name not in EXACT:
         raise FloatLensError(f"statistic {name!r} has no exact implementation; use implementation='stream'")

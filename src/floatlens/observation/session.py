@@ -13,12 +13,12 @@ import torch
 
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
-from floatlens.observation.blocks import passes
-from floatlens.observation.call import Call, Layout
-from floatlens.observation.exact import Matrices, exactly
+from floatlens.observation.call import Call, PositionLayout
+from floatlens.observation.exact import ExactMatrices, exact_statistic
 from floatlens.observation.group import ROOM, Group, size
 from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
 from floatlens.observation.tile import TILE, Tile
+from floatlens.observation.weights import stream_weights
 from floatlens.observation.workspace import Workspace
 
 Implementation = Literal["stream", "exact"]
@@ -52,7 +52,7 @@ class Session:
         self,
         statistics: Sequence[str] = DEFAULT,
         *,
-        layout: Layout | None = None,
+        layout: PositionLayout | None = None,
         layers: Collection[int] | None = None,
         matrix_layers: Collection[int] | None = None,
         implementation: Implementation = "stream",
@@ -64,7 +64,7 @@ class Session:
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
         self.implementation, self.tile, self.rows = implementation, tile, rows
-        self.matrices: dict[Key, Matrices] = {}
+        self.matrices: dict[Key, ExactMatrices] = {}
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
         self.open: dict[Hashable, Group] = {}
@@ -172,10 +172,10 @@ class Session:
         if not names:
             return
         if self.implementation == "exact":
-            matrices = self.matrices.setdefault(key, Matrices())
+            matrices = self.matrices.setdefault(key, ExactMatrices())
             matrices.see(call)
             for name in names:
-                self._results[name][call.layer] = exactly(name)(matrices, call)
+                self._results[name][call.layer] = exact_statistic(name)(matrices, call)
             return
         if call.fresh or key not in self.groups:
             self._join(call, names, kind, final)
@@ -210,7 +210,7 @@ class Session:
             observer.start(call)
         tiled = [observer for observer in observers.values() if observer.tiled]
         if tiled or any(observer.pooled for observer in observers.values()):
-            for block in passes(call, self.tile, self.space, whole=bool(tiled)):
+            for block in stream_weights(call, self.tile, self.space, whole=bool(tiled)):
                 if tiled:
                     tile = Tile.of(call, block)
                     for observer in tiled:
@@ -241,8 +241,8 @@ def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> No
             )
 
 
-def plain_layout(rows: int, length: int, device: torch.device) -> Layout:
+def plain_layout(rows: int, length: int, device: torch.device) -> PositionLayout:
     """A layout for a model that is observed on its own: no padding, no regions."""
     none = torch.zeros(rows, length, dtype=torch.bool, device=device)
     region = torch.zeros(rows, length, dtype=torch.long, device=device)
-    return Layout(None, region, [["other"]] * rows, none, none)
+    return PositionLayout(None, region, [["other"]] * rows, none, none)

@@ -38,10 +38,10 @@ class Statistic:
         raise NotImplementedError
 
 
-class Running:
+class RunningSum:
     """A sum over queries that grows with the sequence along its last dim.
 
-    >>> total = Running()
+    >>> total = RunningSum()
     >>> total.add(torch.ones(1, 2)); total.add(torch.ones(1, 3)); total.value
     tensor([[2., 2., 1.]])
     """

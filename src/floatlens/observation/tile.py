@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.observation.blocks import Block
 from floatlens.observation.call import Call
+from floatlens.observation.weights import WeightBlock
 
 # Numbers in a tile or block: a megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
 TILE = 1 << 18
@@ -29,7 +29,7 @@ class Tile:
     weights_BHQT: torch.Tensor
 
     @classmethod
-    def of(cls, call: Call, block: Block) -> Tile:
+    def of(cls, call: Call, block: WeightBlock) -> Tile:
         """A block that has all heads, as a tile."""
         shape = (call.B, call.H, block.end - block.start, -1)
         return cls(call, block.start, block.end, block.weights_NQT.view(shape))
@@ -50,7 +50,7 @@ class Tile:
         return None if real is None else real[:, self.start : self.end]
 
 
-def softmax(call: Call, scores_BHQT: torch.Tensor, start: int, end: int) -> torch.Tensor:
+def softmax_rows(call: Call, scores_BHQT: torch.Tensor, start: int, end: int) -> torch.Tensor:
     """Attention weights of rows start..end; rows of padding become 0, and a learned sink takes its share away."""
     if call.sinks_H is not None:
         sinks = call.sinks_H.float().view(1, -1, 1, 1).expand(*scores_BHQT.shape[:3], 1)

@@ -9,7 +9,7 @@ import torch
 
 from floatlens.decode.step import Step
 from floatlens.errors import NotANumber
-from floatlens.observation.attention import unseen
+from floatlens.observation.attention import observation_paused
 
 
 def check_finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[Step]:
@@ -43,7 +43,7 @@ def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
 
     hooks = [layer.register_forward_hook(watch(number)) for number, layer in enumerate(layers_of(model))]
     try:
-        with unseen():
+        with observation_paused():
             model(input_ids=ids_T[None])
     except (RuntimeError, IndexError):  # an intervention that was made for the whole batch
         return None

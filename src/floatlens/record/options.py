@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from floatlens.errors import FloatLensError
-from floatlens.observation.call import Layout
+from floatlens.observation.call import PositionLayout
 from floatlens.observation.registry import DEFAULT, MATRICES, STATISTICS
 from floatlens.observation.session import Implementation, Session
 
@@ -54,7 +54,7 @@ class RecordOptions:
         check_range(self.heads, shape["heads"], "head")
         check_range(self.record_steps, step_count, "step")
 
-    def session(self, layout: Layout, rows: int) -> Session:
+    def session(self, layout: PositionLayout, rows: int) -> Session:
         """The session that observes what is kept and what is shown."""
         return Session(
             [*dict.fromkeys((*self.record, *self.matrices, *self.show))],

@@ -6,7 +6,7 @@ import torch
 
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
-from floatlens.observation.statistic import Running, Statistic
+from floatlens.observation.statistic import RunningSum, Statistic
 
 
 @register_statistic
@@ -21,7 +21,7 @@ class Flow(Statistic):
     tiled, pooled, by_row = False, True, True
 
     def __init__(self) -> None:
-        self.pooled_BRT = Running()
+        self.pooled_BRT = RunningSum()
 
     def start(self, call: Call) -> None:
         if call.fresh:

@@ -16,7 +16,7 @@ from floatlens.observation.tile import Tile
 
 
 @register_statistic
-class Attention(Statistic):
+class AttentionMatrix(Statistic):
     """Attention weights per head. With a cache, the rows that the step computed; NaN for rows of earlier steps."""
 
     name = "attention"
@@ -34,7 +34,7 @@ class Attention(Statistic):
 
 
 @register_statistic
-class MeanAttention(Attention):
+class MeanAttentionMatrix(AttentionMatrix):
     """Attention weights, mean over heads."""
 
     name = "attention_mean"

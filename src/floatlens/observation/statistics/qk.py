@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
-from floatlens.observation.columns import ColumnMean, visible_sum
+from floatlens.observation.column_mean import ColumnMean, visible_sum
 from floatlens.observation.registry import register_statistic
 
 

@@ -6,7 +6,7 @@ import torch
 
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
-from floatlens.observation.statistic import Running, Statistic
+from floatlens.observation.statistic import RunningSum, Statistic
 
 
 @register_statistic
@@ -18,7 +18,7 @@ class Received(Statistic):
     tiled, pooled, by_row = False, True, True
 
     def __init__(self) -> None:
-        self.sum_BHT = Running()
+        self.sum_BHT = RunningSum()
         self.queries_B = torch.zeros(0)
 
     def start(self, call: Call) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
-from floatlens.observation.statistic import Running, Statistic
+from floatlens.observation.statistic import RunningSum, Statistic
 
 
 @register_statistic
@@ -18,7 +18,7 @@ class ValueNorm(Statistic):
     tiled, by_row = False, True
 
     def __init__(self) -> None:
-        self.norm_BKT = Running()
+        self.norm_BKT = RunningSum()
 
     def start(self, call: Call) -> None:
         if call.fresh:

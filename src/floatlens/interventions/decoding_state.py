@@ -25,7 +25,7 @@ GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions at once, or
 
 
 @dataclass
-class Scene:
+class DecodingState:
     """One run of a batch. `strings` turns token ids into the tokenizer's pieces; `notes` is kept from step to step."""
 
     batch: PromptBatch
@@ -73,11 +73,11 @@ class Scene:
 
     def positions_BN(self, choice: str) -> np.ndarray[Any, Any]:
         """Columns of chosen positions; one that a row does not have is refused."""
-        from floatlens.interventions.choose import numbers
+        from floatlens.interventions.selection import select_numbers
 
         found = np.zeros((self.B, self.N), bool)
         for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
-            found[row, [pad + j for j in numbers(choice, len(prompt.ids) + self.new_tokens, "position")]] = True
+            found[row, [pad + j for j in select_numbers(choice, len(prompt.ids) + self.new_tokens, "position")]] = True
         return found
 
     def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> np.ndarray[Any, Any]:

@@ -13,20 +13,20 @@ import torch
 
 from floatlens.anchors import Rule, find_anchors, parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.interventions.attention import Attention
-from floatlens.interventions.scene import Scene
+from floatlens.interventions.attention_call import AttentionCall
+from floatlens.interventions.decoding_state import DecodingState
 from floatlens.observation.attention import Inputs
-from floatlens.observation.call import Layout
+from floatlens.observation.call import PositionLayout
 from floatlens.observation.session import Session
 
 Array = np.ndarray[Any, Any]
 
 
-class Received:
+class UnchangedReceived:
     """Received attention (R, T so far) of any layer, un-intervened, mean over heads; with a cache the running mean."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, state: DecodingState) -> None:
+        self.state = state
         self.sessions: dict[int, Session] = {}
         self.now: dict[int, Array] = {}
 
@@ -49,27 +49,27 @@ class Received:
             self.now[layer] = found.mean(1).double().cpu().numpy()
         return self.now[layer]
 
-    def _layout(self, rows: int, inputs: Inputs) -> Layout:
-        device, batch = inputs.query.device, self.scene.batch
-        real = torch.from_numpy(self.scene.real_BN()).to(device).repeat(rows // self.scene.B, 1)
+    def _layout(self, rows: int, inputs: Inputs) -> PositionLayout:
+        device, batch = inputs.query.device, self.state.batch
+        real = torch.from_numpy(self.state.real_BN()).to(device).repeat(rows // self.state.B, 1)
         none = torch.zeros_like(real)
         region = torch.zeros(real.shape, dtype=torch.long, device=device).masked_fill(~real, -1)
-        return Layout(real if batch.real_BP is not None else None, region, [["other"]] * rows, none, none)
+        return PositionLayout(real if batch.real_BP is not None else None, region, [["other"]] * rows, none, none)
 
 
-def find(attention: Attention, rule: str | Rule) -> tuple[Array, Array]:
+def find_live_anchors(attention: AttentionCall, rule: str | Rule) -> tuple[Array, Array]:
     """Anchors (bool) and received attention (NaN on padding), both (R, T so far), of the call's layer and step."""
-    scene = attention.scene
+    state = attention.state
     a_RN = attention.received_RT()
-    pads = np.tile(scene.pads, len(a_RN) // scene.B)
-    return anchors(a_RN, pads, parse_rule(rule), scene.family.attention)
+    pads = np.tile(state.pads, len(a_RN) // state.B)
+    return anchors_of_rows(a_RN, pads, parse_rule(rule), state.family.attention)
 
 
-def anchors(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tuple[Array, Array]:
+def anchors_of_rows(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tuple[Array, Array]:
     """Anchors of left-padded rows, each as it would be found alone, and the rows with NaN on their padding.
 
     >>> a = np.array([[0.7, 0.2, 0.1], [0.0, 0.4, 0.6]])
-    >>> anchors(a, np.array([0, 1]), parse_rule("first"), "causal")[0]
+    >>> anchors_of_rows(a, np.array([0, 1]), parse_rule("first"), "causal")[0]
     array([[ True, False, False],
            [False,  True, False]])
     """
@@ -85,7 +85,7 @@ def anchors(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tuple[Array
     return found, np.where(real, a_RN, np.nan)
 
 
-def as_many_others(scene: Scene, chosen: Array, seed: int, *parts: int) -> Array:
+def draw_others(state: DecodingState, chosen: Array, seed: int, *parts: int) -> Array:
     """For each row, as many random real positions as are chosen, none of them chosen: the matched control.
 
     What is drawn depends on the prompt, the seed and `parts`, not on the batch.
@@ -93,20 +93,20 @@ def as_many_others(scene: Scene, chosen: Array, seed: int, *parts: int) -> Array
     found = np.zeros_like(chosen)
     N = chosen.shape[1]
     for row in range(len(chosen)):
-        pad = scene.pads[row % scene.B]
+        pad = state.pads[row % state.B]
         free = np.flatnonzero(~chosen[row, pad:])
-        ranks = scene.seed(row % scene.B, seed, row // scene.B, *parts).random(scene.N - pad)[: N - pad]
+        ranks = state.seed(row % state.B, seed, row // state.B, *parts).random(state.N - pad)[: N - pad]
         drawn = free[np.argsort(ranks[free], kind="stable")][: int(chosen[row, pad:].sum())]
         found[row, pad + drawn] = True
     return found
 
 
-def check_number(rule: str, scene: Scene) -> None:
+def check_leaves_some(rule: str, state: DecodingState) -> None:
     """Refuse a rule that would choose every position of the shortest row."""
     parsed = parse_rule(rule)
     wanted = max(parsed.settings.get("n", 0.0), parsed.minimum)
-    if wanted >= scene.shortest or (parsed.name == "share" and parsed.settings["eps"] * scene.shortest < 1):
+    if wanted >= state.shortest or (parsed.name == "share" and parsed.settings["eps"] * state.shortest < 1):
         raise FloatLensError(
-            f"anchor rule {parsed.id} may choose all {scene.shortest} positions of a prompt, "
+            f"anchor rule {parsed.id} may choose all {state.shortest} positions of a prompt, "
             f"so that nothing is left to see; choose fewer"
         )

@@ -8,9 +8,9 @@ import numpy as np
 
 from floatlens.data.token_kinds import KINDS
 from floatlens.errors import FloatLensError
-from floatlens.interventions import choose
-from floatlens.interventions.intervention import words
-from floatlens.interventions.scene import Scene
+from floatlens.interventions import selection
+from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.intervention import Intervention, names_of
 
 Array = np.ndarray[Any, Any]
 
@@ -18,15 +18,15 @@ Array = np.ndarray[Any, Any]
 def canonical_target(intervention: Any) -> dict[str, Any]:
     """The settings `positions`, `region` and `kind` in canonical form."""
     return {
-        "positions": choose.canonical(intervention.positions, "position"),
-        "region": words(intervention.region, "region"),
+        "positions": selection.canonical_text(intervention.positions, "position"),
+        "region": names_of(intervention.region, "region"),
         "kind": kinds_of(intervention.kind),
     }
 
 
 def kinds_of(given: Any) -> tuple[str, ...] | None:
     """Names of kinds, each of which exists."""
-    found = words(given, "kind")
+    found = names_of(given, "kind")
     known = (*KINDS, "structural", "lexical")
     for kind in found or ():
         if kind not in known:
@@ -43,7 +43,13 @@ def check_target(intervention: Any, at_least: int, also: tuple[str, ...] = ()) -
         raise FloatLensError(f"{intervention.name} takes one of {', '.join(ways)}; {said}")
 
 
-def target(intervention: Any) -> str:
+def same_target(one: Intervention, other: Intervention) -> bool:
+    """Whether two interventions act on the same positions, apart from layers and heads."""
+    settings = ("positions", "region", "kind", "rule", "random")
+    return all(getattr(one, name, None) == getattr(other, name, None) for name in settings)
+
+
+def describe_target(intervention: Any) -> str:
     """What an intervention acts on, in words."""
     if intervention.positions is not None:
         one = intervention.positions.isdecimal()
@@ -53,15 +59,15 @@ def target(intervention: Any) -> str:
     return f"all tokens of kind {' or '.join(intervention.kind)}"
 
 
-def chosen_columns(intervention: Any, scene: Scene) -> Array:
+def target_columns(intervention: Any, state: DecodingState) -> Array:
     """Columns (B, N; for a kind B, T so far) that an intervention names; found once a step, or once a run."""
-    place = ("columns", intervention, scene.step if intervention.kind is not None else None)
-    if place not in scene.notes:
+    place = ("columns", intervention, state.step if intervention.kind is not None else None)
+    if place not in state.notes:
         if intervention.positions is not None:
-            scene.notes[place] = scene.positions_BN(intervention.positions)
+            state.notes[place] = state.positions_BN(intervention.positions)
         elif intervention.region is not None:
-            scene.notes[place] = scene.regions_BN(intervention.region)
+            state.notes[place] = state.regions_BN(intervention.region)
         else:
-            scene.notes[place] = scene.kinds_BT(intervention.kind)
-    found: Array = scene.notes[place]
+            state.notes[place] = state.kinds_BT(intervention.kind)
+    found: Array = state.notes[place]
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
-from floatlens.observation.statistic import Running, Statistic
+from floatlens.observation.statistic import RunningSum, Statistic
 from floatlens.observation.tile import TILE
 
 
@@ -58,8 +58,8 @@ class ColumnMean(Statistic):
     tiled, by_row = False, True
 
     def __init__(self) -> None:
-        self.sum_BHT = Running()
-        self.count_BHT = Running()
+        self.sum_BHT = RunningSum()
+        self.count_BHT = RunningSum()
 
     def query_sum(self, call: Call) -> torch.Tensor:
         """The query part, summed over the queries that may see each key: (B, H, T or 1, C)."""

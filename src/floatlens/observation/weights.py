@@ -23,7 +23,7 @@ FEW = 8  # below so many queries a row, building coordinates for the keys costs 
 
 
 @dataclass(frozen=True)
-class Block:
+class WeightBlock:
     """Heads first..first+N of the call's B·H, queries start..end, and their first T keys.
 
     weights_NQT   exp2 of exponents_NQT; both are written over, the exponents once their entropy is taken
@@ -80,7 +80,7 @@ def key_exponents(call: Call) -> torch.Tensor | None:
     return (mask.float() * LOG2E).clamp_min(NEVER)
 
 
-def blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[Block]:
+def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
     """The blocks of a call; `size` bounds the numbers in one. `whole`: a block has all heads."""
     product = Product(call, space)
     M, G, Q, C = product.rows_MGQC.shape
@@ -108,7 +108,7 @@ def blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> I
                 torch.exp2(exponents_NQT, out=weights_NQT)
             else:
                 _normalise(call, exponents_NQT, weights_NQT, low * G, start, end)
-            yield Block(low * G, start, end, exponents_NQT, weights_NQT)
+            yield WeightBlock(low * G, start, end, exponents_NQT, weights_NQT)
 
 
 def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start: int, end: int, masked: bool) -> None:
@@ -161,13 +161,13 @@ def _normalise(
         weights_NQT.masked_fill_(~call.real_BQ[heads // call.H, start:end, None], 0.0)
 
 
-def passes(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[Block]:
+def stream_weights(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
     """Let the weights pass once: sum them over regions and take their entropy, and show each block on its way."""
     R, device = call.member_BRQ.shape[1], call.q_BHQD.device
     pooled_NRT = torch.zeros(call.B * call.H, R, call.T, device=device)
     spread_N = torch.zeros(call.B * call.H, device=device)
     member_NRQ = call.member_BRQ[:, None].expand(-1, call.H, -1, -1).flatten(0, 1)
-    for block in blocks(call, size, space, whole=whole):
+    for block in weight_blocks(call, size, space, whole=whole):
         N, _, T = block.weights_NQT.shape
         heads, queries = slice(block.first, block.first + N), slice(block.start, block.end)
         pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries], block.weights_NQT)
@@ -180,7 +180,7 @@ def passes(call: Call, size: int, space: Workspace, *, whole: bool = False) -> I
     call.has_passed(pooled_NRT.view(B, H, R, call.T), spread_N.view(B, H) / LOG2E)
 
 
-def _given_a_position(block: Block) -> torch.Tensor:
+def _given_a_position(block: WeightBlock) -> torch.Tensor:
     """Entropy in bits of the distribution over positions, given that a position is attended and not the learned sink."""
     share_NQ = block.weights_NQT.sum(-1)
     bits_NQ = -(block.weights_NQT * block.exponents_NQT).sum(-1)

@@ -1,4 +1,4 @@
-"""`with observe(model)`: the same statistics for any torch model that calls scaled_dot_product_attention.
+"""Observe any torch model that calls scaled_dot_product_attention: `with observe(model) as session`.
 
 Layers are numbered by the order of their calls within a forward pass of the model.
 """
@@ -19,7 +19,7 @@ WITHOUT_REGIONS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
 
-class _Watch(TorchFunctionMode):
+class _FunctionMode(TorchFunctionMode):
     """Sees scaled_dot_product_attention, also where it is called inside another torch function."""
 
     def __init__(self, session: Session) -> None:
@@ -35,7 +35,7 @@ class _Watch(TorchFunctionMode):
         if not isinstance(func, FunctionType):
             return func(*args, **kwargs)
         # The mode is off while it handles a call, so attention inside a Python function such as
-        # multi_head_attention_forward would pass unseen: it is caught by its name instead.
+        # multi_head_attention_forward would not be observed: it is caught by its name instead.
         functional = torch.nn.functional
         functional.scaled_dot_product_attention = self._attend  # type: ignore[assignment]
         try:
@@ -84,7 +84,7 @@ def observe(model: torch.nn.Module, statistics: Sequence[str] = WITHOUT_REGIONS,
     session = Session(statistics, **{"room": 0, **options})
     hook = model.register_forward_pre_hook(lambda *_: session.begin())
     try:
-        with _Watch(session):
+        with _FunctionMode(session):
             yield session
     finally:
         hook.remove()

@@ -15,11 +15,11 @@ HALVES = ("shallow", "deep")
 _SLICE = re.compile(r"\d*:\d*(:[1-9]\d*)?")
 
 
-def canonical(given: Any, what: str, words: tuple[str, ...] = ()) -> str | None:
+def canonical_text(given: Any, what: str, words: tuple[str, ...] = ()) -> str | None:
     """The text of a choice: a number, a slice, numbers, or such a text itself. None stays None.
 
-    >>> canonical(slice(0, 4), "layer"), canonical([2, 0], "head"), canonical(3, "head"), canonical("[1, 2]", "head")
-    ('0:4', '[0, 2]', '3', '[1, 2]')
+    >>> canonical_text(slice(0, 4), "layer"), canonical_text([2, 0], "head"), canonical_text("[1, 2]", "head")
+    ('0:4', '[0, 2]', '[1, 2]')
     """
     if given is None:
         return None
@@ -37,7 +37,7 @@ def canonical(given: Any, what: str, words: tuple[str, ...] = ()) -> str | None:
         if _SLICE.fullmatch(text):
             return text.removesuffix(":") if text.count(":") == 2 else text
         if text.startswith("[") and text.endswith("]"):
-            return canonical([part.strip() for part in text[1:-1].split(",") if part.strip()], what, words)
+            return canonical_text([part.strip() for part in text[1:-1].split(",") if part.strip()], what, words)
         return _whole(text, what, words)
     if isinstance(given, Iterable):
         found = sorted({int(_whole(str(part), what, words)) for part in given})
@@ -47,12 +47,12 @@ def canonical(given: Any, what: str, words: tuple[str, ...] = ()) -> str | None:
     raise not_understood(given, what, words)
 
 
-def numbers(choice: str | None, count: int, what: str) -> list[int]:
+def select_numbers(choice: str | None, count: int, what: str) -> list[int]:
     """The numbers of a choice among `count`; all of them for None. What does not exist is refused.
 
-    >>> numbers("0:4", 6, "layer"), numbers(None, 3, "head"), numbers("deep", 6, "layer")
+    >>> select_numbers("0:4", 6, "layer"), select_numbers(None, 3, "head"), select_numbers("deep", 6, "layer")
     ([0, 1, 2, 3], [0, 1, 2], [3, 4, 5])
-    >>> numbers("0:8", 6, "layer")
+    >>> select_numbers("0:8", 6, "layer")
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: layer 7 does not exist; there are 6, from 0 to 5

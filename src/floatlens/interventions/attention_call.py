@@ -21,22 +21,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.interventions.scene import Scene
+from floatlens.interventions.decoding_state import DecodingState
 from floatlens.observation.attention import Inputs
 
 TILE = 1 << 18  # numbers in a tile of explicit scores: they stay in a core's cache
 Array = np.ndarray[Any, Any]
 
 
-class Attention:
+class AttentionCall:
     """A call: R rows (twice the batch under guidance), H heads, Q queries, T keys.
 
     Columns are chosen as bool (B, length) over all positions so far; they are cut to the keys of the call, which for a
     sliding-window cache are the last T, and repeated for the second half of guidance.
     """
 
-    def __init__(self, layer: int, inputs: Inputs, scene: Scene, received: Callable[[int, Inputs], Array]) -> None:
-        self.layer, self.inputs, self.scene = layer, inputs, scene
+    def __init__(
+        self, layer: int, inputs: Inputs, state: DecodingState, received: Callable[[int, Inputs], Array]
+    ) -> None:
+        self.layer, self.inputs, self.state = layer, inputs, state
         self.R, self.H, self.Q, self.D = inputs.query.shape
         self.T = inputs.key.shape[2]
         self._received = received
