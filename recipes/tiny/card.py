@@ -142,7 +142,7 @@ passages, with the questions of six data sets in FloatLens's default prompt. All
 Fresh entities of validation and test never occur in training; common people occur repeatedly with facts that never
 change.
 
-## Training
+## Recipe
 {recipe}
 
 {steps:,} steps of {size}, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores, seed
@@ -165,7 +165,7 @@ Test split, greedy or low-confidence decoding, temperature 0, as many steps as n
 Received attention of position 0 by layer (0 to 5), mean over heads, steps and 20 questions with five passages:
 {first}. {attention}
 
-## Limitations
+## Limits
 {limits}
 """
 
