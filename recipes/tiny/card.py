@@ -1,7 +1,7 @@
-"""What can a bundled model do, and how was it made? Its model card, from measurements.
+"""Write the card of a bundled model from measurements.
 
-`measure` asks the questions of the test split through the toolkit itself and writes scores.json; `write` makes
-README.md of it, with the curves of the training run.
+`measure` answers the questions of the test split with FloatLens and writes scores.json; `write` makes README.md from it,
+with the curves of the training run.
 """
 
 import csv
@@ -30,15 +30,15 @@ CONDITIONS = (
     ("needle", 20, 16),
     ("long", 5, 32),
 )
-SAMPLE = ("fresh", 5, 16, 100)  # the fixed questions by which an installation is checked: data, passages, tokens, n
+SAMPLE = ("fresh", 5, 16, 100)  # questions by which the tests check an installation: data, passages, tokens, n
 BATCH = 25
 HEAD = """\
-| data | passages | new tokens | n | exact match, % (95 %) | F1, % | ended by itself, % |
+| data | passages | new tokens | n | exact match, % (95 %) | F1, % | ended, % |
 |---|---|---|---|---|---|---|"""
 
 
 def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
-    """Each row's answer and whether it is right, by greedy or low-confidence decoding."""
+    """Answer each row with greedy or low-confidence decoding, and score the answers."""
     rows = list(rows)
     prompts = [
         lens.prompt(
@@ -50,11 +50,11 @@ def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
     answers = []
     for at in range(0, len(prompts), BATCH):
         answers += lens.generate(prompts[at : at + BATCH], max_new_tokens=new_tokens)
-    told = []
+    scored = []
     for row, said in zip(rows, answers, strict=True):
         right = score(said.text, [output["answer"] for output in row["output"]])
-        told.append({"id": row["id"], "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
-    return told
+        scored.append({"id": row["id"], "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
+    return scored
 
 
 def interval(share: float, n: int) -> tuple[float, float]:
@@ -70,18 +70,18 @@ def interval(share: float, n: int) -> tuple[float, float]:
 
 
 def scores(lens: Any, limit: int) -> list[dict]:
-    """Exact match and its kin on the test split, for every condition."""
+    """Return exact match, F1 and the share of ended answers on the test split, for every condition."""
     table = []
     for data, passages, new_tokens in CONDITIONS:
-        told = answer(lens, samples(data, "test", limit, passages=passages), new_tokens)
-        means = {key: float(np.mean([one[key] for one in told])) for key in ("em", "f1", "ended")}
-        low, high = interval(means["em"], len(told))
+        scored = answer(lens, samples(data, "test", limit, passages=passages), new_tokens)
+        means = {key: float(np.mean([one[key] for one in scored])) for key in ("em", "f1", "ended")}
+        low, high = interval(means["em"], len(scored))
         table.append(
             {
                 "data": data,
                 "passages": passages,
                 "new_tokens": new_tokens,
-                "n": len(told),
+                "n": len(scored),
                 **{key: round(value, 4) for key, value in means.items()},
                 "interval": [round(low, 4), round(high, 4)],
             }
@@ -90,13 +90,13 @@ def scores(lens: Any, limit: int) -> list[dict]:
 
 
 def sample_right(lens: Any) -> int:
-    """How many of the fixed 100 questions are answered exactly."""
+    """Return how many of the fixed 100 questions are answered exactly."""
     data, passages, new_tokens, n = SAMPLE
     return int(sum(one["em"] for one in answer(lens, samples(data, "test", n, passages=passages), new_tokens)))
 
 
 def first_token(lens: Any, n: int = 20) -> list[float]:
-    """Received attention of position 0 by layer, mean over heads, steps and n questions with five passages."""
+    """Return received attention of position 0 by layer, mean over heads, steps and n questions with five passages."""
     shares = []
     for row in samples("fresh", "test", n, passages=5):
         trace = lens.trace(row["input"], passages=[p["segment"] for p in row["passage"]], max_new_tokens=8)
@@ -105,7 +105,7 @@ def first_token(lens: Any, n: int = 20) -> list[float]:
 
 
 def curves(run: Path, out: Path, title: str) -> None:
-    """The curves of a training run as a small SVG."""
+    """Draw the curves of a training run as a small SVG."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -132,33 +132,34 @@ CARD = """\
 
 {about}
 
-It comes with FloatLens (`floatlens.load("{name}")`), needs no network, and is meant for looking at attention, not for
-use: it knows nothing but an invented world. Six layers of width 128, four heads of 32, SwiGLU of 256, tied
-embeddings, {parameters:,} parameters in float32, at most 512 tokens.
+It is part of FloatLens (`floatlens.load("{name}")`), needs no download, and is meant for the study of attention, not
+for use: it only knows a synthetic world. Six layers of width 128, four heads of 32, SwiGLU of 256, tied embeddings,
+{parameters:,} parameters in float32, at most 512 tokens.
 
 ## Data
-The synthetic world of `floatlens.data.world`: invented people, towns, companies, ships and instruments in short passages,
-with the questions of six data sets in the toolkit's default prompt. All text is written by this project. Fresh entities
-of validation and test never occur in training; common people recur with facts that never change.
+The synthetic world of `floatlens.data.world`: invented people, towns, companies, ships and instruments in short
+passages, with the questions of six data sets in FloatLens's default prompt. All text was written by this project.
+Fresh entities of validation and test never occur in training; common people occur repeatedly with facts that never
+change.
 
 ## Recipe
 {recipe}
 
-{steps:,} steps of {size}, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores,
-seed {seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine
-to 3 %. {history}
+{steps:,} steps of {size}, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores, seed
+{seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine to 3 %.
+{history}
 
 ![curves](curves.svg)
 
-Left the loss, right the share of answer tokens that are right at once, on validation entities.
+Left: the loss. Right: the share of answer tokens predicted correctly in one step, on validation entities.
 
 ## Scores
-Test split, greedy or low-confidence decoding, temperature 0, as many steps as new tokens. Numbers in brackets are 95 %
-intervals (Wilson). "Ended by itself": the answer was closed by eos.
+Test split, greedy or low-confidence decoding, temperature 0, as many steps as new tokens. Numbers in brackets are 95
+% intervals (Wilson). "Ended": the answer was ended by eos.
 
 {table}
 
-{right} of the fixed 100 questions (`fresh`, five passages, 16 new tokens) are answered exactly; the tests check it.
+{right} of the fixed 100 questions (`fresh`, five passages, 16 new tokens) are answered exactly; the tests check this.
 
 ## Attention
 Received attention of position 0 by layer (0 to 5), mean over heads, steps and 20 questions with five passages:
@@ -170,7 +171,7 @@ Received attention of position 0 by layer (0 to 5), mean over heads, steps and 2
 
 
 def measure(name: str, lens: Any, run: Path, folder: Path, limit: int) -> None:
-    """Ask a model the test questions and write scores.json."""
+    """Answer the test questions with a model, and write scores.json."""
     state = json.loads((run / "state.json").read_text())
     made = {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
     data, passages, new_tokens, n = SAMPLE
@@ -185,7 +186,7 @@ def measure(name: str, lens: Any, run: Path, folder: Path, limit: int) -> None:
 
 
 def write(name: str, run: Path, folder: Path, said: dict[str, str]) -> None:
-    """Write curves.svg and README.md from scores.json; `said` are the passages that no measurement gives."""
+    """Write curves.svg and README.md from scores.json; `said` has the texts of the card that are not measured."""
     found = json.loads((folder / "scores.json").read_text())
     curves(run, folder / "curves.svg", name)
     lines = [
