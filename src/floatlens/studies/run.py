@@ -277,7 +277,7 @@ def _finished(
     return found
 
 
-def _lost(model: str, plan: StudyPlan, error: Exception) -> Done:
+def _lost(model: str, plan: StudyPlan, error: BaseException) -> Done:
     """A model whose process ended before it could say what became of its parts."""
     if isinstance(error, FloatLensError) and len(plan.models) == 1:
         raise error
