@@ -62,34 +62,35 @@ def resident_bytes(process: psutil.Process) -> int:
         return 0
 
 
-def run_and_kill(line: list[str], out: Path, kill_every: float, seed: int) -> tuple[list[Moment], int]:
-    """Run a command and kill one of its workers now and then; returns its moments and the number of kills."""
-    chance, moments, kills = random.Random(seed), [], 0
+def run_and_kill(line: list[str], out: Path, kills: list[int], chance: random.Random) -> list[Moment]:
+    """Run a command and kill one of its workers whenever that many samples are finished; returns its moments."""
+    moments: list[Moment] = []
     began = time.monotonic()
     running = subprocess.Popen(line, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
     main = psutil.Process(running.pid)
-    next_kill = began + chance.expovariate(1 / kill_every)
+    left = sorted(kills)
     while running.poll() is None:
         workers = workers_of(main)
         done = sum(len(files) for _, _, files in os.walk(out / "results"))
         sizes = [size for worker in workers if (size := resident_bytes(worker))]
         mean = sum(sizes) // len(sizes) if sizes else 0
         moments.append(Moment(time.monotonic() - began, done, resident_bytes(main), mean))
-        if done and workers and time.monotonic() > next_kill:
+        if left and done >= left[0] and workers:
             chance.choice(workers).kill()
-            kills += 1
-            next_kill = time.monotonic() + chance.expovariate(1 / kill_every)
-        time.sleep(0.5)
+            left.pop(0)
+        time.sleep(0.1)
+    if left:
+        raise SystemExit(f"{len(left)} kills came too late; use more --samples or fewer --kills")
     if running.returncode:
         raise SystemExit(f"the command ended with code {running.returncode}")
-    return moments, kills
+    return moments
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--kill-every", type=float, default=15.0, help="mean number of seconds between two kills")
+    parser.add_argument("--kills", type=int, default=50, help="number of workers killed, at random numbers of results")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("durability"))
     given = parser.parse_args()
@@ -99,7 +100,8 @@ def main() -> None:
     ids = write_questions(data, given.samples)
     words = ["eval", "tiny-arm", "--data", str(data), "--closed-book", "--max-new-tokens", "2", "--batch-size", "32"]
     line = [sys.executable, "-m", "floatlens", *words, "--workers", str(given.workers), "--out", str(run)]
-    moments, kills = run_and_kill(line, run, given.kill_every, given.seed)
+    chance = random.Random(given.seed)
+    moments = run_and_kill(line, run, chance.sample(range(1, given.samples * 9 // 10), given.kills), chance)
     results = RunFolder.open(run).results()
     counts = Counter(result.key[-1] for result in results)
     rows = Counter(pd.read_parquet(run / "answers.parquet")["id"])
@@ -119,9 +121,9 @@ def main() -> None:
     sizes = [
         ", ".join(megabytes(share, kind) for share in (0.25, 0.5, 0.95)) for kind in ("main_bytes", "worker_bytes")
     ]
-    numbers = [given.samples, kills, lost, doubled, failed, round(moments[-1].seconds), *sizes]
+    numbers = [given.samples, given.kills, lost, doubled, failed, round(moments[-1].seconds), *sizes]
     print("| " + " | ".join(map(str, numbers)) + " |")
-    (given.out / "durability.json").write_text(json.dumps({"kills": kills, "moments": [asdict(m) for m in moments]}))
+    (given.out / "durability.json").write_text(json.dumps([asdict(moment) for moment in moments]))
     if lost or doubled:
         raise SystemExit(1)
 

@@ -114,7 +114,7 @@ def test_trace_of_a_data_set_goes_on_where_it_stopped(folder: Path, tmp_path: Pa
     import shutil
 
     shutil.rmtree(samples[1][1])
-    assert "holds a run already" in run(*words, code=2).stderr
+    assert "is already a run" in run(*words, code=2).stderr
     run(*words, "--resume")
     for name, path in RunFolder.open(tmp_path / "run").samples():
         np.testing.assert_allclose(

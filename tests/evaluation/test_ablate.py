@@ -364,7 +364,7 @@ def test_the_command_writes_answers_results_claims_and_figures(
         assert (out / name).exists(), name
     assert len(pd.read_parquet(out / "answers.parquet")) == 5 * 5
     assert command(words) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "is already a run" in capsys.readouterr().err
     assert command([*words, "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"] == said["results"]
     assert command(["figure", "causes", str(out), "--out", str(tmp_path / "figures"), "--json"]) == 0

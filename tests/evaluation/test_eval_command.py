@@ -74,7 +74,7 @@ def test_a_run_folder_has_answers_tables_and_what_was_asked(checkpoints, data, t
     written = {p.name for p in out.iterdir()}
     assert {"table1.md", "table1.tex", "table1.csv", "results.json"} <= written and "lock" not in written
     assert not list(tmp_path.glob("q*"))  # an id such as ../q0 is never a path
-    with pytest.raises(FloatLensError, match="holds a run already"):
+    with pytest.raises(FloatLensError, match="is already a run"):
         ask(checkpoints["mdm"], "--data", data, "--limit", 5, "--out", out, *SHORT)
 
 

@@ -108,7 +108,7 @@ def test_errors_name_the_thing_and_the_way_out(words, message, runs, run_command
 
 def test_a_run_without_traces_is_refused(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
-    with pytest.raises(FloatLensError, match="holds no traces"):
+    with pytest.raises(FloatLensError, match="has no traces"):
         RunTraces([run])
 
 

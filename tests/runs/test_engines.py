@@ -49,6 +49,14 @@ def test_a_job_whose_workers_die_is_tried_again_then_taken_apart_then_given_up()
     assert todo.put_back([(Numbers((1,)), 2)], "it died") == [(Numbers((1,)), JobFailure("it died, 3 times"))]
 
 
+def test_a_job_is_not_to_blame_for_workers_that_die_before_they_start_it() -> None:
+    todo = JobQueue([Numbers((1,)), Numbers((2,))])
+    for _ in range(10):
+        entries = [entry for entry in (todo.take(), todo.take()) if entry is not None]
+        assert todo.put_back(entries, "it died", started=False) == []
+    assert (todo.take(), todo.take()) == ((Numbers((1,)), 0), (Numbers((2,)), 0))
+
+
 def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
     taken = []
 
@@ -247,7 +255,7 @@ def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_
         (("--engine", "dask"), "engine 'dask' is not known"),
         (("--workers", 0), "workers 0 is not a positive number"),
         (("--address", "auto"), "--address is for the Ray engine"),
-        (("--gpus-per-worker", 0.5), "gives whole GPUs"),
+        (("--gpus-per-worker", 0.5), "needs whole GPUs"),
     ],
 )
 def test_engines_that_cannot_be_are_refused_before_anything_is_written(

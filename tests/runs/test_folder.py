@@ -240,6 +240,13 @@ def test_a_run_at_a_url_leaves_no_temporary_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_nobody_closed_is_not_locked_after_its_process(tmp_path: Path) -> None:
+    code = f"from floatlens.runs.folder import RunFolder; RunFolder.create({str(tmp_path / 'run')!r}, {{}})"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["manifest.json", "samples"]
+
+
 def test_all_problems_of_the_data_are_in_the_run_folder(place: str) -> None:
     problems = [{"source": "nq.jsonl", "line": n, "problem": "has no question", "skipped": True} for n in range(250)]
     with RunFolder.create(place, {"asked": {}}) as run:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -58,7 +59,11 @@ _TEMPORARY: set[Path] = set()
 
 
 @atexit.register
-def _remove_temporary() -> None:
+def _clean_up() -> None:
+    """Release the locks of runs that were not closed, and remove the temporary folders of runs at URLs."""
+    for lock in _LOCKS.values():
+        if lock.pid == os.getpid():  # not in a forked child
+            lock.release()
     for folder in _TEMPORARY:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -38,6 +38,7 @@ class RunLock:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self.pid = os.getpid()
         self.nonce = uuid.uuid4().hex
         self.kernel = self._lock_kernel()
         try:
@@ -57,7 +58,7 @@ class RunLock:
     def release(self) -> None:
         """Remove the claim, if it is still this one's, and let the kernel's lock go."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(5)
         try:
             if read_claim(self.storage).get("nonce") == self.nonce:
                 self.storage.remove(NAME)
@@ -96,7 +97,7 @@ class RunLock:
 
     def _content(self) -> bytes:
         claim = {
-            "pid": os.getpid(),
+            "pid": self.pid,
             "host": socket.gethostname(),
             "boot": boot_id(),
             "kernel": self.kernel is not None,

@@ -13,17 +13,18 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import SpawnContext
 from multiprocessing.queues import Queue
-from typing import Any
+from typing import Any, TypeVar
 
 from floatlens.runs.progress import ProgressCallback
 
+R = TypeVar("R")
 Report = tuple[str, str | None, int | None]  # of a progress bar: its name, its label when it starts, its length
 _reports: Queue[Report | None] | None = None  # in a worker: where it reports its progress
 
 
 def run_all(
-    function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int, watch: ProgressCallback | None = None
-) -> list[Any]:
+    function: Callable[..., R], tasks: Sequence[tuple[Any, ...]], jobs: int, watch: ProgressCallback | None = None
+) -> list[R | BaseException]:
     """Call `function(*task, watch=...)` for each task; returns each result, or the exception that a task raised."""
     if jobs <= 1 or len(tasks) <= 1:
         return [_call(function, task, watch) for task in tasks]
@@ -43,12 +44,12 @@ def run_all(
 
 
 def _run_in_processes(
-    function: Callable[..., Any],
+    function: Callable[..., R],
     tasks: Sequence[tuple[Any, ...]],
     count: int,
     context: SpawnContext,
     reports: Queue[Report | None],
-) -> list[Any]:
+) -> list[R | BaseException]:
     with ProcessPoolExecutor(count, context, initializer=_start_worker, initargs=(reports,)) as pool:
         futures = [pool.submit(_run_task, function, task) for task in tasks]
         return [future.exception() or future.result() for future in futures]
@@ -59,7 +60,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _call(function: Callable[..., Any], task: tuple[Any, ...], watch: ProgressCallback | None) -> Any:
+def _call(function: Callable[..., R], task: tuple[Any, ...], watch: ProgressCallback | None) -> R | BaseException:
     try:
         return function(*task, watch=watch)
     except Exception as error:  # as a process would return it
@@ -73,7 +74,7 @@ def _start_worker(reports: Queue[Report | None]) -> None:
         os.environ.setdefault(name, "1")
 
 
-def _run_task(function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+def _run_task(function: Callable[..., R], task: tuple[Any, ...]) -> R:
     return function(*task, watch=_report_progress)
 
 

@@ -183,8 +183,12 @@ class Storage:
                 Path(path).unlink(missing_ok=True)
             return
         paths = [f"{self.root}/{each}" for each in self._list(name)]
-        with self._requests(), ThreadPoolExecutor(CONNECTIONS) as pool:
-            list(pool.map(self.files.rm_file, paths))
+        with self._requests():
+            if len(paths) == 1:  # as when a lock is released at exit, where no thread can be started
+                self.files.rm_file(paths[0])
+            elif paths:
+                with ThreadPoolExecutor(CONNECTIONS) as pool:
+                    list(pool.map(self.files.rm_file, paths))
 
     def upload(self, local: Path, name: str) -> None:
         """Copy a local folder to a name, replacing what is there."""

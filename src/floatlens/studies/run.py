@@ -285,7 +285,7 @@ def _finished(
     return found
 
 
-def _lost(model: str, plan: StudyPlan, error: Exception) -> Done:
+def _lost(model: str, plan: StudyPlan, error: BaseException) -> Done:
     """Describe a model whose process ended before it reported its parts."""
     if isinstance(error, FloatLensError) and len(plan.models) == 1:
         raise error

@@ -118,12 +118,17 @@ class JobQueue(Generic[J]):
             self.repeated.insert(0, entry)
         return entry is None
 
-    def put_back(self, entries: Sequence[tuple[J, int]], reason: str) -> list[tuple[J, JobFailure]]:
+    def put_back(
+        self, entries: Sequence[tuple[J, int]], reason: str, started: bool = True
+    ) -> list[tuple[J, JobFailure]]:
         """Put back the jobs of a worker that died with the first of them.
 
         Returns that job with its failure if no worker should be risked on it again. A batch that fails is split first,
-        to find the sample that is to blame.
+        to find the sample that is to blame. A job that the worker had not `started` is not to blame.
         """
+        if not started:
+            self.repeated[:0] = entries
+            return []
         if not entries:
             return []
         (job, tries), *others = entries

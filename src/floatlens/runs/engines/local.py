@@ -28,6 +28,8 @@ from floatlens.runs.engines.engine import (
     run_job,
 )
 
+STARTED = "floatlens: job started"  # sent by a worker before a job's result
+
 
 @dataclass
 class LocalEngine(WorkerPool["LocalWorker"]):
@@ -76,10 +78,13 @@ class LocalEngine(WorkerPool["LocalWorker"]):
                                 f"worker processes die one after another (the last {process.ending()}); "
                                 "try fewer --workers or a smaller --batch-size"
                             ) from None
-                        yield from todo.put_back(process.jobs, f"its worker {process.ending()}")
+                        yield from todo.put_back(process.jobs, f"its worker {process.ending()}", process.started)
                         pool[index] = LocalWorker(worker, process.number, self)
                         continue
-                    deaths = 0
+                    if isinstance(result, str) and result == STARTED:
+                        process.started = True
+                        continue
+                    deaths, process.started = 0, False
                     job, _ = process.jobs.pop(0)
                     if isinstance(result, WorkerError):
                         result.reraise()
@@ -97,6 +102,7 @@ class LocalWorker:
     number: int
     engine: LocalEngine
     jobs: list[tuple[Any, int]] = field(default_factory=list)
+    started: bool = False  # the first job
 
     def __post_init__(self) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -143,7 +149,9 @@ def serve_jobs(
 
     threading.Thread(target=receive, daemon=True).start()
     while True:
-        connection.send(run_job(worker, jobs.get()))
+        job = jobs.get()
+        connection.send(STARTED)
+        connection.send(run_job(worker, job))
 
 
 def die_with_parent() -> None:
