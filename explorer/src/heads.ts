@@ -1,6 +1,6 @@
 /** Heads as small multiples: what each head's keys receive at the step and layer, along the positions. */
 
-import { h, resize } from "./dom.ts";
+import { h, resize, sizeOf } from "./dom.ts";
 import { headPeak, nearest, profile, type Film } from "./film.ts";
 import { LEVELS, levels } from "./shade.ts";
 import { LEFT } from "./maps.ts";
@@ -66,8 +66,8 @@ export class HeadsView {
     const height = rows * (this.cell.h + GAP);
     const mark = view.hover?.position ?? view.pin;
     const at = nearest(film.headSteps, view.step);
-    const key = `${at}/${view.layer}/${view.head}/${width}/${palette.dark}/${mark}/${film.S}/${film.raw.model}`;
     const context = resize(this.base, width, height);
+    const key = `${at}/${view.layer}/${view.head}/${sizeOf(this.base)}/${palette.dark}/${mark}/${film.S}/${film.raw.model}`;
     if (key === this.drawnWith) return;
     this.drawnWith = key;
     this.drawBars(view, film.counts[film.headSteps[at]] || 1, width, height);

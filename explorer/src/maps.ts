@@ -1,6 +1,6 @@
 /** The two maps beside the text: layers × positions at the step, steps × positions at the layer. Rows of one share a scale. */
 
-import { h, resize } from "./dom.ts";
+import { h, resize, sizeOf } from "./dom.ts";
 import { anchorBits, bit, profile, type Film } from "./film.ts";
 import { levels } from "./shade.ts";
 import { regionColour, regionKind } from "./theme.ts";
@@ -96,8 +96,8 @@ export abstract class MapView {
     this.width = width;
     this.height = MapView.heightFor(rows, view.alone);
     this.lastRows = rows;
-    const key = `${this.key(view)}/${width}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
     const context = resize(this.base, width, this.height + STRIP);
+    const key = `${this.key(view)}/${sizeOf(this.base)}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
     if (key !== this.drawnWith) {
       this.drawnWith = key;
       this.paint(context, view, rows);
@@ -191,7 +191,7 @@ export abstract class MapView {
 
   private overFor = "";
   private drawOver(view: View, rows: number): void {
-    const key = `${this.current(view)}/${view.pin}/${view.hover?.position}/${rows}/${this.width}/${view.film.T}/${view.palette.dark}`;
+    const key = `${this.current(view)}/${view.pin}/${view.hover?.position}/${rows}/${sizeOf(this.base)}/${view.film.T}/${view.palette.dark}`;
     if (key === this.overFor) return;
     this.overFor = key;
     const context = resize(this.over, this.width, this.height + STRIP);

@@ -3,7 +3,7 @@
  * drawn again on a sheet only when something about it changed there, so that a step costs what the step changes.
  */
 
-import { h, resize } from "./dom.ts";
+import { h, resize, sizeOf } from "./dom.ts";
 import { bit, piece, tokenAfter, tokenBefore, type Film } from "./film.ts";
 import { flow, tokenAt, type Flow } from "./layout.ts";
 import { levels } from "./shade.ts";
@@ -132,7 +132,7 @@ export class TextView {
     const glyphs = resize(this.glyphs, width, height);
     const values = shading(view);
     const anchors = anchorsOf(view);
-    const dressed = `${palette.dark}/${view.colour}/${width}`;
+    const dressed = `${palette.dark}/${view.colour}/${sizeOf(this.base)}`;
     if (dressed !== this.drawnWith) {
       this.drawnWith = dressed;
       this.shadeKeys.fill(-1);
@@ -265,7 +265,7 @@ export class TextView {
   private overFor = "";
   private drawOver(view: View, width: number, height: number, values: Float32Array | null): void {
     const { palette } = view;
-    const key = `${view.pin}/${view.hover?.position}/${width}/${height}/${palette.dark}/${this.laidOutFor}`;
+    const key = `${view.pin}/${view.hover?.position}/${sizeOf(this.base)}/${palette.dark}/${this.laidOutFor}`;
     if (key === this.overFor && !view.row) return;
     this.overFor = view.row ? "" : key;
     // An empty sheet would still be laid over the others in each frame.
