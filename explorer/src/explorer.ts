@@ -45,6 +45,7 @@ export class Explorer implements Handle {
   private readonly spoken = h("p", { class: "spoken", "aria-live": "polite" });
   private readonly keys: HTMLDialogElement;
   private readonly panelsBox = h("div", { class: "panels" });
+  private readonly main = h("div", { class: "main" });
   private readonly empty = h("p", { class: "empty" });
   private readonly live: LivePanel | null;
   private readonly observers: { disconnect(): void }[] = [];
@@ -180,9 +181,8 @@ export class Explorer implements Handle {
   private build(): HTMLElement {
     const theme = h("button", { type: "button", class: "quiet", "aria-label": "Dark or light", onclick: () => this.set({ theme: this.dark() ? "light" : "dark" }) }, "\u25d0");
     const help = h("button", { type: "button", class: "quiet", "aria-label": "Keys", onclick: () => this.keys.showModal() }, "?");
-    const main = h(
-      "div",
-      { class: "main" },
+    this.main.append(
+      ...(this.live ? [this.live.notice] : []),
       h("div", { class: "title" }, this.question, h("div", { class: "tools" }, ...this.controls.films, theme, help)),
       this.controls.bar,
       h("div", { class: "inspect" }, this.token, this.facts, h("span", { class: "ask" }, this.from, this.to, this.release, this.rowNote)),
@@ -192,7 +192,7 @@ export class Explorer implements Handle {
       this.spoken,
       this.keys,
     );
-    return h("div", { class: "root", tabindex: 0, role: "region", "aria-label": "FloatLens explorer" }, this.live?.element ?? null, main);
+    return h("div", { class: "root", tabindex: 0, role: "region", "aria-label": "FloatLens explorer" }, this.live?.element ?? null, this.main);
   }
 
   private wire(): void {
@@ -371,14 +371,15 @@ export class Explorer implements Handle {
 
   private liveEvents() {
     return {
+      started: () => {
+        this.unseen = true;
+      },
       films: (films: Film[], names: string[]) => {
         this.films = films;
         this.names = names;
         const shown = films.map((_, i) => i).slice(0, 2);
         this.rows.clear();
         this.set({ films: shown, step: 0, pin: null, hover: null, direction: null, playing: false });
-        // On a narrow screen the film is below the form that asked for it.
-        if (this.question.getBoundingClientRect().top > window.innerHeight) this.question.scrollIntoView({ block: "start" });
       },
       grown: (film: Film, old: Film) => {
         const at = this.films.indexOf(old);
@@ -390,12 +391,25 @@ export class Explorer implements Handle {
         const follow = this.state_.films.includes(at) && (this.state_.step >= old.S - 2 || old.S === 0);
         const together = film === first || film.raw.steps.length === first.raw.steps.length;
         this.set(follow ? { step: Math.max(0, (together ? Math.min(film.S, first.S) : first.S) - 1) } : {});
+        if (this.unseen) this.bringIntoView();
       },
       row: (film: Film, key: string, values: Float32Array | string) => {
         this.rows.set(`${this.films.indexOf(film)}/${key}`, values);
         this.invalidate();
       },
     };
+  }
+
+  private unseen = false; // a run was started, and nothing of it has been drawn
+
+  /** Scroll to the film where it is below the form that asked for it, once there is something to see. */
+  private bringIntoView(): void {
+    this.unseen = false;
+    this.render();
+    const form = this.live!.element.getBoundingClientRect();
+    if (this.main.getBoundingClientRect().top < form.bottom) return;
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.main.scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
   }
 
   private canAttend(): boolean {
