@@ -18,8 +18,14 @@ def command(
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; may repeat.")] = None,
-    gold: Annotated[int | None, typer.Option(help="Which --passage holds the answer, counted from 0.")] = None,
+    gold: Annotated[
+        list[int] | None, typer.Option(help="Which --passage holds the answer, counted from 0; may repeat.")
+    ] = None,
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; may repeat.")] = None,
+    intervention: Annotated[
+        list[str] | None,
+        typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; may repeat.'),
+    ] = None,
     data: common.OneData = None,
     split: common.Split = None,
     passages: Annotated[
@@ -56,6 +62,8 @@ def command(
 
     from floatlens.cli.numbers import numbers
     from floatlens.cli.progress import bar
+    from floatlens.interventions import parse
+    from floatlens.interventions.check import check
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
     from floatlens.runs import manifest
@@ -83,6 +91,7 @@ def command(
         "implementation": implementation,
     }
     lens.check_record(lens.settings(**settings), **options)
+    check([parse(spec) for spec in intervention or ()], lens.shape, lens.config)
     room = (lens.context_length or 10**9) - sampling.max_new_tokens
     refused: dict[str, str] = {}
     if prompt is not None:
@@ -101,7 +110,14 @@ def command(
         seeds={"seed": seed},
     )
     run = RunFolder.create(out, about, resume=running.resume)
-    worker = Traces(running.loader(revision), model, run.place, {**options, **settings}, trace_dtype)
+    worker = Traces(
+        running.loader(revision),
+        model,
+        run.place,
+        {**options, **settings},
+        trace_dtype,
+        interventions=tuple(intervention or ()),
+    )
     try:
         with bar("traces") as watch:
             found = traced(
@@ -133,9 +149,9 @@ def command(
 
 
 ASKED = (
-    "model", "revision", "prompt", "passage", "gold", "answer", "data", "split", "passages", "max_passages", "limit",
-    "seed", "batch_size", "max_new_tokens", "steps", "block_length", "temperature", "layers", "heads", "record_steps",
-    "matrices", "matrix_layers", "implementation", "trace_dtype", "dtype",
+    "model", "revision", "prompt", "passage", "gold", "answer", "intervention", "data", "split", "passages",
+    "max_passages", "limit", "seed", "batch_size", "max_new_tokens", "steps", "block_length", "temperature", "layers",
+    "heads", "record_steps", "matrices", "matrix_layers", "implementation", "trace_dtype", "dtype",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,6 +78,7 @@ class Traces:
     place: str
     options: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
+    interventions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.lens: Any = None
@@ -91,7 +93,8 @@ class Traces:
 
     def _traced(self, pairs: Sequence[tuple[str, Prompt]]) -> list[Trace]:
         ids, prompts = [id_ for id_, _ in pairs], [prompt for _, prompt in pairs]
-        return self.lens.traces(prompts, sample_ids=ids, **self.options)
+        with self.lens.intervene(*self.interventions) if self.interventions else nullcontext():
+            return self.lens.traces(prompts, sample_ids=ids, **self.options)
 
     def __call__(self, batch: Batch) -> list[tuple[str, str | None]]:
         """Each wanted sample's id, with the reason if it failed."""
