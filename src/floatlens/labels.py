@@ -12,7 +12,9 @@ from typing import Any
 
 from floatlens.batch import Batch
 from floatlens.decode.settings import Settings
+from floatlens.errors import FloatLensError
 from floatlens.recorder import Recorder
+from floatlens.tasks.prompt import Prompt
 from floatlens.trace import Trace
 from floatlens.version import __version__
 
@@ -62,6 +64,7 @@ def _labelled_row(lens: Any, recorder: Recorder, batch: Batch, row: int, common:
         **common,
         "prompt": prompt.text,
         "question": prompt.question,
+        "built_from": as_json(built_from(lens, prompt)),
         "output": lens.decode(ids[:end]),
         "answers": as_json(list(prompt.answers)),
         "prompt_length": P,
@@ -71,6 +74,19 @@ def _labelled_row(lens: Any, recorder: Recorder, batch: Batch, row: int, common:
         "special_ids": as_json([i for i in lens.special_ids if i in seen]),
     }
     return Trace(data)
+
+
+def built_from(lens: Any, prompt: Prompt) -> dict[str, Any] | None:
+    """Return what `lens.prompt` needs beside the question to build this prompt again; None for any other prompt."""
+    if lens.tokenizer is None or not prompt.question:
+        return None
+    try:
+        again = lens.prompt(prompt.question, prompt.passages, order=prompt.order)
+    except FloatLensError:
+        return None
+    if again.ids != list(prompt.ids):  # another template, raw text, or ids
+        return None
+    return {"passages": [asdict(passage) for passage in prompt.passages], "order": prompt.order}
 
 
 @cache
