@@ -2,6 +2,7 @@
 
 import { h, options, setText } from "./dom.ts";
 import { decode, type Direction, type Film, type RawFilm } from "./film.ts";
+import type { Link } from "./fragment.ts";
 import { drawPast, FAILED, STOPPED, WAITING, type Entry } from "./past.ts";
 import { Passages } from "./passages.ts";
 import { Channel, type Passage, type Run, type Socket } from "./protocol.ts";
@@ -163,6 +164,45 @@ export class LivePanel {
   destroy(): void {
     this.channel.close();
   }
+
+  /** Was a film written here, and not read from a run folder? */
+  wrote(film: Film): boolean {
+    return this.find(film) !== undefined;
+  }
+
+  /** Get the films of a link: run what it asks for, or read what was recorded. False if nothing has to be fetched. */
+  open(link: Link): boolean {
+    const [first, second] = link.films;
+    if (link.run) {
+      const { passages, max_new_tokens, steps, block_length, seed } = link.run;
+      for (const { model } of link.films)
+        if (!this.models.some((known) => known.name === model)) throw new Error(`The link asks for the model ${model}, which is not served here.`);
+      const specs = link.films.find((film) => film.interventions.length)?.interventions ?? [];
+      const named = specs.map((spec): [string, string] => [spec.split("(")[0], spec]);
+      const text = (value: number | null) => (value === null ? "" : String(value));
+      this.change({
+        model: first.model,
+        beside: second && second.model !== first.model ? second.model : "",
+        question: first.question,
+        passages,
+        tokens: text(max_new_tokens),
+        steps: text(steps),
+        block: text(block_length),
+        seed: text(seed),
+        on: Object.fromEntries(named.map(([name]) => [name, true])),
+        specs: { ...this.form.specs, ...Object.fromEntries(named) },
+      });
+      this.start();
+      return true;
+    }
+    const [runs, where] = [this.given.runs ?? [], this.given.film];
+    if (!where || !runs.some((run) => run.samples.some((sample) => sample.id === first.sample))) return false;
+    if (this.chosen) this.chosen.value = first.sample;
+    void this.read(where, runs, first.sample);
+    return true;
+  }
+
+  private chosen: HTMLSelectElement | null = null; // of the recorded questions
 
   private find(film: Film): number | undefined {
     for (const [id, known] of this.films) if (known === film) return id;
@@ -399,12 +439,13 @@ export class LivePanel {
     const questions = new Map(runs.flatMap((run) => run.samples.map((s): [string, string] => [s.id, s.question || s.id])));
     const select = h("select", { "aria-label": "Recorded question" });
     options(select, ids.map((id) => [id, questions.get(id)!]), ids[0]);
-    select.addEventListener("change", () => void this.open(where, runs, select.value));
+    select.addEventListener("change", () => void this.read(where, runs, select.value));
+    this.chosen = select;
     return h("label", {}, "Recorded question", select);
   }
 
   /** Open the films of one question, from every run that has it. */
-  private async open(where: string, runs: NonNullable<LiveOptions["runs"]>, id: string): Promise<void> {
+  private async read(where: string, runs: NonNullable<LiveOptions["runs"]>, id: string): Promise<void> {
     this.error = "";
     this.say("Loading.");
     try {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from floatlens.report.explorer.page import asset
 from floatlens.report.server.app import application
 from floatlens.report.server.limits import Limits
 from floatlens.report.server.serve import address, bind, names, server
 from floatlens.runs.folder import RunFolder
 from floatlens.tasks.sample import Passage
 from floatlens.trace import Trace
-from tests.browser import Visit
+from tests.browser import CLIPBOARD, Visit
+from tests.commands import run
 from tests.report.server.talking import QUESTION, gated, lens
 from tests.report.traces import PASSAGES, tiny
 
@@ -248,6 +252,96 @@ def test_recorded_runs_are_shown_side_by_side(site: Site, open_page: Callable[..
     chooser.select_option(index=1)
     until(visit, lambda state: state["live"]["status"] == "" and len(state["shown"]) == 2)
     clean(visit, site)
+
+
+VIEW = ("films", "step", "layer", "head", "rule", "colour", "pin", "direction")
+
+
+@pytest.fixture(scope="module")
+def intervened(site: Site, browser: Any) -> Iterator[Visit]:
+    """A page on which a question was asked with an intervention and without, at some step, layer, head and token."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, **CLIPBOARD)
+    visit = Visit(context.new_page())
+    visit.page.goto(site.url)
+    fill(visit)
+    visit.page.get_by_label("Seed").fill("3")
+    visit.page.get_by_label("mask-positions", exact=True).check()
+    visit.page.get_by_label("Settings of mask-positions").fill(SPEC)
+    visit.page.get_by_label("Settings of mask-positions").press("Tab")
+    write(visit)
+    visit.set(step=4, layer=1, head=2, pin={"panel": 1, "position": 21}, rule="top(n=1)", colour="region")
+    yield visit
+    context.close()
+
+
+def test_a_link_asks_again_and_opens_the_same_view(
+    site: Site, intervened: Visit, open_page: Callable[..., Visit]
+) -> None:
+    before = intervened.state()
+    link = intervened.copied("Copy link")
+    assert link.startswith(f"{site.url}#")
+    visit = open_page(link)
+    after = until(visit, lambda state: state["pin"] is not None)
+    assert {name: after[name] for name in VIEW} == {name: before[name] for name in VIEW}
+    assert after["shown"] == before["shown"]
+    assert after["live"]["form"] == before["live"]["form"] | {"steps": "8", "block": "8"}
+    clean(visit, site)
+
+
+def test_a_link_opens_a_recorded_question(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url, **CLIPBOARD)
+    visit.page.get_by_label("Recorded question").select_option("second")
+    until(visit, lambda state: state["live"]["status"] == "")
+    before = visit.set(films=[1], step=0, layer=2, pin={"panel": 0, "position": 9})
+    other = open_page(visit.copied("Copy link"))
+    after = until(other, lambda state: state["pin"] is not None)
+    assert {name: after[name] for name in VIEW} == {name: before[name] for name in VIEW}
+    assert other.page.get_by_role("heading", level=2).inner_text() == "Which <b>mill</b>?"
+    assert other.page.get_by_label("Recorded question").input_value() == "second"
+    assert after["live"]["history"] == [], "nothing was run"
+    clean(other, site)
+
+
+def test_a_link_to_a_model_that_is_not_served_says_so(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(f"{site.url}#explorer=explorer&model=other&question=Who%3F&max-new-tokens=4&step=1")
+    alert = visit.page.locator(".main").get_by_role("alert")
+    assert alert.inner_text() == "The link asks for the model other, which is not served here."
+    assert not visit.state()["live"]["running"]
+
+
+def test_the_code_that_is_copied_makes_the_same_films(intervened: Visit, tmp_path: Path, monkeypatch: Any) -> None:
+    prompt = lens("tiny-mdm").prompt(QUESTION, PASSAGES, gold=1)
+    traces = [lens("tiny-mdm").trace(prompt, max_new_tokens=8)]
+    with lens("tiny-mdm").intervene(SPEC):
+        traces.append(lens("tiny-mdm").trace(prompt, max_new_tokens=8))
+    found: dict[str, Any] = {}
+    exec(intervened.copied("Copy as Python").replace("first.explore", "view = first.explore"), found)
+    assert dict(found["view"].state)["pin"] == {"panel": 1, "position": 21}
+    *commands, explore = intervened.copied("Copy as command").strip().splitlines()
+    assert explore == "floatlens explore runs"
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        run(*shlex.split(command)[1:])
+    for number, (name, trace) in enumerate(zip(("first", "second"), traces, strict=True), start=1):
+        [(_, path)] = RunFolder.open(tmp_path / "runs" / str(number)).samples()
+        for made in (found[name], Trace.open(path)):
+            assert made.data.attrs["seed"] == 3 and made.gold == trace.gold and made.answer == trace.answer
+            assert made.data.attrs["interventions"] == trace.data.attrs["interventions"]
+            np.testing.assert_array_equal(made.data["tokens"], trace.data["tokens"])
+            np.testing.assert_allclose(made.data["received"], trace.data["received"], atol=1e-6)
+
+
+def test_a_film_that_was_just_written_is_saved_without_the_token(
+    intervened: Visit, open_page: Callable[..., Visit], tmp_path: Path
+) -> None:
+    before = intervened.state()
+    with intervened.page.expect_download() as download:
+        intervened.export("Save as HTML")
+    download.value.save_as(tmp_path / "film.html")
+    visit = open_page((tmp_path / "film.html").as_uri())
+    assert visit.state()["shown"] == before["shown"] and visit.requests == [(tmp_path / "film.html").as_uri()]
+    text = (tmp_path / "film.html").read_text()
+    assert asset() in text and "token=token" not in text and visit.errors == []
 
 
 def test_the_page_can_ask_nobody_else(site: Site, open_page: Callable[..., Visit]) -> None:
