@@ -24,7 +24,7 @@ export class Controls {
 
   constructor(set: (change: Partial<State>) => void) {
     this.leftLabel = h("label", {}, "Film", this.left);
-    this.rightLabel = h("label", {}, "Compare with", this.right);
+    this.rightLabel = h("label", {}, "vs.", this.right);
     this.films = [this.leftLabel, this.rightLabel];
     for (const colour of COLOURS)
       this.colours.append(h("button", { type: "button", role: "radio", "data-colour": colour, onclick: () => set({ colour: colour as Colour }) }, colour));

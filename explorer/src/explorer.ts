@@ -304,6 +304,7 @@ export class Explorer implements Handle {
     }
     setText(this.empty, films.length ? "" : this.live ? "Ask a question and press Write: each step is drawn while the model writes." : "No film to show.");
     this.empty.hidden = films.length > 0;
+    this.live?.notice.classList.toggle("idle", films.length === 0); // then the form is what the reader sees
     this.controls.bar.hidden = this.legend.element.hidden = this.export.element.hidden = films.length === 0;
     setText(this.question, films[0]?.raw.question || "");
     this.controls.draw(films, this.names, this.state_);
@@ -397,6 +398,7 @@ export class Explorer implements Handle {
       palette: () => paletteFor(this.dark()),
       source: async () => this.given.source ?? ownSource(),
       address: this.linkable() ? () => this.address() : null,
+      trace: this.live && this.given.live?.trace ? (film) => this.live!.trace(film) : null,
       secret: this.live !== null,
       root: this.main,
     });

@@ -18,6 +18,7 @@ export interface Screen {
   palette(): Palette;
   source(): Promise<string>; // of the explorer's own script
   address: (() => string) | null; // null: nothing leads back to this page
+  trace: ((film: Film) => Promise<Blob>) | null; // null: no server has it
   secret: boolean; // the address lets its reader use the server
   root: ParentNode;
 }
@@ -34,6 +35,11 @@ export function exportsOf(screen: Screen): Action[][] {
     if ("reason" in made) throw new Error(made.reason);
     return copy(made.text, screen.root);
   };
+  const traces = async () => {
+    const said: string[] = [];
+    for (const film of screen.films()) said.push(save(fileName(film.raw.model, film.raw.question, "zarr.zip"), await screen.trace!(film)));
+    return said.join("; ");
+  };
   const { address } = screen;
   const link = async () => (await copy(address!(), screen.root)) + (screen.secret ? ", with the access token of this server" : "");
   return [
@@ -41,6 +47,7 @@ export function exportsOf(screen: Screen): Action[][] {
       { name: "Save as HTML", run: async () => save(file("html"), await page()) },
       { name: "Save as PNG", run: async () => save(file("png"), await asPng(screen.views(), screen.state(), screen.palette())) },
       { name: "Save as SVG", run: async () => save(file("svg"), asSvg(screen.views(), screen.state(), screen.palette())) },
+      ...(screen.trace ? [{ name: "Save trace (Zarr)", run: traces }] : []),
     ],
     [
       ...(address ? [{ name: "Copy link", run: link }] : []),

@@ -36,6 +36,7 @@ export interface LiveOptions {
   limits?: { max_new_tokens?: number; steps?: number; passages?: number; question?: number; passage?: number };
   runs?: { run: number; name: string; samples: { sample: number; id: string; question?: string; model?: string }[] }[];
   film?: string;
+  trace?: string;
 }
 
 export interface LiveEvents {
@@ -88,6 +89,7 @@ export class LivePanel {
   private form: Form;
   private asked: { id: number; entry: Entry; changed: boolean }[] = []; // in the order in which they are shown
   private readonly films = new Map<number, Film>();
+  private readonly traces = new Map<number, string>(); // keys by run
   private latest: string | null = null; // what was last asked, as text
   private message = "";
   private error = "";
@@ -124,6 +126,7 @@ export class LivePanel {
       status: (text) => this.say(text),
       error: (id, message) => this.fail(id, message),
       film: (id, film, old, done) => this.arrived(id, film, old, done),
+      trace: (id, key) => void this.traces.set(id, key),
       row: (id, key, values) => {
         const film = this.films.get(id);
         if (film) this.on.row(film, key, values);
@@ -168,6 +171,18 @@ export class LivePanel {
   /** Was a film written here, and not read from a run folder? */
   wrote(film: Film): boolean {
     return this.find(film) !== undefined;
+  }
+
+  /** The trace of a film, as the ZIP archive that the server makes of it. */
+  async trace(film: Film): Promise<Blob> {
+    const id = this.find(film);
+    const key = id === undefined ? undefined : this.traces.get(id);
+    const sample = (this.given.runs ?? []).flatMap((run) => run.samples.map((one) => ({ ...one, run: run.run }))).find((one) => one.id === film.raw.id && one.model === film.raw.model);
+    const query: Record<string, string> | null = key ? { key } : id === undefined && sample ? { run: String(sample.run), sample: String(sample.sample) } : null;
+    if (!query || !this.given.trace) throw new Error("The server has not kept the trace of this film; copy as Python to record it.");
+    const answer = await fetch(`${this.given.trace}?${new URLSearchParams({ ...query, token: this.given.token })}`);
+    if (!answer.ok) throw new Error(((await answer.json()) as { error?: string }).error ?? answer.statusText);
+    return answer.blob();
   }
 
   /** Get the films of a link: run what it asks for, or read what was recorded. False if nothing has to be fetched. */

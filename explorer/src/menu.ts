@@ -8,6 +8,8 @@ export interface Action {
   run(): Promise<string>;
 }
 
+const MARGIN = 8; // pixels between the menu and the edge of the window
+
 export class Menu {
   readonly element: HTMLElement;
   private readonly button: HTMLButtonElement;
@@ -32,6 +34,9 @@ export class Menu {
   open(open: boolean): void {
     this.menu.hidden = !open;
     this.button.setAttribute("aria-expanded", String(open));
+    this.menu.style.right = "0";
+    const { left } = this.menu.getBoundingClientRect();
+    if (open && left < MARGIN) this.menu.style.right = `${left - MARGIN}px`; // the button may be at either end of its line
     this.say("");
   }
 

@@ -42,7 +42,7 @@ export type Answer =
   | { type: "stopped"; id: number }
   | { type: "start"; id: number; film: Header }
   | StepMessage
-  | { type: "done"; id: number; film: RawFilm }
+  | { type: "done"; id: number; film: RawFilm; trace?: string | null }
   | { type: "attention"; id: number; step: number; layer: number | null; position: number; direction: Direction; values: (number | null)[] }
   | { type: "error"; id: number | null; message: string };
 
@@ -128,6 +128,8 @@ export interface ChannelEvents {
   error(id: number | null, message: string): void;
   /** `film` takes the place of `old`; null before a run has started. */
   film(id: number, film: Film, old: Film | null, done: boolean): void;
+  /** The server keeps the trace of a run under a key. */
+  trace(id: number, key: string): void;
   row(id: number, key: string, values: Float32Array | string): void;
 }
 
@@ -234,6 +236,7 @@ export class Channel {
       this.on.status(`Writing: step ${answer.index + 1} of ${old.raw.steps.length}.`);
     } else if (answer.type === "done") {
       this.open.delete(answer.id);
+      if (answer.trace) this.on.trace(answer.id, answer.trace);
       this.keep(answer.id, decode(answer.film), old, true);
       this.on.status(this.running ? `Done; ${plural(this.open.size, "run")} left.` : "Done.");
     }

@@ -46,7 +46,7 @@ function channel() {
       sockets.push(socket);
       return socket;
     },
-    { status: (text) => void said.push(text), error: (...all) => void errors.push(all), film: (...all) => void films.push(all), row: (...all) => void rows.push(all) },
+    { status: (text) => void said.push(text), error: (...all) => void errors.push(all), film: (...all) => void films.push(all), trace: () => {}, row: (...all) => void rows.push(all) },
   );
   const hear = (message: object) => sockets[sockets.length - 1].onmessage!({ data: JSON.stringify(message) });
   const open = () => {

@@ -497,6 +497,16 @@ def test_the_menu_closes_with_escape_and_with_a_click_elsewhere(open_page: Open,
     assert not menu.is_visible()
 
 
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("films", [1, 2])
+def test_the_menu_stays_on_the_page(open_page: Open, written: Any, width: int, films: int) -> None:
+    visit = open_page(written(*[planted(steps=2, layers=1, heads=1, positions=20)] * films), width=width)
+    visit.page.get_by_role("button", name="Export").click()
+    box = visit.page.locator(".menu").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_frame_of_a_notebook_can_be_saved_too(open_page: Open, tmp_path: Path, mdm: fl.Trace) -> None:
     still = Still([film(mdm, budget=300_000)], {"step": 2})
     (tmp_path / "cell.html").write_text(f"<!doctype html><body>{still._repr_html_()}</body>")

@@ -6,6 +6,7 @@ import json
 import shlex
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -342,6 +343,22 @@ def test_a_film_that_was_just_written_is_saved_without_the_token(
     assert visit.state()["shown"] == before["shown"] and visit.requests == [(tmp_path / "film.html").as_uri()]
     text = (tmp_path / "film.html").read_text()
     assert asset() in text and "token=token" not in text and visit.errors == []
+
+
+def test_the_traces_of_films_are_saved(intervened: Visit, tmp_path: Path) -> None:
+    found: list[Any] = []
+    intervened.page.on("download", lambda download: found.append(download))
+    assert intervened.export("Save trace (Zarr)").count("Saved floatlens-tiny-mdm") == 2
+    end = time.monotonic() + 30
+    while len(found) < 2 and time.monotonic() < end:
+        intervened.page.wait_for_timeout(30)
+    traces = []
+    for number, download in enumerate(found):
+        with zipfile.ZipFile(download.path()) as archive:
+            archive.extractall(tmp_path / str(number))
+        traces.append(Trace.open(tmp_path / str(number) / "trace"))
+    assert [json.loads(trace.data.attrs["interventions"]) for trace in traces] == [[], [SPEC]]
+    assert [trace.answer for trace in traces] == [answer("tiny-mdm"), answer("tiny-mdm", SPEC)]
 
 
 def test_the_page_can_ask_nobody_else(site: Site, open_page: Callable[..., Visit]) -> None:

@@ -279,6 +279,7 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
 
     from floatlens.report.server.connection import TOO_SLOW, Connection
     from floatlens.report.server.matrices import Shelf
+    from floatlens.report.server.traces import Traces
     from floatlens.report.server.worker import Worker
 
     class Deaf:
@@ -297,7 +298,7 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
             self.closed = code
 
     async def talk(socket: Any) -> Connection:
-        connection = Connection(socket, {}, Worker(1), Shelf(0), Limits(unsent=10))
+        connection = Connection(socket, {}, Worker(1), Shelf(0), Traces(0), Limits(unsent=10))
         await asyncio.wait_for(connection.talk(), 60)
         return connection
 

@@ -16,7 +16,9 @@ from floatlens.report.server.limits import Limits
 from floatlens.report.server.matrices import Matrices, Shelf
 from floatlens.report.server.messages import Attention, Run, Stop, id_of, read
 from floatlens.report.server.play import play
+from floatlens.report.server.traces import Traces
 from floatlens.report.server.worker import Job, Worker
+from floatlens.trace import Trace
 
 IDLE, TOO_SLOW = 4000, 4001  # why the server closed, in the range that is free for applications
 
@@ -25,9 +27,16 @@ class Connection:
     """A conversation over one WebSocket. A message that cannot be read is answered with one sentence."""
 
     def __init__(
-        self, socket: WebSocket, lenses: Mapping[str, Lens], worker: Worker, shelf: Shelf, limits: Limits
+        self,
+        socket: WebSocket,
+        lenses: Mapping[str, Lens],
+        worker: Worker,
+        shelf: Shelf,
+        traces: Traces,
+        limits: Limits,
     ) -> None:
-        self.socket, self.lenses, self.worker, self.shelf, self.limits = socket, lenses, worker, shelf, limits
+        self.socket, self.lenses, self.worker, self.limits = socket, lenses, worker, limits
+        self.shelf, self.traces = shelf, traces
         self.loop = asyncio.get_running_loop()
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
         self.jobs: dict[int, Job] = {}
@@ -63,6 +72,7 @@ class Connection:
             for job in self.jobs.values():
                 job.stop()
             self.shelf.drop((id(self), shown) for shown in self.shown)
+            self.traces.drop(id(self))
 
     def _hear(self, text: str) -> None:
         about: dict[str, Any] = {"id": None}
@@ -95,7 +105,7 @@ class Connection:
         self.shown.add(asked.id)
         job = Job(
             asked.id,
-            partial(play, lens, asked, partial(self._keep, asked.id)),
+            partial(play, lens, asked, partial(self._keep, asked.id), self._keep_trace),
             self._from_thread,
             partial(self._soon, self.jobs.pop, asked.id, None),
         )
@@ -112,6 +122,12 @@ class Connection:
         if self.gone:  # a run whose first step was under way when the page went
             self.shelf.drop([(id(self), number)])
         return made
+
+    def _keep_trace(self, trace: Trace) -> str | None:
+        key = self.traces.add(id(self), trace)
+        if self.gone:
+            self.traces.drop(id(self))
+        return key
 
     def _attention(self, asked: Attention) -> None:
         values = self.shelf.get((id(self), asked.id)).of(asked.step, asked.layer, asked.position, asked.direction)

@@ -25,6 +25,7 @@ class Limits:
     unsent             messages that a page which does not read may leave unread, before it is let go
     idle_seconds       a page that neither asks nor runs anything for so long is let go; it connects again when it asks
     attention_bytes    memory for attention matrices of all runs that are kept for questions about single tokens
+    trace_bytes        memory for the traces of the last runs, which a page may save
     """
 
     message_bytes: int = 256 * 1024
@@ -34,6 +35,7 @@ class Limits:
     unsent: int = 4_096
     idle_seconds: float = 1_800.0
     attention_bytes: int = 256 << 20
+    trace_bytes: int = 256 << 20
 
 
 def shown() -> dict[str, int]:

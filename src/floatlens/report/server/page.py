@@ -120,4 +120,5 @@ def live_data(
         "limits": limits.shown(),
         "runs": runs,
         "film": "/api/film",
+        "trace": "/api/trace",
     }

@@ -17,12 +17,15 @@ from floatlens.report.server.matrices import Matrices
 from floatlens.report.server.messages import Run
 from floatlens.tasks.prompt import Prompt
 from floatlens.tasks.sample import Passage
+from floatlens.trace import Trace
 from floatlens.watch import Watch
 
 RECORD = ("received",)  # all that a film draws
 
 
-def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict[str, Any]]:
+def play(
+    lens: Lens, asked: Run, keep: Callable[..., Matrices], keep_trace: Callable[[Trace], str | None]
+) -> Iterator[dict[str, Any]]:
     """Run what was asked; closing the generator between two messages ends the run and undoes all of it."""
     prompt = prompt_of(lens, asked)
     settings: dict[str, Any] = {
@@ -54,7 +57,7 @@ def play(lens: Lens, asked: Run, keep: Callable[..., Matrices]) -> Iterator[dict
             spelling = pieces(lens, known)  # how a piece is spelled shows only among others
             yield {"type": "step", "id": asked.id, **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
         [trace] = watch.traces()
-    yield {"type": "done", "id": asked.id, "film": film(trace)}
+    yield {"type": "done", "id": asked.id, "film": film(trace), "trace": keep_trace(trace)}
 
 
 def prompt_of(lens: Lens, asked: Run) -> Prompt:
