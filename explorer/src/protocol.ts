@@ -214,11 +214,10 @@ export class Channel {
       return;
     }
     if (answer.type === "error") {
+      if (answer.id === null || this.open.delete(answer.id)) return this.on.error(answer.id, answer.message);
       const pending = [...this.pending.keys()].filter((key) => key.startsWith(`${answer.id}/`));
-      if (answer.id !== null && !this.open.delete(answer.id) && pending.length)
-        for (const key of pending) this.settle(answer.id, key, answer.message);
-      else this.on.error(answer.id, answer.message);
-      return;
+      for (const key of pending) this.settle(answer.id, key, answer.message);
+      return; // otherwise it is of a run that was given up
     }
     if (!this.open.has(answer.id)) return; // of a run that was given up
     if (answer.type === "queued") {

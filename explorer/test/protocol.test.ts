@@ -114,6 +114,16 @@ test("an error ends its run, with the server's sentence", () => {
   assert.equal(made.running, false);
 });
 
+test("an error of a run that was stopped is not shown, one of no run is", () => {
+  const { made, errors, hear, open } = channel();
+  made.run(ASK);
+  open();
+  made.stop();
+  hear({ type: "error", id: 1, message: "too late" });
+  hear({ type: "error", id: null, message: "the message is not JSON" });
+  assert.deepEqual(errors, [[null, "the message is not JSON"]]);
+});
+
 test("a row of attention is asked for once, and comes back under its key", () => {
   const { made, rows, sockets, hear, open } = channel();
   made.attention(3, "key", 0, null, 2, "from");
