@@ -145,7 +145,7 @@ export function layOut(views: View[], state: State, palette: Palette, ruler: Rul
   }
   const foot = column(PAD, inner, bottom + 10);
   legend(foot, views, state, palette, ruler);
-  const height = foot.y + PAD - 8;
+  const height = Math.ceil(foot.y + PAD - 8);
   return {
     width: WIDTH,
     height,
