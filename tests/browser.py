@@ -24,6 +24,8 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 
+CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}  # options of a page that may copy
+
 
 def chromium() -> str | None:
     """Path of Chromium: FLOATLENS_CHROMIUM, or the first that is installed."""
@@ -68,6 +70,20 @@ class Visit:
             partial,
         )
         return self.state()
+
+    def export(self, name: str) -> str:
+        """Choose an entry of the explorer's menu, and return what the menu then says."""
+        if not self.page.get_by_role("button", name=name).is_visible():
+            self.page.get_by_role("button", name="Export").click()
+        self.page.get_by_role("button", name=name, exact=True).click()
+        message = self.page.locator(".menu").get_by_role("status")
+        self.page.wait_for_function("e => !['', '…'].includes(e.textContent)", arg=message.element_handle())
+        return message.inner_text()
+
+    def copied(self, name: str) -> str:
+        """Return what an entry of the menu copies; the page must have been opened with `**CLIPBOARD`."""
+        assert self.export(name).startswith("Copied")
+        return self.page.evaluate("navigator.clipboard.readText()")
 
 
 @pytest.fixture

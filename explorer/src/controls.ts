@@ -1,4 +1,4 @@
-/** The controls: which films, which step, layer and head, by which rule, in which colours. */
+/** The controls: films, step, layer, head, anchor rule and colours. */
 
 import { attribute, h, options, setText } from "./dom.ts";
 import type { Film } from "./film.ts";
@@ -10,21 +10,21 @@ export class Controls {
   private readonly play = h("button", { class: "play", type: "button" });
   private readonly scrub = h("input", { type: "range", min: 0, step: 1, class: "scrub", "aria-label": "Step" });
   private readonly stepText = h("output", { class: "step" });
-  private readonly speed = h("select", { "aria-label": "Steps a second" });
+  private readonly speed = h("select", { "aria-label": "Steps per second" });
   private readonly layer = h("input", { type: "range", min: -1, step: 1, "aria-label": "Layer" });
   private readonly layerText = h("output");
   private readonly head = h("select", { "aria-label": "Head" });
   private readonly rule = h("select", { "aria-label": "Anchor rule" });
   private readonly colours = h("div", { class: "segments", role: "radiogroup", "aria-label": "Colour by" });
   private readonly left = h("select", { "aria-label": "Film" });
-  private readonly right = h("select", { "aria-label": "Film beside it" });
+  private readonly right = h("select", { "aria-label": "Second film" });
   private readonly leftLabel: HTMLElement;
   private readonly rightLabel: HTMLElement;
   private playing = false;
 
   constructor(set: (change: Partial<State>) => void) {
     this.leftLabel = h("label", {}, "Film", this.left);
-    this.rightLabel = h("label", {}, "Beside it", this.right);
+    this.rightLabel = h("label", {}, "vs.", this.right);
     this.films = [this.leftLabel, this.rightLabel];
     for (const colour of COLOURS)
       this.colours.append(h("button", { type: "button", role: "radio", "data-colour": colour, onclick: () => set({ colour: colour as Colour }) }, colour));
@@ -46,7 +46,7 @@ export class Controls {
     this.right.addEventListener("change", choose);
   }
 
-  /** Whether an element has a use of its own for the arrow keys. */
+  /** Does an element use the arrow keys itself? */
   steers(element: HTMLElement): boolean {
     return element === this.layer;
   }
@@ -62,7 +62,7 @@ export class Controls {
     this.rightLabel.hidden = !several;
     const entries = names.map((name, i): [string, string] => [String(i), unique(names, name, i)]);
     options(this.left, entries, String(state.films[0] ?? ""));
-    options(this.right, [["", "nothing"], ...entries], String(state.films[1] ?? ""));
+    options(this.right, [["", "none"], ...entries], String(state.films[1] ?? ""));
     options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} / s`]), String(state.speed));
     for (const button of this.colours.children) attribute(button, "aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
     if (!film) return;

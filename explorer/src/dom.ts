@@ -22,7 +22,10 @@ export function setText(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A canvas of a size in CSS pixels, sharp on the screen that it is on. Returns its context, scaled. */
+/**
+ * Give a canvas a size in CSS pixels, sharp on the screen that it is on, and return its context, scaled. A canvas whose
+ * size changes loses its picture: what is drawn only on changes must count `sizeOf` among them.
+ */
 export function resize(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
   const ratio = Math.min(window.devicePixelRatio || 1, 3);
   const w = Math.max(1, Math.round(width * ratio));
@@ -37,6 +40,8 @@ export function resize(canvas: HTMLCanvasElement, width: number, height: number)
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return context;
 }
+
+export const sizeOf = (canvas: HTMLCanvasElement): string => `${canvas.width}\u00d7${canvas.height}`;
 
 export function options(select: HTMLSelectElement, entries: [string, string][], chosen: string): void {
   const key = entries.map((e) => e.join("\u0000")).join("\u0001");

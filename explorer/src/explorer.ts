@@ -1,13 +1,17 @@
-/** The explorer: one or two panels, and the state that links them. */
+/** The explorer: one or two films, and the state that they share. */
 
 import { Controls } from "./controls.ts";
 import { attribute, h, setText } from "./dom.ts";
-import { decode, headPeak, type Film, type RawFilm } from "./film.ts";
+import { exportsOf } from "./exports.ts";
+import { complete, decode, headPeak, type Film, type RawFilm } from "./film.ts";
+import { linkTo, readLink, stateFor, writeLink, type Link } from "./fragment.ts";
 import { inspect } from "./inspect.ts";
 import { Legend } from "./legend.ts";
 import { linkLayer, linkPosition, linkStep } from "./link.ts";
 import { LivePanel, type LiveOptions } from "./live.ts";
+import { Menu, type Action } from "./menu.ts";
 import { Panel } from "./panel.ts";
+import { ownSource } from "./standalone.ts";
 import { KEYS, onKey, type Bounds, type Place, type State } from "./state.ts";
 import css from "./style.css";
 import { paletteFor, type Palette } from "./theme.ts";
@@ -24,6 +28,7 @@ export interface Options {
   live?: LiveOptions | null;
   state?: Partial<State>;
   onState?: (state: State) => void;
+  source?: string; // the script itself, where the page does not hold it
 }
 
 export class Explorer implements Handle {
@@ -39,13 +44,16 @@ export class Explorer implements Handle {
   private readonly facts = h("span", { class: "facts" });
   private readonly from = h("button", { type: "button" }, "attends to");
   private readonly to = h("button", { type: "button" }, "attended by");
-  private readonly release = h("button", { type: "button" }, "let go");
+  private readonly release = h("button", { type: "button" }, "clear");
   private readonly rowNote = h("span", { class: "note" });
   private readonly legend = new Legend();
   private readonly spoken = h("p", { class: "spoken", "aria-live": "polite" });
   private readonly keys: HTMLDialogElement;
   private readonly panelsBox = h("div", { class: "panels" });
+  private readonly main = h("div", { class: "main" });
   private readonly empty = h("p", { class: "empty" });
+  private readonly problem = h("p", { class: "error", role: "alert", hidden: true });
+  private readonly export: Menu;
   private readonly live: LivePanel | null;
   private readonly observers: { disconnect(): void }[] = [];
   private readonly rows = new Map<string, Float32Array | string>(); // answers of the live channel
@@ -55,7 +63,7 @@ export class Explorer implements Handle {
   private speaking = 0;
 
   constructor(
-    element: HTMLElement,
+    private readonly element: HTMLElement,
     private readonly given: Options,
   ) {
     this.films = given.films.map(decode);
@@ -75,7 +83,7 @@ export class Explorer implements Handle {
       theme: "auto",
     };
     this.shadow = element.shadowRoot ?? element.attachShadow({ mode: "open" });
-    // A constructed sheet needs no inline style, so a strict Content-Security-Policy lets it be.
+    // A constructed style sheet is allowed by a strict Content-Security-Policy; an inline style is not.
     const sheet = new CSSStyleSheet();
     sheet.replaceSync(css);
     this.shadow.adoptedStyleSheets = [sheet];
@@ -83,12 +91,14 @@ export class Explorer implements Handle {
     this.keys = this.makeKeys();
     this.controls = new Controls((change) => this.set(change));
     this.live = given.live ? new LivePanel(given.live, this.liveEvents()) : null;
+    this.export = new Menu("Export", this.exports());
     this.root = this.build();
     this.shadow.replaceChildren(this.root);
     this.wire();
     this.set(given.state ?? {});
     this.render();
     for (const panel of this.panels) panel.describe();
+    this.restore();
   }
 
   // --- what is shown ------------------------------------------------------------------------------------------------
@@ -178,12 +188,12 @@ export class Explorer implements Handle {
   }
 
   private build(): HTMLElement {
-    const theme = h("button", { type: "button", class: "quiet", "aria-label": "Dark or light", onclick: () => this.set({ theme: this.dark() ? "light" : "dark" }) }, "\u25d0");
+    const theme = h("button", { type: "button", class: "quiet", "aria-label": "Dark or light theme", onclick: () => this.set({ theme: this.dark() ? "light" : "dark" }) }, "\u25d0");
     const help = h("button", { type: "button", class: "quiet", "aria-label": "Keys", onclick: () => this.keys.showModal() }, "?");
-    const main = h(
-      "div",
-      { class: "main" },
-      h("div", { class: "title" }, this.question, h("div", { class: "tools" }, ...this.controls.films, theme, help)),
+    this.main.append(
+      ...(this.live ? [this.live.notice] : []),
+      h("div", { class: "title" }, this.question, h("div", { class: "tools" }, ...this.controls.films, this.export.element, theme, help)),
+      this.problem,
       this.controls.bar,
       h("div", { class: "inspect" }, this.token, this.facts, h("span", { class: "ask" }, this.from, this.to, this.release, this.rowNote)),
       this.panelsBox,
@@ -192,7 +202,7 @@ export class Explorer implements Handle {
       this.spoken,
       this.keys,
     );
-    return h("div", { class: "root", tabindex: 0, role: "region", "aria-label": "FloatLens explorer" }, this.live?.element ?? null, main);
+    return h("div", { class: "root", tabindex: 0, role: "region", "aria-label": "FloatLens explorer" }, this.live?.element ?? null, this.main);
   }
 
   private wire(): void {
@@ -200,6 +210,16 @@ export class Explorer implements Handle {
     this.to.addEventListener("click", () => this.set({ direction: this.state_.direction === "to" ? null : "to" }));
     this.release.addEventListener("click", () => this.set({ pin: null, direction: null }));
     this.root.addEventListener("keydown", (event) => this.onKey(event));
+    const clicked = (event: Event) => this.export.clicked(event.composedPath());
+    document.addEventListener("pointerdown", clicked);
+    const moved = () => this.restore();
+    window.addEventListener("hashchange", moved);
+    this.observers.push({
+      disconnect: () => {
+        document.removeEventListener("pointerdown", clicked);
+        window.removeEventListener("hashchange", moved);
+      },
+    });
     const resized = new ResizeObserver(() => {
       for (const panel of this.panels) panel.resized();
       this.invalidate();
@@ -231,7 +251,7 @@ export class Explorer implements Handle {
 
   private onKey(event: KeyboardEvent): void {
     const target = event.composedPath()[0] as HTMLElement;
-    if (event.ctrlKey || event.metaKey || event.altKey || target.closest("dialog, .live")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || target.closest("dialog, .live, .menu")) return;
     if (target.matches("select, textarea, input:not([type=range])")) return;
     if (target.matches("button") && (event.key === " " || event.key === "Enter")) return;
     if (this.controls.steers(target) && event.key.startsWith("Arrow")) return;
@@ -282,9 +302,10 @@ export class Explorer implements Handle {
       this.panelsBox.replaceChildren(...wanted);
       for (const panel of this.panels) panel.resized();
     }
-    setText(this.empty, films.length ? "" : this.live ? "Ask something: the film of the answer is drawn while it is written." : "There is no film to show.");
+    setText(this.empty, films.length ? "" : this.live ? "Ask a question and press Write: each step is drawn while the model writes." : "No film to show.");
     this.empty.hidden = films.length > 0;
-    this.controls.bar.hidden = this.legend.element.hidden = films.length === 0;
+    this.live?.notice.classList.toggle("idle", films.length === 0); // then the form is what the reader sees
+    this.controls.bar.hidden = this.legend.element.hidden = this.export.element.hidden = films.length === 0;
     setText(this.question, films[0]?.raw.question || "");
     this.controls.draw(films, this.names, this.state_);
     const views = films.map((_, i) => this.view(films, i, palette));
@@ -337,23 +358,23 @@ export class Explorer implements Handle {
       setText(this.facts, found.facts.join(" \u00b7 "));
     } else {
       setText(this.token, "");
-      setText(this.facts, views.length ? "Point at a token or a cell; click to keep it. Space plays, arrows step." : "");
+      setText(this.facts, views.length ? "Hover over a token or a cell for details; click to select it. Space plays, the arrow keys step." : "");
     }
     attribute(this.from, "aria-pressed", String(state.direction === "from"));
     attribute(this.to, "aria-pressed", String(state.direction === "to"));
     const can = this.canAttend();
     this.from.disabled = this.to.disabled = !can;
-    let note = pinned && !can ? "whole attention matrices were not recorded (matrices=[\"attention_mean\"])" : "";
+    let note = pinned && !can ? "attention matrices were not recorded; trace with matrices=[\"attention_mean\"]" : "";
     const target = state.pin && views[state.pin.panel];
     if (target && state.direction && can && !target.row) note = this.liveNote(target) ?? "\u2026";
     if (target?.row && target.film.raw.diffusion && target.film.attentionSteps.length && !target.film.attentionSteps.includes(target.step)) {
-      const kept = target.film.attentionSteps.reduce((a, b) => (Math.abs(b - target.step) < Math.abs(a - target.step) ? b : a));
-      note = `matrix of step ${target.film.raw.steps[kept]}, the nearest that was kept`;
+      const nearby = target.film.attentionSteps.reduce((a, b) => (Math.abs(b - target.step) < Math.abs(a - target.step) ? b : a));
+      note = `matrix of step ${target.film.raw.steps[nearby]}, the nearest one kept`;
     }
     setText(this.rowNote, note);
   }
 
-  /** Say what changed to a screen reader, once the film stands still. */
+  /** Tell screen readers what changed, once the film stands still. */
   private speak(): void {
     clearTimeout(this.speaking);
     if (this.state_.playing) return;
@@ -367,18 +388,95 @@ export class Explorer implements Handle {
     }, 400);
   }
 
+  // --- out of the page ----------------------------------------------------------------------------------------------
+
+  private exports(): Action[][] {
+    return exportsOf({
+      films: () => this.shown(),
+      views: () => this.shown().map((_, i) => this.panels[i].view!),
+      state: () => this.state_,
+      palette: () => paletteFor(this.dark()),
+      source: async () => this.given.source ?? ownSource(),
+      address: this.linkable() ? () => this.address() : null,
+      trace: this.live && this.given.live?.trace ? (film) => this.live!.trace(film) : null,
+      secret: this.live !== null,
+      root: this.main,
+    });
+  }
+
+  /** The films on the screen, drawn as they are now; those that are still being written cannot be taken out. */
+  private shown(): Film[] {
+    const films = this.visible();
+    if (!films.every(complete)) throw new Error("The film is still being written; wait until it is done.");
+    if (this.stale) this.render();
+    return films;
+  }
+
+  /** Does the page have an address that opens it again? A notebook's frame and a widget do not. */
+  private linkable(): boolean {
+    return this.element.id !== "" && this.element.isConnected && /^(https?|file):$/.test(location.protocol);
+  }
+
+  private address(): string {
+    const films = this.shown();
+    const address = new URL(location.href);
+    address.hash = writeLink(linkTo(this.element.id, films, this.state_, this.live?.wrote(films[0]) ?? false));
+    return address.href;
+  }
+
+  private link: Link | null = null; // of which the films are on their way
+
+  /** Open the view that the address names, if it names one of this explorer. */
+  private restore(): void {
+    const link = this.linkable() ? readLink(location.hash) : null;
+    if (link?.explorer !== this.element.id) return;
+    this.complain("");
+    let coming = false;
+    try {
+      coming = this.live?.open(link) ?? false;
+    } catch (error) {
+      return this.complain((error as Error).message);
+    }
+    if (coming) this.link = link;
+    else this.show(link);
+    if (!this.live) this.root.scrollIntoView({ block: "start" });
+  }
+
+  /** Show what a link asks for, once all of its films are there. */
+  private follow(): void {
+    if (!this.link || this.live?.running()) return;
+    const { link } = this;
+    this.link = null;
+    this.show(link);
+  }
+
+  private show(link: Link): void {
+    const found = stateFor(link, this.films);
+    if (typeof found === "string") this.complain(found);
+    else this.set({ ...found, playing: false });
+  }
+
+  private complain(message: string): void {
+    setText(this.problem, message);
+    this.problem.hidden = message === "";
+  }
+
   // --- live ---------------------------------------------------------------------------------------------------------
 
   private liveEvents() {
     return {
+      started: () => {
+        this.unseen = true;
+        this.link = null;
+        this.complain("");
+      },
       films: (films: Film[], names: string[]) => {
         this.films = films;
         this.names = names;
         const shown = films.map((_, i) => i).slice(0, 2);
         this.rows.clear();
         this.set({ films: shown, step: 0, pin: null, hover: null, direction: null, playing: false });
-        // On a narrow screen the film is below the form that asked for it.
-        if (this.question.getBoundingClientRect().top > window.innerHeight) this.question.scrollIntoView({ block: "start" });
+        this.follow();
       },
       grown: (film: Film, old: Film) => {
         const at = this.films.indexOf(old);
@@ -390,12 +488,26 @@ export class Explorer implements Handle {
         const follow = this.state_.films.includes(at) && (this.state_.step >= old.S - 2 || old.S === 0);
         const together = film === first || film.raw.steps.length === first.raw.steps.length;
         this.set(follow ? { step: Math.max(0, (together ? Math.min(film.S, first.S) : first.S) - 1) } : {});
+        if (this.unseen) this.bringIntoView();
+        this.follow();
       },
       row: (film: Film, key: string, values: Float32Array | string) => {
         this.rows.set(`${this.films.indexOf(film)}/${key}`, values);
         this.invalidate();
       },
     };
+  }
+
+  private unseen = false; // a run was started, and nothing of it has been drawn
+
+  /** Scroll to the film where it is below the form that asked for it, once there is something to see. */
+  private bringIntoView(): void {
+    this.unseen = false;
+    this.render();
+    const form = this.live!.element.getBoundingClientRect();
+    if (this.main.getBoundingClientRect().top < form.bottom) return;
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.main.scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
   }
 
   private canAttend(): boolean {

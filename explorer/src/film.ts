@@ -1,8 +1,8 @@
 /**
  * A film as it comes from Python, and as it is drawn.
  *
- * Shape letters as in Python: S step, L layer, H head, T position. A step is its place in the film; `film.steps` has its
- * real number. What an anchor is was decided by Python's rules; here are only their bits.
+ * Shape letters as in Python: S step, L layer, H head, T position. A step is an index into the film; `film.steps` has the
+ * number that the model's run gave it. Anchors were found by Python's rules; here are only their bits.
  */
 
 export interface Packed {
@@ -15,6 +15,13 @@ export interface Region {
   name: string;
   start: number;
   end: number;
+}
+
+/** What was asked of the model, as far as it takes to ask again. */
+export interface Request {
+  revision: string;
+  built_from: { passages: { title: string; text: string; gold: boolean }[]; order: string } | null; // null: not from a question
+  settings: Record<string, unknown>; // of the sampler
 }
 
 export interface RawFilm {
@@ -50,6 +57,7 @@ export interface RawFilm {
   anchors: Record<string, Packed>;
   anchors_all?: Record<string, Packed>;
   interventions: string[];
+  request?: Request;
   thinned: string[] | null;
 }
 
@@ -161,6 +169,9 @@ export function regionsByPosition(regions: Region[], T: number): Int16Array {
   regions.forEach((region, at) => found.fill(at, region.start, Math.min(region.end, T)));
   return found;
 }
+
+/** Has a film all of its steps? One that is being written has no packed arrays yet. */
+export const complete = (film: Film): boolean => film.raw.received.data !== "";
 
 /** The kept step that is nearest to one that may not have been kept; of two, the earlier. */
 export function nearest(kept: number[], step: number): number {

@@ -1,12 +1,13 @@
 /** Heads as small multiples: what each head's keys receive at the step and layer, along the positions. */
 
-import { h, resize } from "./dom.ts";
+import { h, resize, sizeOf } from "./dom.ts";
 import { headPeak, nearest, profile, type Film } from "./film.ts";
 import { LEVELS, levels } from "./shade.ts";
 import { LEFT } from "./maps.ts";
+import type { Pen } from "./svg.ts";
+import { SANS } from "./theme.ts";
 import type { View } from "./view.ts";
 
-const SANS = '"Inter", "Helvetica Neue", "Noto Sans", system-ui, sans-serif';
 const GAP = 8;
 
 export class HeadsView {
@@ -55,21 +56,39 @@ export class HeadsView {
   draw(view: View, width: number): void {
     const { film, palette } = view;
     if (this.film !== film) this.drawnWith = "";
+    this.element.hidden = !shows(view);
+    if (!shows(view)) return;
+    const height = this.heightFor(film, width);
+    const mark = view.hover?.position ?? view.pin;
+    const at = nearest(film.headSteps, view.step);
+    const context = resize(this.base, width, height);
+    const key = `${at}/${view.layer}/${view.head}/${sizeOf(this.base)}/${palette.dark}/${mark}/${film.S}/${film.raw.model}`;
+    if (key === this.drawnWith) return;
+    this.drawnWith = key;
+    this.paint(context, view, width, height);
+  }
+
+  /** Draw all of it at once on any pen, as wide as told; returns the height. */
+  picture(pen: Pen, view: View, width: number): number {
+    const height = this.heightFor(view.film, width);
+    this.paint(pen, view, width, height);
+    return height;
+  }
+
+  /** Lay the heads out as wide as told; returns the height. */
+  heightFor(film: Film, width: number): number {
     this.film = film;
-    const there = film.heads !== null && nearest(film.headSteps, view.step) >= 0;
-    this.element.hidden = !there;
-    if (!there) return;
     const room = width - LEFT;
     this.columns = columnsFor(film.H, Math.max(1, Math.min(8, Math.floor(room / 64))));
     const rows = Math.ceil(film.H / this.columns);
     this.cell = { w: Math.floor((room - GAP * (this.columns - 1)) / this.columns), h: rows > 2 ? 28 : rows > 1 ? 40 : 56 };
-    const height = rows * (this.cell.h + GAP);
+    return rows * (this.cell.h + GAP);
+  }
+
+  private paint(context: Pen, view: View, width: number, height: number): void {
+    const { film, palette } = view;
     const mark = view.hover?.position ?? view.pin;
     const at = nearest(film.headSteps, view.step);
-    const key = `${at}/${view.layer}/${view.head}/${width}/${palette.dark}/${mark}/${film.S}/${film.raw.model}`;
-    const context = resize(this.base, width, height);
-    if (key === this.drawnWith) return;
-    this.drawnWith = key;
     this.drawBars(view, film.counts[film.headSteps[at]] || 1, width, height);
     context.imageSmoothingEnabled = false;
     context.drawImage(this.small, 0, 0);
@@ -125,6 +144,9 @@ export class HeadsView {
     this.small.getContext("2d")!.putImageData(picture, 0, 0);
   }
 }
+
+/** Does the film have single heads at this step? */
+export const shows = ({ film, step }: View): boolean => film.heads !== null && nearest(film.headSteps, step) >= 0;
 
 /** As many columns as fit, so that no row is left half empty where that can be had. */
 export function columnsFor(heads: number, most: number): number {

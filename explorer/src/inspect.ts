@@ -1,12 +1,13 @@
-/** The line that says in words what is under the cursor. */
+/** The line of text about the token under the cursor. */
 
+import { headName, layerName } from "./about.ts";
 import { anchorBits, bit, piece, profile, tokenAfter, tokenBefore } from "./film.ts";
 import { percent, times } from "./shade.ts";
 import { regionKind } from "./theme.ts";
 import type { View } from "./view.ts";
 import { spell } from "./words.ts";
 
-/** Token and facts about a position: what it is, and what it receives at the step and layer under the cursor. */
+/** The token at a position, and facts about it: its region and kind, and what it receives at the step and layer under the cursor. */
 export function inspect(view: View, position: number): { token: string; facts: string[] } {
   const { film } = view;
   const { raw } = film;
@@ -14,7 +15,7 @@ export function inspect(view: View, position: number): { token: string; facts: s
   const layer = view.hover?.layer ?? view.layer;
   const id = tokenAfter(film, step, position);
   const masked = film.masks.has(id);
-  const token = id < 0 ? "not there yet" : masked ? "mask" : spell(piece(film, id), film.special.has(id)).text;
+  const token = id < 0 ? "not written yet" : masked ? "mask" : spell(piece(film, id), film.special.has(id)).text;
   const region = raw.regions[film.regionOf[position]];
   const facts = [`position ${position}`];
   if (region) facts.push(region.name + (regionKind(region.name, raw.gold) === "gold" ? " (gold)" : ""));
@@ -24,12 +25,12 @@ export function inspect(view: View, position: number): { token: string; facts: s
   const committed = raw.committed_at[position] ?? -1;
   if (committed >= 0 && committed <= raw.steps[step]) facts.push(`written at step ${committed}`);
   const sure = film.confidence[step * film.T + position];
-  if (masked && sure > 0) facts.push(`would be written with p = ${sure.toFixed(2)}`);
-  if (id >= 0 && tokenBefore(film, step, position) !== id) facts.push("written just now: its place was open when attention was computed");
+  if (masked && sure > 0) facts.push(`best candidate has p = ${sure.toFixed(2)}`);
+  if (id >= 0 && tokenBefore(film, step, position) !== id) facts.push(raw.diffusion ? "written at this step: attention was computed while it was a mask" : "written at this step: attention was computed without it");
   const values = profile(film, step, layer, view.head);
   const value = values ? values[position] : NaN;
-  const where = layer === null ? "mean of all layers" : `layer ${raw.layers[layer]}`;
-  const head = view.head === null ? "" : `, head ${raw.head_numbers?.[view.head] ?? view.head}`;
+  const where = layerName(film, layer);
+  const head = view.head === null ? "" : `, ${headName(film, view.head)}`;
   if (value === value)
     facts.push(`receives ${percent(value)} = ${times(value * film.counts[step])} the uniform share at step ${raw.steps[step]}, ${where}${head}`);
   if (bit(anchorBits(film, view.rule, step, layer), position)) facts.push(`anchor by ${view.rule}`);

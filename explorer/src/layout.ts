@@ -42,7 +42,7 @@ export function flow(words: Word[], widths: ArrayLike<number>, m: Measures): Flo
     let total = 0;
     for (let i = t; i < end; i++) total += words[i].breaks && words[i].faint ? 0 : box(i); // a line end hangs in the margin
     const gap = fresh || !words[t].gap ? 0 : m.space;
-    if (!fresh && x + gap + total > m.width) next();
+    if (!fresh && total > 0 && x + gap + total > m.width) next();
     else x += gap;
     for (let i = t; i < end; i++) {
       const w = box(i);

@@ -1,4 +1,4 @@
-/** The legend: what the shades and colours mean that are on the screen. */
+/** The legend: what the shades and colours on the screen mean. */
 
 import { h } from "./dom.ts";
 import { shadeOf, ticks } from "./shade.ts";
@@ -6,21 +6,47 @@ import type { State } from "./state.ts";
 import { kindColour, regionColour, regionKind, type Palette } from "./theme.ts";
 import type { View } from "./view.ts";
 
+export interface Chip {
+  sign: "colour" | "anchor" | "mask" | "fresh";
+  colour?: string;
+  name: string;
+}
+
+const REGIONS: Record<string, string> = { gold: "gold passage", doc: "passage", query: "question" };
+
+/** What the legend says: the meaning of the shades, the largest of them, and the signs. */
+export function legendOf(views: View[], palette: Palette, state: Pick<State, "colour" | "direction">): { what: string; peak: number; chips: Chip[] } {
+  const films = views.map((view) => view.film);
+  const rows = views.filter((view) => view.row);
+  const what = !rows.length ? "attention received" : `text: attention ${state.direction === "from" ? "from" : "to"} the selected token`;
+  const chips: Chip[] = [];
+  if (state.colour === "kind") {
+    const groups = films[0].raw.kind_groups ?? {};
+    for (const group of ["structural", "lexical"])
+      for (const kind of Object.keys(groups).filter((k) => groups[k] === group)) chips.push({ sign: "colour", colour: kindColour(kind, palette.dark), name: kind });
+  } else {
+    const kinds = new Set(films.flatMap((f) => f.raw.regions.map((r) => regionKind(r.name, f.raw.gold))));
+    kinds.delete("other");
+    for (const kind of kinds) chips.push({ sign: "colour", colour: regionColour(kind, palette.dark), name: REGIONS[kind] ?? kind });
+  }
+  chips.push({ sign: "anchor", name: "anchor" });
+  if (films.some((f) => f.raw.diffusion)) chips.push({ sign: "mask", name: "mask, filled by the sampler's confidence" });
+  chips.push({ sign: "fresh", name: "written at this step" });
+  return { what: `${what}, in multiples of the uniform share`, peak: rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak, chips };
+}
+
 export class Legend {
   readonly element = h("div", { class: "legend" });
   private drawn = "";
 
   draw(views: View[], palette: Palette, state: State): void {
-    const films = views.map((view) => view.film);
-    const rows = views.filter((view) => view.row);
-    const peak = rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak;
-    const what = !rows.length ? "attention received" : state.direction === "from" ? "text: attention from the chosen token" : "text: attention to the chosen token";
-    const key = JSON.stringify([palette.dark, peak, what, state.colour, films.map((f) => [f.raw.gold, f.raw.regions.length])]);
+    const { what, peak, chips } = legendOf(views, palette, state);
+    const key = JSON.stringify([palette.dark, what, peak, chips]);
     if (key === this.drawn) return;
     this.drawn = key;
-    const chip = (colour: string, name: string) => {
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = colour;
+    const chip = ({ sign, colour, name }: Chip) => {
+      const swatch = h("i", { class: sign === "colour" ? "swatch" : `swatch ${sign}` });
+      if (colour) swatch.style.background = colour;
       return h("span", { class: "chip" }, swatch, name);
     };
     const ramp = h("span", { class: "ramp", role: "img", "aria-label": "Shades of received attention" });
@@ -31,17 +57,6 @@ export class Legend {
       tick.style.left = `${shadeOf(n, peak) * 100}%`;
       scale.append(tick);
     }
-    const parts: HTMLElement[] = [h("span", { class: "chip" }, `${what}, in multiples of the uniform share`), scale];
-    const regions = [...new Set(films.flatMap((f) => f.raw.regions.map((r) => regionKind(r.name, f.raw.gold))))].filter((k) => k !== "other");
-    const regionNames: Record<string, string> = { gold: "gold passage", doc: "passage", query: "question" };
-    if (state.colour === "kind") {
-      const groups = films[0].raw.kind_groups ?? {};
-      for (const group of ["structural", "lexical"])
-        for (const kind of Object.keys(groups).filter((k) => groups[k] === group)) parts.push(chip(kindColour(kind, palette.dark), kind));
-    } else for (const kind of regions) parts.push(chip(regionColour(kind, palette.dark), regionNames[kind] ?? kind));
-    parts.push(h("span", { class: "chip" }, h("i", { class: "swatch anchor" }), "anchor"));
-    if (films.some((f) => f.raw.diffusion)) parts.push(h("span", { class: "chip" }, h("i", { class: "swatch mask" }), "mask, filled by the confidence of what it would become"));
-    parts.push(h("span", { class: "chip" }, h("i", { class: "swatch fresh" }), "written at this step"));
-    this.element.replaceChildren(...parts);
+    this.element.replaceChildren(h("span", { class: "chip" }, what), scale, ...chips.map(chip));
   }
 }

@@ -2,7 +2,8 @@
 
 import { h, options, setText } from "./dom.ts";
 import { decode, type Direction, type Film, type RawFilm } from "./film.ts";
-import { drawPast, type Entry } from "./past.ts";
+import type { Link } from "./fragment.ts";
+import { drawPast, FAILED, STOPPED, WAITING, type Entry } from "./past.ts";
 import { Passages } from "./passages.ts";
 import { Channel, type Passage, type Run, type Socket } from "./protocol.ts";
 
@@ -35,9 +36,12 @@ export interface LiveOptions {
   limits?: { max_new_tokens?: number; steps?: number; passages?: number; question?: number; passage?: number };
   runs?: { run: number; name: string; samples: { sample: number; id: string; question?: string; model?: string }[] }[];
   film?: string;
+  trace?: string;
 }
 
 export interface LiveEvents {
+  /** A run was started from the form. */
+  started(): void;
   films(films: Film[], names: string[]): void;
   grown(film: Film, old: Film): void;
   row(film: Film, key: string, values: Float32Array | string): void;
@@ -45,7 +49,7 @@ export interface LiveEvents {
 
 interface Form {
   model: string;
-  beside: string; // another model that is asked the same, or none
+  beside: string; // a second model that gets the same question, or none
   question: string;
   passages: Passage[];
   tokens: string;
@@ -56,7 +60,7 @@ interface Form {
   specs: Record<string, string>;
 }
 
-/** Of the bundled world, so that the bundled models know what they are asked. */
+/** From the bundled world, which the bundled models were trained on. */
 const QUESTION = "On which day was the ship Golden Otter launched?";
 const START: Passage[] = [
   { title: "", text: "The ship Crimson Heron, launched on 8 January 1888, did well.", gold: false },
@@ -64,7 +68,7 @@ const START: Passage[] = [
   { title: "", text: "The Lone Crow:\n- launched on 6 June 1816", gold: false },
   { title: "", text: "The Calm Dolphin:\n- launched on 6 March 1842", gold: false },
 ];
-/** Something to begin with where the defaults alone say nothing. */
+/** First specs of interventions whose defaults alone do nothing. */
 const EXAMPLES: Record<string, string> = {
   "mask-anchors": "mask-anchors(rule=top(1))",
   "mask-positions": "mask-positions(region=gold)",
@@ -73,22 +77,26 @@ const EXAMPLES: Record<string, string> = {
   "soft-cap": "soft-cap(cap=5)",
 };
 
-const WAITING = "\u2026";
+type Settings = Omit<Run, "type" | "id">;
 
 export class LivePanel {
   readonly element: HTMLElement;
+  /** Progress and errors beside the film, for screens where the form is out of sight while the film is read. */
+  readonly notice = h("div", { class: "notice" });
   private readonly channel: Channel;
   private readonly models: LiveModel[];
   private readonly interventions: LiveIntervention[];
   private form: Form;
   private asked: { id: number; entry: Entry; changed: boolean }[] = []; // in the order in which they are shown
   private readonly films = new Map<number, Film>();
-  private ran = false;
+  private readonly traces = new Map<number, string>(); // keys by run
+  private latest: string | null = null; // what was last asked, as text
   private message = "";
+  private error = "";
   private history: Entry[] = [];
 
   private readonly model = h("select", { "aria-label": "Model" });
-  private readonly beside = h("select", { "aria-label": "Ask as well" });
+  private readonly beside = h("select", { "aria-label": "Second model" });
   private readonly example = h("select", { "aria-label": "Example" });
   private readonly question = h("textarea", { rows: 2, "aria-label": "Question" });
   private readonly passages: Passages;
@@ -100,6 +108,9 @@ export class LivePanel {
   private readonly run = h("button", { type: "button", class: "run" }, "Write");
   private readonly stop = h("button", { type: "button" }, "Stop");
   private readonly status = h("p", { class: "status", role: "status" });
+  private readonly alert = h("p", { class: "error", role: "alert" });
+  private readonly noticeText = h("span");
+  private readonly noticeStop = h("button", { type: "button" }, "Stop");
   private readonly past = h("table", { class: "past", "aria-label": "Answers so far" });
   private readonly blockLabel: HTMLElement;
   private readonly stepsLabel: HTMLElement;
@@ -112,39 +123,41 @@ export class LivePanel {
     this.models = given.models.map((m) => (typeof m === "string" ? { name: m } : m));
     this.interventions = given.interventions.map((i) => (typeof i === "string" ? { name: i } : i));
     this.channel = new Channel(connect ?? (() => new WebSocket(address(given)) as unknown as Socket), {
-      status: (text, running) => this.say(text, running),
+      status: (text) => this.say(text),
+      error: (id, message) => this.fail(id, message),
       film: (id, film, old, done) => this.arrived(id, film, old, done),
+      trace: (id, key) => void this.traces.set(id, key),
       row: (id, key, values) => {
         const film = this.films.get(id);
         if (film) this.on.row(film, key, values);
       },
     });
     this.form = this.remembered();
-    this.passages = new Passages((passages, again) => this.change({ passages }, again), given.limits?.passage);
+    this.passages = new Passages((passages) => this.change({ passages }), given.limits?.passage);
     const field = (name: string, control: HTMLElement) => h("label", {}, name, control);
     this.stepsLabel = field("Steps", this.steps);
     this.blockLabel = field("Block length", this.block);
-    const add = h("button", { type: "button", class: "quiet", onclick: () => this.change({ passages: [...this.form.passages, { title: "", text: "", gold: false }] }) }, "Add a passage");
+    const add = h("button", { type: "button", class: "quiet", onclick: () => this.change({ passages: [...this.form.passages, { title: "", text: "", gold: false }] }) }, "Add passage");
     const parts: (HTMLElement | null)[] = this.models.length
       ? [
-          h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Ask as well", this.beside) : null),
+          h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Second model", this.beside) : null),
           given.examples?.length ? field("Example", this.example) : null,
           field("Question", this.question),
-          h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag, or Alt \u2191 \u2193"), this.passages.element, add),
+          h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag to reorder, or Alt+\u2191\u2193"), this.passages.element, add),
           h("div", { class: "numbers" }, field("New tokens", this.tokens), this.stepsLabel, this.blockLabel, field("Seed", this.seed)),
           this.interventions.length ? h("div", { class: "group" }, h("span", { class: "name" }, "Interventions"), this.switches) : null,
-          h("div", { class: "go" }, this.run, this.stop, this.status),
+          h("div", { class: "go" }, this.run, this.stop, this.status, this.alert),
           this.past,
         ]
-      : [this.status];
+      : [this.status, this.alert];
+    this.notice.append(this.noticeText, this.noticeStop);
     this.element = h("aside", { class: this.models.length ? "live" : "live recorded", "aria-label": "Ask" }, this.chooser(), ...parts.filter((p): p is HTMLElement => p !== null));
     this.wire();
     this.draw();
-    this.say("", false);
   }
 
   state(): Record<string, unknown> {
-    return { status: this.message, running: this.channel.running, form: this.form, history: this.history };
+    return { status: this.message, error: this.error, running: this.channel.running, form: this.form, history: this.history };
   }
 
   running(): boolean {
@@ -154,6 +167,57 @@ export class LivePanel {
   destroy(): void {
     this.channel.close();
   }
+
+  /** Was a film written here, and not read from a run folder? */
+  wrote(film: Film): boolean {
+    return this.find(film) !== undefined;
+  }
+
+  /** The trace of a film, as the ZIP archive that the server makes of it. */
+  async trace(film: Film): Promise<Blob> {
+    const id = this.find(film);
+    const key = id === undefined ? undefined : this.traces.get(id);
+    const sample = (this.given.runs ?? []).flatMap((run) => run.samples.map((one) => ({ ...one, run: run.run }))).find((one) => one.id === film.raw.id && one.model === film.raw.model);
+    const query: Record<string, string> | null = key ? { key } : id === undefined && sample ? { run: String(sample.run), sample: String(sample.sample) } : null;
+    if (!query || !this.given.trace) throw new Error("The server has not kept the trace of this film; copy as Python to record it.");
+    const answer = await fetch(`${this.given.trace}?${new URLSearchParams({ ...query, token: this.given.token })}`);
+    if (!answer.ok) throw new Error(((await answer.json()) as { error?: string }).error ?? answer.statusText);
+    return answer.blob();
+  }
+
+  /** Get the films of a link: run what it asks for, or read what was recorded. False if nothing has to be fetched. */
+  open(link: Link): boolean {
+    const [first, second] = link.films;
+    if (link.run) {
+      const { passages, max_new_tokens, steps, block_length, seed } = link.run;
+      for (const { model } of link.films)
+        if (!this.models.some((known) => known.name === model)) throw new Error(`The link asks for the model ${model}, which is not served here.`);
+      const specs = link.films.find((film) => film.interventions.length)?.interventions ?? [];
+      const named = specs.map((spec): [string, string] => [spec.split("(")[0], spec]);
+      const text = (value: number | null) => (value === null ? "" : String(value));
+      this.change({
+        model: first.model,
+        beside: second && second.model !== first.model ? second.model : "",
+        question: first.question,
+        passages,
+        tokens: text(max_new_tokens),
+        steps: text(steps),
+        block: text(block_length),
+        seed: text(seed),
+        on: Object.fromEntries(named.map(([name]) => [name, true])),
+        specs: { ...this.form.specs, ...Object.fromEntries(named) },
+      });
+      this.start();
+      return true;
+    }
+    const [runs, where] = [this.given.runs ?? [], this.given.film];
+    if (!where || !runs.some((run) => run.samples.some((sample) => sample.id === first.sample))) return false;
+    if (this.chosen) this.chosen.value = first.sample;
+    void this.read(where, runs, first.sample);
+    return true;
+  }
+
+  private chosen: HTMLSelectElement | null = null; // of the recorded questions
 
   private find(film: Film): number | undefined {
     for (const [id, known] of this.films) if (known === film) return id;
@@ -195,7 +259,8 @@ export class LivePanel {
     }
   }
 
-  private change(partial: Partial<Form>, again = false): void {
+  /** Change the form. Nothing is run before Write is pressed: a run may take minutes, and a change seldom comes alone. */
+  private change(partial: Partial<Form>): void {
     this.form = { ...this.form, ...partial };
     try {
       sessionStorage.setItem("floatlens-form", JSON.stringify(this.form));
@@ -203,17 +268,16 @@ export class LivePanel {
       // a page from disk may have no storage; the form then lasts as long as the page
     }
     this.draw();
-    if (again && this.ran) this.start();
   }
 
   private wire(): void {
     this.model.addEventListener("change", () => this.change({ model: this.model.value }));
-    this.beside.addEventListener("change", () => this.change({ beside: this.beside.value }, this.beside.value !== ""));
+    this.beside.addEventListener("change", () => this.change({ beside: this.beside.value }));
     this.example.addEventListener("change", () => {
       const chosen = this.given.examples?.[Number(this.example.value)];
       if (!chosen) return;
       const passages = chosen.passages.map((p) => ({ ...p }));
-      this.change({ question: chosen.question, passages, tokens: String(chosen.max_new_tokens ?? this.form.tokens) }, true);
+      this.change({ question: chosen.question, passages, tokens: String(chosen.max_new_tokens ?? this.form.tokens) });
     });
     this.question.addEventListener("input", () => this.change({ question: this.question.value }));
     this.tokens.addEventListener("change", () => this.change({ tokens: this.tokens.value }));
@@ -221,7 +285,7 @@ export class LivePanel {
     this.block.addEventListener("change", () => this.change({ block: this.block.value }));
     this.seed.addEventListener("change", () => this.change({ seed: this.seed.value }));
     this.run.addEventListener("click", () => this.start());
-    this.stop.addEventListener("click", () => this.channel.stop());
+    for (const button of [this.stop, this.noticeStop]) button.addEventListener("click", () => this.channel.stop());
     this.question.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey) {
         event.preventDefault();
@@ -238,10 +302,10 @@ export class LivePanel {
     const { form } = this;
     options(this.model, this.models.map((m) => [m.name, m.name]), form.model);
     const others = this.models.filter((m) => m.name !== form.model).map((m): [string, string] => [m.name, m.name]);
-    options(this.beside, [["", "nothing"], ...others], form.beside === form.model ? "" : form.beside);
+    options(this.beside, [["", "none"], ...others], form.beside === form.model ? "" : form.beside);
     const examples = this.given.examples ?? [];
     const at = examples.findIndex((e) => e.question === form.question);
-    options(this.example, [["-1", "your own"], ...examples.map((e, i): [string, string] => [String(i), `${e.name}: ${e.question}`])], String(at));
+    options(this.example, [["-1", "custom"], ...examples.map((e, i): [string, string] => [String(i), `${e.name}: ${e.question}`])], String(at));
     const model = this.models.find((m) => m.name === form.model);
     this.stepsLabel.hidden = model?.diffusion === false;
     this.blockLabel.hidden = model?.diffusion === false || model?.block_length === false;
@@ -257,7 +321,7 @@ export class LivePanel {
     this.block.placeholder = form.tokens;
     this.passages.draw(form.passages);
     this.drawSwitches();
-    drawPast(this.past, this.history);
+    this.drawStatus();
   }
 
   private drawSwitches(): void {
@@ -265,8 +329,8 @@ export class LivePanel {
       for (const known of this.interventions) {
         const box = h("input", { type: "checkbox", "data-intervention": known.name });
         const spec = h("input", { type: "text", class: "spec", spellcheck: "false", "aria-label": `Settings of ${known.name}` });
-        box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }, true));
-        spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }, this.form.on[known.name]));
+        box.addEventListener("change", () => this.change({ on: { ...this.form.on, [known.name]: box.checked } }));
+        spec.addEventListener("change", () => this.change({ specs: { ...this.form.specs, [known.name]: spec.value } }));
         this.switches.append(h("div", { class: "switch" }, h("label", { title: known.about ?? "" }, box, known.name), spec, h("p", { class: "what" }, known.about ?? "")));
       }
     this.interventions.forEach((known, i) => {
@@ -278,26 +342,51 @@ export class LivePanel {
     });
   }
 
-  private say(text: string, running: boolean): void {
+  private say(text: string): void {
     this.message = text;
-    setText(this.status, text);
-    this.stop.hidden = !running;
-    this.run.disabled = false;
-    if (running) return;
-    const instead = text === "Stopped." ? "stopped" : "";
+    if (!this.channel.running) this.settle(STOPPED);
+    this.drawStatus();
+  }
+
+  private fail(id: number | null, message: string): void {
+    this.error = message;
+    const run = this.asked.find((one) => one.id === id);
+    if (run) run.entry[run.changed ? "changed" : "original"] = FAILED;
+    if (!this.channel.running) {
+      this.message = "";
+      this.settle(FAILED);
+    }
+    this.drawStatus();
+  }
+
+  /** Let no entry of the table wait for an answer that will not come. */
+  private settle(instead: string): void {
     for (const entry of this.history) {
       if (entry.original === WAITING) entry.original = instead;
       if (entry.changed === WAITING) entry.changed = instead;
     }
+  }
+
+  private drawStatus(): void {
+    const { running } = this.channel;
+    const stale = !running && this.latest !== null && this.latest !== JSON.stringify(this.plan());
+    const status = stale ? "Press Write to apply the changes." : this.message;
+    setText(this.status, status);
+    setText(this.alert, this.error);
+    this.alert.hidden = !this.error;
+    this.stop.hidden = this.noticeStop.hidden = !running;
+    setText(this.noticeText, this.error || status);
+    this.notice.classList.toggle("error", this.error !== "");
+    this.notice.hidden = !running && !this.error;
     drawPast(this.past, this.history);
   }
 
   // --- running ------------------------------------------------------------------------------------------------------
 
-  private start(): void {
+  /** The runs that the form asks for: as it is, with the interventions that are on, and by the second model. */
+  private plan(): { settings: Settings; changed: boolean }[] {
     const { form } = this;
-    if (this.channel.running) this.channel.stop();
-    const settings: Omit<Run, "type" | "id" | "interventions"> = {
+    const common: Omit<Settings, "interventions"> = {
       question: form.question,
       passages: form.passages.map((p) => ({ ...p })),
       max_new_tokens: whole(form.tokens) ?? 16,
@@ -305,23 +394,35 @@ export class LivePanel {
       ...this.fitting(form.model),
     };
     const specs = this.interventions.filter((i) => form.on[i.name]).map((i) => form.specs[i.name]);
-    this.films.clear();
-    this.ran = true;
-    const places = form.passages.flatMap((p, i) => (p.gold ? [i + 1] : []));
-    const gold = places.join(", ") || "\u2013";
-    const entry: Entry = { model: form.model, gold, original: WAITING, changed: specs.length ? WAITING : null, specs };
-    this.asked = [{ id: this.channel.run({ ...settings, interventions: [] }), entry, changed: false }];
-    if (specs.length) this.asked.push({ id: this.channel.run({ ...settings, interventions: specs }), entry, changed: true });
-    this.history.push(entry);
-    if (form.beside && form.beside !== form.model) {
-      const other: Entry = { model: form.beside, gold, original: WAITING, changed: null, specs: [] };
-      this.asked.push({ id: this.channel.run({ ...settings, ...this.fitting(form.beside), interventions: [] }), entry: other, changed: false });
-      this.history.push(other);
-    }
-    drawPast(this.past, this.history);
+    const runs = [{ settings: { ...common, interventions: [] as string[] }, changed: false }];
+    if (specs.length) runs.push({ settings: { ...common, interventions: specs }, changed: true });
+    if (form.beside && form.beside !== form.model)
+      runs.push({ settings: { ...common, ...this.fitting(form.beside), interventions: [] }, changed: false });
+    return runs;
   }
 
-  /** A model, and of the steps and blocks what its sampler has. */
+  private start(): void {
+    const plan = this.plan();
+    const text = JSON.stringify(plan);
+    if (this.channel.running && text === this.latest) return; // it is being written already
+    if (this.channel.running) this.channel.stop();
+    this.latest = text;
+    this.error = "";
+    this.films.clear();
+    this.asked = [];
+    const places = this.form.passages.flatMap((p, i) => (p.gold ? [i + 1] : []));
+    const gold = places.join(", ") || "\u2013";
+    for (const { settings, changed } of plan) {
+      if (!changed) this.history.push({ model: settings.model, gold, original: WAITING, changed: null, specs: [] });
+      const entry = this.history[this.history.length - 1];
+      if (changed) Object.assign(entry, { changed: WAITING, specs: settings.interventions });
+      this.asked.push({ id: this.channel.run(settings), entry, changed });
+    }
+    this.on.started();
+    this.drawStatus();
+  }
+
+  /** A model, with the steps and the block length if its sampler has them. */
   private fitting(name: string): Pick<Run, "model" | "steps" | "block_length"> {
     const model = this.models.find((m) => m.name === name);
     const diffusion = model?.diffusion !== false;
@@ -335,7 +436,7 @@ export class LivePanel {
     this.films.set(id, film);
     if (old === null) {
       const shown = this.asked.flatMap((one) => this.films.get(one.id) ?? []);
-      this.on.films(shown, shown.map((f) => f.raw.model + (f.raw.interventions.length ? ", changed" : "")));
+      this.on.films(shown, shown.map((f) => f.raw.model + (f.raw.interventions.length ? ", intervened" : "")));
     } else this.on.grown(film, old);
     if (done) {
       run.entry[run.changed ? "changed" : "original"] = film.raw.output;
@@ -353,13 +454,15 @@ export class LivePanel {
     const questions = new Map(runs.flatMap((run) => run.samples.map((s): [string, string] => [s.id, s.question || s.id])));
     const select = h("select", { "aria-label": "Recorded question" });
     options(select, ids.map((id) => [id, questions.get(id)!]), ids[0]);
-    select.addEventListener("change", () => void this.open(where, runs, select.value));
-    return h("label", {}, "Recorded", select);
+    select.addEventListener("change", () => void this.read(where, runs, select.value));
+    this.chosen = select;
+    return h("label", {}, "Recorded question", select);
   }
 
-  /** The films of one question, of every run that has it. */
-  private async open(where: string, runs: NonNullable<LiveOptions["runs"]>, id: string): Promise<void> {
-    this.say("Reading.", false);
+  /** Open the films of one question, from every run that has it. */
+  private async read(where: string, runs: NonNullable<LiveOptions["runs"]>, id: string): Promise<void> {
+    this.error = "";
+    this.say("Loading.");
     try {
       const films: Film[] = [];
       for (const run of runs)
@@ -371,9 +474,9 @@ export class LivePanel {
         }
       films.sort((a, b) => Number(b.raw.diffusion) - Number(a.raw.diffusion)); // the cursor counts the first one's steps
       this.on.films(films, films.map((f) => f.raw.model));
-      this.say("", false);
+      this.say("");
     } catch (error) {
-      this.say(error instanceof Error ? error.message : String(error), false);
+      this.fail(null, error instanceof Error ? error.message : String(error));
     }
   }
 }

@@ -1,7 +1,8 @@
-/** The asset's entry: `mount` for pages, `render` for notebooks, and every place of the page that asks for an explorer. */
+/** The entry: `mount` for pages, `render` for notebooks, and every element of the page that asks for an explorer. */
 
 import { Explorer, type Handle, type Options } from "./explorer.ts";
 import type { RawFilm } from "./film.ts";
+import { kept } from "./standalone.ts";
 import type { State } from "./state.ts";
 
 export function mount(element: HTMLElement, given: Options): Handle {
@@ -16,9 +17,6 @@ interface Model {
   off(event: string, callback: () => void): void;
 }
 
-/** What a notebook keeps of the state: what a person chose, not where the mouse is. */
-const KEPT = ["films", "step", "layer", "head", "rule", "colour", "pin", "direction", "speed"] as const;
-
 /** anywidget's entry. `state` is shared with Python in both directions. */
 export function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const box = document.createElement("div");
@@ -27,12 +25,11 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): () => 
   const handle = new Explorer(box, {
     films: model.get("films") as RawFilm[],
     state: model.get("state") as Partial<State>,
+    source: model.get("_esm") as string | undefined, // what anywidget loaded; it is nowhere in the page
     onState: (state) => {
-      if (state.playing) return;
-      const kept = Object.fromEntries(KEPT.map((name) => [name, state[name]]));
-      if (JSON.stringify(kept) === sent) return;
-      sent = JSON.stringify(kept);
-      model.set("state", kept);
+      if (state.playing || JSON.stringify(kept(state)) === sent) return;
+      sent = JSON.stringify(kept(state));
+      model.set("state", kept(state));
       model.save_changes();
     },
   });

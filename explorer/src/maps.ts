@@ -1,14 +1,14 @@
 /** The two maps beside the text: layers × positions at the step, steps × positions at the layer. Rows of one share a scale. */
 
-import { h, resize } from "./dom.ts";
+import { h, resize, sizeOf } from "./dom.ts";
 import { anchorBits, bit, profile, type Film } from "./film.ts";
 import { levels } from "./shade.ts";
-import { regionColour, regionKind } from "./theme.ts";
+import type { Pen } from "./svg.ts";
+import { regionColour, regionKind, SANS } from "./theme.ts";
 import type { View } from "./view.ts";
 
 export const LEFT = 34; // room for the numbers of the rows
 export const STRIP = 18; // room for the regions under a map
-const SANS = '"Inter", "Helvetica Neue", "Noto Sans", system-ui, sans-serif';
 
 export interface Cell {
   position: number;
@@ -64,8 +64,13 @@ export abstract class MapView {
   protected abstract key(view: View): string;
 
   /** Height of the map for a number of rows: tall enough to hit a row, low enough to see all at once. */
-  static heightFor(rows: number, alone: boolean): number {
+  private static tall(rows: number, alone: boolean): number {
     return Math.round(Math.min(alone ? 200 : 130, Math.max(48, rows * (alone ? 17 : 12))));
+  }
+
+  /** Height of the whole picture, with the regions under the map. */
+  heightFor(view: View): number {
+    return MapView.tall(this.rows(view), view.alone) + STRIP;
   }
 
   private at(event: MouseEvent): Cell | null {
@@ -89,28 +94,41 @@ export abstract class MapView {
     };
   }
 
-  draw(view: View, width: number): void {
+  private measure(view: View, width: number): number {
     const rows = this.rows(view);
-    if (this.film !== view.film) this.drawnWith = "";
     this.film = view.film;
     this.width = width;
-    this.height = MapView.heightFor(rows, view.alone);
+    this.height = MapView.tall(rows, view.alone);
     this.lastRows = rows;
-    const key = `${this.key(view)}/${width}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
+    return rows;
+  }
+
+  /** Draw all of it at once on any pen, as wide as told; returns the height. */
+  picture(pen: Pen, view: View, width: number): number {
+    const rows = this.measure(view, width);
+    this.paint(pen, view, rows, 2);
+    this.paintOver(pen, view, rows);
+    return this.height + STRIP;
+  }
+
+  draw(view: View, width: number): void {
+    if (this.film !== view.film) this.drawnWith = "";
+    const rows = this.measure(view, width);
     const context = resize(this.base, width, this.height + STRIP);
+    const key = `${this.key(view)}/${sizeOf(this.base)}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
     if (key !== this.drawnWith) {
       this.drawnWith = key;
-      this.paint(context, view, rows);
+      this.paint(context, view, rows, this.base.width / width);
     }
     this.drawOver(view, rows);
   }
 
-  private paint(context: CanvasRenderingContext2D, view: View, rows: number): void {
+  private paint(context: Pen, view: View, rows: number, ratio: number): void {
     const { film, palette } = view;
     const { T } = film;
     // Where there are more cells than pixels, a pixel shows the strongest of its cells: no anchor falls between two.
-    const wide = Math.min(T, Math.floor(((this.width - LEFT) * this.base.width) / this.width));
-    const tall = Math.min(rows, Math.floor((this.height * this.base.width) / this.width));
+    const wide = Math.min(T, Math.floor((this.width - LEFT) * ratio));
+    const tall = Math.min(rows, Math.floor(this.height * ratio));
     if (!this.pixels || this.pixels.width !== wide || this.pixels.height !== tall) {
       this.small.width = wide;
       this.small.height = tall;
@@ -159,7 +177,7 @@ export abstract class MapView {
     this.drawStrip(context, view);
   }
 
-  private drawRows(context: CanvasRenderingContext2D, view: View, rows: number): void {
+  private drawRows(context: Pen, view: View, rows: number): void {
     context.fillStyle = view.palette.faint;
     context.font = `10px ${SANS}`;
     context.textAlign = "right";
@@ -173,7 +191,7 @@ export abstract class MapView {
   }
 
   /** Regions along the positions: a band of colour each, with its name where that fits. */
-  private drawStrip(context: CanvasRenderingContext2D, view: View): void {
+  private drawStrip(context: Pen, view: View): void {
     const { film, palette } = view;
     const per = (this.width - LEFT) / film.T;
     context.font = `10px ${SANS}`;
@@ -191,11 +209,15 @@ export abstract class MapView {
 
   private overFor = "";
   private drawOver(view: View, rows: number): void {
-    const key = `${this.current(view)}/${view.pin}/${view.hover?.position}/${rows}/${this.width}/${view.film.T}/${view.palette.dark}`;
+    const key = `${this.current(view)}/${view.pin}/${view.hover?.position}/${rows}/${sizeOf(this.base)}/${view.film.T}/${view.palette.dark}`;
     if (key === this.overFor) return;
     this.overFor = key;
     const context = resize(this.over, this.width, this.height + STRIP);
     context.clearRect(0, 0, this.width, this.height + STRIP);
+    this.paintOver(context, view, rows);
+  }
+
+  private paintOver(context: Pen, view: View, rows: number): void {
     const { palette } = view;
     const row = this.current(view);
     const per = (this.width - LEFT) / view.film.T;

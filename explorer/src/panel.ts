@@ -1,7 +1,8 @@
 /** One film: its text, and beside it the maps and heads. */
 
+import { aboutFilm, answerOf, captionsOf } from "./about.ts";
 import { attribute, h, setText } from "./dom.ts";
-import { anchorPositions, nearest, piece, profile, tokenAfter, type Film } from "./film.ts";
+import { anchorPositions, piece, profile, tokenAfter, type Film } from "./film.ts";
 import { HeadsView } from "./heads.ts";
 import { LayerMap, StepMap } from "./maps.ts";
 import { TextView } from "./text.ts";
@@ -65,21 +66,13 @@ export class Panel {
     const { raw } = film;
     attribute(this.element, "aria-label", raw.model);
     setText(this.model, raw.model);
-    const kind = raw.diffusion ? "masked diffusion" : "autoregressive";
-    setText(this.about, `${kind} \u00b7 ${film.T} positions \u00b7 ${film.S} steps \u00b7 ${film.L} layers \u00d7 ${film.H} heads`);
+    setText(this.about, aboutFilm(film));
     this.drawAnswer(film);
-    const step = raw.steps[view.step];
-    const layer = view.layer === null ? "mean of all layers" : `layer ${raw.layers[view.layer]}`;
-    const head = view.head === null ? "" : `, head ${raw.head_numbers?.[view.head] ?? view.head}`;
-    const at = nearest(film.headSteps, view.step);
-    const kept = at >= 0 ? raw.steps[film.headSteps[at]] : step;
-    caption(this.captions[0], "Layers \u00d7 positions", `step ${view.head === null ? step : kept}${head}`);
-    caption(this.captions[1], "Steps \u00d7 positions", `${layer}${head}`);
-    caption(this.captions[2], "Heads", `step ${kept}${kept === step ? "" : " (the nearest that was kept)"}, ${layer}`);
+    captionsOf(view).forEach(([name, where], i) => caption(this.captions[i], name, where));
     setText(this.thinned, raw.thinned ? `Thinned to fit the page: ${raw.thinned.join(" ")}` : "");
     this.thinned.hidden = !raw.thinned;
     this.headFigure.hidden = film.heads === null;
-    // Asking an element for its width makes the browser lay out the page, so it is asked only when that may have changed.
+    // Reading an element's width makes the browser lay out the page, so it is read only when it may have changed.
     this.widths ??= [this.text.element.clientWidth, this.right.clientWidth];
     this.text.draw(view, Math.max(200, this.widths[0]));
     const width = Math.max(200, this.widths[1]);
@@ -93,7 +86,7 @@ export class Panel {
     this.widths = null;
   }
 
-  /** Name the pictures for those who do not see them. */
+  /** Label the pictures for screen readers. */
   describe(): void {
     if (!this.view) return;
     const { raw } = this.view.film;
@@ -107,23 +100,18 @@ export class Panel {
 
   private answeredFor = "";
   private drawAnswer(film: Film): void {
-    const { output, answers, interventions } = film.raw;
-    const key = JSON.stringify([output, answers, interventions]);
+    const { output, correct, expected, interventions } = answerOf(film);
+    const key = JSON.stringify([output, correct, expected, interventions]);
     if (key === this.answeredFor) return;
     this.answeredFor = key;
     this.answer.replaceChildren();
-    const same = (text: string) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
-    const right = answers.some((answer) => same(answer) === same(output));
-    const asked = answers.slice(0, 3).join(" / ");
-    if (output) {
-      const verdict = answers.length && right ? h("span", { class: "right-answer" }, "as asked ") : null;
-      this.answer.append(h("span", { class: "said", title: output }, "wrote ", verdict, h("q", {}, output)), " ");
-    }
-    if (answers.length && !right) this.answer.append(h("span", { class: "said", title: asked }, "asked was ", h("q", {}, asked)), " ");
-    if (interventions.length) this.answer.append(h("span", { class: "changed" }, interventions.join(" + ")));
+    const verdict = correct ? h("span", { class: "right-answer" }, " \u2713 correct") : null;
+    if (output) this.answer.append(h("span", { class: "said", title: output }, "wrote ", h("q", {}, output), verdict), " ");
+    if (expected) this.answer.append(h("span", { class: "said", title: expected }, "expected ", h("q", {}, expected)), " ");
+    if (interventions) this.answer.append(h("span", { class: "changed" }, interventions));
   }
 
-  /** The text that stands there after the step, for those who do not see the canvas. */
+  /** The answer as it stands after the step, as plain text. */
   textNow(): string {
     const { film, step } = this.view!;
     let found = "";
@@ -135,7 +123,7 @@ export class Panel {
     return found.trim();
   }
 
-  /** What is shown, as data. */
+  /** What is shown, as data for tests and screen readers. */
   shown(): Record<string, unknown> {
     const view = this.view;
     if (!view) return {};

@@ -1,4 +1,4 @@
-/** The passages of a question: to write, to mark as gold, to put in another order. */
+/** The passages of a question: edit them, mark them as gold, reorder them. */
 
 import { h } from "./dom.ts";
 import type { Passage } from "./protocol.ts";
@@ -8,9 +8,9 @@ export class Passages {
   private shown: Passage[] = [];
   private dragged = -1;
 
-  /** `change` is told the passages as they are now, and whether the question is worth asking again. */
+  /** `change` gets the passages as they are now. */
   constructor(
-    private readonly change: (passages: Passage[], again: boolean) => void,
+    private readonly change: (passages: Passage[]) => void,
     private readonly longest?: number,
   ) {}
 
@@ -24,16 +24,15 @@ export class Passages {
   }
 
   private passage(passage: Passage, at: number): HTMLElement {
-    const edit = (partial: Partial<Passage>, again = false) =>
-      this.change(this.shown.map((p, i) => (i === at ? { ...p, ...partial } : p)), again);
+    const edit = (partial: Partial<Passage>) => this.change(this.shown.map((p, i) => (i === at ? { ...p, ...partial } : p)));
     const text = h("textarea", { rows: 2, "aria-label": `Passage ${at + 1}`, maxlength: this.longest });
     text.value = passage.text;
     text.addEventListener("input", () => edit({ text: text.value }));
-    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and arrows` }, "\u2807");
+    const grip = h("button", { type: "button", class: "grip", "aria-label": `Passage ${at + 1}: move with Alt and the arrow keys` }, "\u2807");
     const gold = h("button", { type: "button", class: "gold", "aria-pressed": String(passage.gold), onclick: () => edit({ gold: !passage.gold }) }, "gold");
     const remove = h(
       "button",
-      { type: "button", class: "quiet", "aria-label": `Remove passage ${at + 1}`, onclick: () => this.change(this.shown.filter((_, i) => i !== at), false) },
+      { type: "button", class: "quiet", "aria-label": `Remove passage ${at + 1}`, onclick: () => this.change(this.shown.filter((_, i) => i !== at)) },
       "\u00d7",
     );
     const item = h("li", { class: passage.gold ? "is-gold" : "", "data-passage": at }, grip, text, h("span", { class: "tools" }, gold, remove));
@@ -42,8 +41,8 @@ export class Passages {
       event.preventDefault();
       this.move(at, at + (event.key === "ArrowUp" ? -1 : 1));
     });
-    // By pointer and not by the browser's own drag and drop, which a finger cannot do. Only the grip starts it, so that
-    // text in the passage can still be selected.
+    // Pointer events, because the browser's own drag and drop does not work on touch screens. Only the grip starts a drag,
+    // so that text in the passage can still be selected.
     const over = (event: PointerEvent): number =>
       [...this.element.children].findIndex((other) => {
         const box = other.getBoundingClientRect();
@@ -77,7 +76,7 @@ export class Passages {
     const passages = [...this.shown];
     const [moved] = passages.splice(from, 1);
     passages.splice(to, 0, moved);
-    this.change(passages, true);
+    this.change(passages);
     (this.element.children[to]?.querySelector(".grip") as HTMLElement | null)?.focus();
   }
 }

@@ -42,7 +42,7 @@ export type Answer =
   | { type: "stopped"; id: number }
   | { type: "start"; id: number; film: Header }
   | StepMessage
-  | { type: "done"; id: number; film: RawFilm }
+  | { type: "done"; id: number; film: RawFilm; trace?: string | null }
   | { type: "attention"; id: number; step: number; layer: number | null; position: number; direction: Direction; values: (number | null)[] }
   | { type: "error"; id: number | null; message: string };
 
@@ -123,9 +123,13 @@ export interface Socket {
 }
 
 export interface ChannelEvents {
-  status(text: string, running: boolean): void;
+  status(text: string): void;
+  /** A run failed, or, without an id, something that belongs to no run. */
+  error(id: number | null, message: string): void;
   /** `film` takes the place of `old`; null before a run has started. */
   film(id: number, film: Film, old: Film | null, done: boolean): void;
+  /** The server keeps the trace of a run under a key. */
+  trace(id: number, key: string): void;
   row(id: number, key: string, values: Float32Array | string): void;
 }
 
@@ -157,14 +161,14 @@ export class Channel {
     const id = this.next++;
     this.open.add(id);
     this.send({ type: "run", id, ...settings });
-    this.on.status("Asked.", true);
+    this.on.status("Waiting for the server.");
     return id;
   }
 
   stop(): void {
     for (const id of this.open) this.send({ type: "stop", id });
     this.open.clear();
-    this.on.status("Stopped.", false);
+    this.on.status("Stopped.");
   }
 
   /** Ask for a row or column of attention; the answer comes with `key`. Asked once. */
@@ -198,7 +202,7 @@ export class Channel {
       this.waiting = [];
       const lost = this.open.size > 0;
       this.open.clear();
-      if (lost) this.on.status("The connection was lost. Run it again.", false);
+      if (lost) this.on.error(null, "The connection to the server was lost; press Write to try again.");
     };
   }
 
@@ -210,31 +214,30 @@ export class Channel {
       return;
     }
     if (answer.type === "error") {
+      if (answer.id === null || this.open.delete(answer.id)) return this.on.error(answer.id, answer.message);
       const pending = [...this.pending.keys()].filter((key) => key.startsWith(`${answer.id}/`));
-      if (answer.id !== null && this.open.delete(answer.id)) this.on.status(answer.message, this.running);
-      else if (pending.length && answer.id !== null) {
-        for (const key of pending) this.settle(answer.id, key, answer.message);
-      } else this.on.status(answer.message, this.running);
-      return;
+      for (const key of pending) this.settle(answer.id, key, answer.message);
+      return; // otherwise it is of a run that was given up
     }
     if (!this.open.has(answer.id)) return; // of a run that was given up
     if (answer.type === "queued") {
-      const why = answer.ahead ? `Waiting: ${answer.ahead} before it.` : answer.loading ? "Reading the model's weights." : "Waiting for the model.";
-      return this.on.status(why, true);
+      const why = answer.ahead ? `Queued: ${plural(answer.ahead, "run")} ahead.` : answer.loading ? "Loading the model." : "Waiting for the model.";
+      return this.on.status(why);
     }
     if (answer.type === "stopped") {
       this.open.delete(answer.id);
-      return this.on.status("Stopped.", this.running);
+      return this.on.status("Stopped.");
     }
     const old = this.films.get(answer.id) ?? null;
     if (answer.type === "start") this.keep(answer.id, begin(answer.film), old, false);
     else if (answer.type === "step" && old) {
       this.keep(answer.id, grow(old, answer), old, false);
-      this.on.status(`Writing: step ${answer.index + 1} of ${old.raw.steps.length}.`, true);
+      this.on.status(`Writing: step ${answer.index + 1} of ${old.raw.steps.length}.`);
     } else if (answer.type === "done") {
       this.open.delete(answer.id);
+      if (answer.trace) this.on.trace(answer.id, answer.trace);
       this.keep(answer.id, decode(answer.film), old, true);
-      this.on.status(this.running ? `Done; ${this.open.size} to go.` : "Done.", this.running);
+      this.on.status(this.running ? `Done; ${plural(this.open.size, "run")} left.` : "Done.");
     }
   }
 
@@ -248,3 +251,5 @@ export class Channel {
     this.on.film(id, film, old, done);
   }
 }
+
+const plural = (count: number, thing: string): string => `${count} ${thing}${count === 1 ? "" : "s"}`;

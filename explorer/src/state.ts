@@ -14,8 +14,8 @@ export type Theme = "auto" | "light" | "dark";
 
 export interface State {
   films: number[]; // which films are shown: one, or two side by side
-  step: number; // place in the left film
-  layer: number | null; // place in the left film's layers; null: the mean over layers
+  step: number; // index into the steps of the first film
+  layer: number | null; // index into the layers of the first film; null: the mean over layers
   head: number | null; // null: the mean over heads
   rule: string;
   colour: Colour;
@@ -23,7 +23,7 @@ export interface State {
   hover: Place | null;
   direction: Direction | null; // shade by the attention from or to the pinned token
   playing: boolean;
-  speed: number; // steps a second
+  speed: number; // steps per second
   theme: Theme;
 }
 
@@ -41,18 +41,18 @@ export const COLOURS: Colour[] = ["attention", "region", "kind"];
 
 export const KEYS: [string, string][] = [
   ["space", "play or pause"],
-  ["\u2190 \u2192", "a step back, a step on; with shift, ten"],
-  ["Home End", "first step, last step"],
-  ["\u2191 \u2193", "a layer up, a layer down"],
-  ["a", "all layers (their mean)"],
-  ["[ ]", "the token before, the token after"],
-  ["h", "the next head; with shift, the one before"],
-  ["f", "attention from the chosen token"],
-  ["t", "attention to the chosen token"],
-  ["r", "the next anchor rule"],
-  ["c", "colours: attention, region, kind"],
-  ["d", "dark or light"],
-  ["Esc", "let go of token and head"],
+  ["\u2190 \u2192", "previous or next step; with Shift, ten steps"],
+  ["Home End", "first or last step"],
+  ["\u2191 \u2193", "previous or next layer"],
+  ["a", "mean of all layers"],
+  ["[ ]", "previous or next token"],
+  ["h", "next head; with Shift, previous head"],
+  ["f", "attention from the selected token"],
+  ["t", "attention to the selected token"],
+  ["r", "next anchor rule"],
+  ["c", "next colours: attention, region, kind"],
+  ["d", "dark or light theme"],
+  ["Esc", "clear the selected token and head"],
 ];
 
 const clamp = (value: number, low: number, high: number) => Math.max(low, Math.min(high, value));

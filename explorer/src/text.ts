@@ -3,18 +3,31 @@
  * drawn again on a sheet only when something about it changed there, so that a step costs what the step changes.
  */
 
-import { h, resize } from "./dom.ts";
+import { h, resize, sizeOf } from "./dom.ts";
 import { bit, piece, tokenAfter, tokenBefore, type Film } from "./film.ts";
 import { flow, tokenAt, type Flow } from "./layout.ts";
 import { levels } from "./shade.ts";
-import { kindColour, regionColour, regionColourAt, regionKind, tint } from "./theme.ts";
+import type { Pen } from "./svg.ts";
+import { kindColour, regionColour, regionColourAt, regionKind, SANS, tint } from "./theme.ts";
 import { anchorsOf, shading, type View } from "./view.ts";
 import { spell, type Word } from "./words.ts";
 
-const SANS = '"Inter", "Helvetica Neue", "Noto Sans", system-ui, -apple-system, "Segoe UI", Arial, sans-serif';
 const ARCS = 12; // the strongest links of a row or column that are drawn as lines
 const HANG = 26; // margin on the right, where line ends may hang
 const BOX = 4; // space between the box of a token and its line
+
+interface Look {
+  id: number;
+  masked: boolean;
+  hued: boolean; // the shade has the hue of a region or a kind
+  shade: number;
+  colour: string;
+  ink: string; // what can be read on the shade
+  plain: boolean; // the shade is pale enough for any ink
+  fresh: boolean; // written at this step
+  anchor: boolean;
+  sure: number; // confidence of the sampler, in twentieths
+}
 
 export class TextView {
   readonly element: HTMLElement;
@@ -132,7 +145,7 @@ export class TextView {
     const glyphs = resize(this.glyphs, width, height);
     const values = shading(view);
     const anchors = anchorsOf(view);
-    const dressed = `${palette.dark}/${view.colour}/${width}`;
+    const dressed = `${palette.dark}/${view.colour}/${sizeOf(this.base)}`;
     if (dressed !== this.drawnWith) {
       this.drawnWith = dressed;
       this.shadeKeys.fill(-1);
@@ -144,25 +157,18 @@ export class TextView {
     }
     levels(values, film.counts[view.step] || 1, view.row ? view.rowPeak : view.peak, this.levels);
     for (let t = 0; t < film.T; t++) {
-      const id = tokenAfter(film, view.step, t);
-      const masked = film.masks.has(id);
-      const hue = view.colour === "attention" ? null : tint(view.colour === "region" ? regionColourAt(film, t, palette.dark) : kindColour(masked ? "mask" : film.raw.kinds[t], palette.dark), palette);
-      // 64 shades are as many as the eye tells apart, and leave more tokens as they are.
-      const shade = id < 0 || this.levels[t] < 5 ? 0 : this.levels[t] & ~3;
-      const shadeKey = hue ? shade + 256 * (masked ? 1 : 0) : shade;
+      const look = this.look(view, t, anchors);
+      const shadeKey = look.hued ? look.shade + 256 * (look.masked ? 1 : 0) : look.shade;
       if (shadeKey !== this.shadeKeys[t]) {
         this.shadeKeys[t] = shadeKey;
-        this.drawShade(shades, t, shade ? (hue ? hue.ramp : palette.ramp)[shade] : palette.paper, palette.paper);
+        this.drawShade(shades, t, look.colour, palette.paper);
       }
-      const ink = shade ? (hue ? hue.ink : palette.ink_on)[shade] : palette.ink;
-      const fresh = id !== tokenBefore(film, view.step, t);
-      const anchor = bit(anchors, t);
-      const confidence = masked ? film.confidence[view.step * film.T + t] : 0;
-      const sure = confidence > 0 ? Math.round(confidence * 20) : 0;
-      const glyphKey = (((id + 1) * 32 + sure) * 2 + (fresh ? 1 : 0)) * 8 + (anchor ? 4 : 0) + (shade > 40 ? 2 : 0) + (ink === palette.ink ? 1 : 0);
+      const glyphKey = (((look.id + 1) * 32 + look.sure) * 2 + (look.fresh ? 1 : 0)) * 8 + (look.anchor ? 4 : 0) + (look.plain ? 0 : 2) + (look.ink === palette.ink ? 1 : 0);
       if (glyphKey !== this.glyphKeys[t]) {
         this.glyphKeys[t] = glyphKey;
-        this.drawGlyph(glyphs, view, t, id, { fresh, ink, plain: shade <= 40, anchor, sure: sure / 20 });
+        const slot = this.place.slots[t];
+        glyphs.clearRect(slot.x + this.gutter - 0.5, slot.y, slot.w + 1, this.line);
+        this.drawGlyph(glyphs, view, t, look);
       }
     }
     this.drawOver(view, width, height, values);
@@ -172,6 +178,57 @@ export class TextView {
       this.revealed = view.pin;
       if (view.pin !== null) this.reveal(view.pin);
     }
+  }
+
+  /** Draw all of it at once on any pen, as wide as told; returns the height. */
+  picture(pen: Pen, view: View, width: number): number {
+    const { film } = view;
+    this.layout(film, width);
+    const values = shading(view);
+    const anchors = anchorsOf(view);
+    levels(values, film.counts[view.step] || 1, view.row ? view.rowPeak : view.peak, this.levels);
+    this.drawGutter(pen, view);
+    for (let t = 0; t < film.T; t++) {
+      const look = this.look(view, t, anchors);
+      const box = this.boxOf(t)!;
+      if (look.shade) {
+        pen.fillStyle = look.colour;
+        roundRect(pen, box.x, box.y, box.w, box.h, 1.5);
+        pen.fill();
+      }
+      this.drawGlyph(pen, view, t, look);
+    }
+    this.drawMarks(pen, view, values);
+    return this.heightFor(film, width);
+  }
+
+  /** Height of a film's text, laid out as wide as told. */
+  heightFor(film: Film, width: number): number {
+    this.layout(film, width);
+    return Math.max(this.line, this.place.height + 4);
+  }
+
+  /** How a token looks at the step: its shade, its ink, and what is drawn on it. */
+  private look(view: View, t: number, anchors: Uint8Array | null): Look {
+    const { film, palette } = view;
+    const id = tokenAfter(film, view.step, t);
+    const masked = film.masks.has(id);
+    const hue = view.colour === "attention" ? null : tint(view.colour === "region" ? regionColourAt(film, t, palette.dark) : kindColour(masked ? "mask" : film.raw.kinds[t], palette.dark), palette);
+    // 64 shades are as many as the eye tells apart, and leave more tokens as they are.
+    const shade = id < 0 || this.levels[t] < 5 ? 0 : this.levels[t] & ~3;
+    const confidence = masked ? film.confidence[view.step * film.T + t] : 0;
+    return {
+      id,
+      masked,
+      hued: hue !== null,
+      shade,
+      colour: shade ? (hue ? hue.ramp : palette.ramp)[shade] : palette.paper,
+      ink: shade ? (hue ? hue.ink : palette.ink_on)[shade] : palette.ink,
+      plain: shade <= 40,
+      fresh: id !== tokenBefore(film, view.step, t),
+      anchor: bit(anchors, t),
+      sure: confidence > 0 ? Math.round(confidence * 20) : 0,
+    };
   }
 
   /** The box behind a token: a rectangle with its corners taken off, since rounded paths are slow without a graphics card. */
@@ -191,48 +248,42 @@ export class TextView {
     context.fillRect(x + w - 1, y + tall - 1, 1, 1);
   }
 
-  private drawGlyph(
-    context: CanvasRenderingContext2D,
-    view: View,
-    t: number,
-    id: number,
-    how: { fresh: boolean; ink: string; plain: boolean; anchor: boolean; sure: number },
-  ): void {
-    const { film, palette } = view;
+  private drawGlyph(context: Pen, view: View, t: number, look: Look): void {
+    const { palette } = view;
+    const { id } = look;
     const slot = this.place.slots[t];
     const x = slot.x + this.gutter;
     const y = slot.y + BOX / 2;
     const tall = this.line - BOX;
-    context.clearRect(x - 0.5, slot.y, slot.w + 1, this.line);
     if (id < 0) {
       context.fillStyle = palette.line;
       context.fillRect(x + slot.w / 2 - 1, y + tall / 2 - 1, 2, 2);
       return;
     }
-    if (film.masks.has(id)) {
+    if (look.masked) {
       const bar = Math.max(6, Math.round(tall * 0.36));
       const top = y + (tall - bar) / 2;
       context.fillStyle = palette.mask;
       roundRect(context, x + 2, top, slot.w - 4, bar, 2.5);
       context.fill();
-      if (how.sure > 0) {
+      if (look.sure > 0) {
         context.fillStyle = palette.maskFill;
-        roundRect(context, x + 2, top, Math.max(3, (slot.w - 4) * how.sure), bar, 2.5);
+        roundRect(context, x + 2, top, Math.max(3, ((slot.w - 4) * look.sure) / 20), bar, 2.5);
         context.fill();
       }
     } else {
       const word = this.word(id);
-      context.font = word.faint ? this.small() : this.font(how.fresh);
-      context.fillStyle = how.plain ? (how.fresh ? palette.fresh : word.faint ? palette.faint : palette.ink) : how.ink;
+      context.font = word.faint ? this.small() : this.font(look.fresh);
+      context.fillStyle = look.plain ? (look.fresh ? palette.fresh : word.faint ? palette.faint : palette.ink) : look.ink;
       context.textAlign = "center";
       context.textBaseline = "middle";
       context.fillText(word.text, x + slot.w / 2, y + tall / 2 + 0.5, slot.w);
-      if (how.fresh) {
+      if (look.fresh) {
         context.fillStyle = palette.fresh;
         context.fillRect(x + 1, y + tall - 2, slot.w - 2, 2);
       }
     }
-    if (how.anchor) {
+    if (look.anchor) {
       context.strokeStyle = palette.anchor;
       context.lineWidth = 2;
       roundRect(context, x + 1, y + 1, slot.w - 2, tall - 2, 3);
@@ -240,7 +291,7 @@ export class TextView {
     }
   }
 
-  private drawGutter(context: CanvasRenderingContext2D, view: View): void {
+  private drawGutter(context: Pen, view: View): void {
     const { film, palette } = view;
     const slots = this.place.slots;
     let lastLabel = -99;
@@ -265,7 +316,7 @@ export class TextView {
   private overFor = "";
   private drawOver(view: View, width: number, height: number, values: Float32Array | null): void {
     const { palette } = view;
-    const key = `${view.pin}/${view.hover?.position}/${width}/${height}/${palette.dark}/${this.laidOutFor}`;
+    const key = `${view.pin}/${view.hover?.position}/${sizeOf(this.base)}/${palette.dark}/${this.laidOutFor}`;
     if (key === this.overFor && !view.row) return;
     this.overFor = view.row ? "" : key;
     // An empty sheet would still be laid over the others in each frame.
@@ -273,11 +324,16 @@ export class TextView {
     if (this.over.hidden) return;
     const context = resize(this.over, width, height);
     context.clearRect(0, 0, width, height);
+    this.drawMarks(context, view, values);
+  }
+
+  /** The selected token, the one under the cursor, and the links of the first. */
+  private drawMarks(context: Pen, view: View, values: Float32Array | null): void {
     if (view.pin !== null && view.row && values) this.drawArcs(context, view, view.pin, values);
     const ring = (t: number | null | undefined, wide: number) => {
       const box = t === null || t === undefined ? null : this.boxOf(t);
       if (!box) return;
-      context.strokeStyle = palette.ink;
+      context.strokeStyle = view.palette.ink;
       context.lineWidth = wide;
       roundRect(context, box.x - 1.5, box.y - 1.5, box.w + 3, box.h + 3, 4);
       context.stroke();
@@ -287,7 +343,7 @@ export class TextView {
   }
 
   /** The strongest links of the chosen token, as curves whose width is the attention. */
-  private drawArcs(context: CanvasRenderingContext2D, view: View, from: number, values: Float32Array): void {
+  private drawArcs(context: Pen, view: View, from: number, values: Float32Array): void {
     const start = this.boxOf(from);
     if (!start) return;
     const order = Array.from(values.keys())
@@ -320,7 +376,7 @@ export class TextView {
   }
 }
 
-export function roundRect(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, r: number): void {
+export function roundRect(context: Pick<Pen, "beginPath" | "roundRect">, x: number, y: number, w: number, h: number, r: number): void {
   context.beginPath();
   context.roundRect(x, y, Math.max(0, w), Math.max(0, h), r);
 }

@@ -5,10 +5,15 @@ import { interpolateLab, piecewise } from "d3-interpolate";
 import type { Film } from "./film.ts";
 import { LEVELS } from "./shade.ts";
 
+export const SANS = '"Inter", "Helvetica Neue", "Noto Sans", system-ui, -apple-system, "Segoe UI", Arial, sans-serif';
+export const SERIF = '"Iowan Old Style", "Palatino Linotype", "Source Serif 4", "Noto Serif", Georgia, serif';
+export const MONO = 'ui-monospace, "DejaVu Sans Mono", monospace';
+
 export interface Palette {
   dark: boolean;
   paper: string;
   ink: string;
+  soft: string; // for words beside the film
   faint: string;
   line: string;
   mask: string;
@@ -44,6 +49,7 @@ function palette(dark: boolean): Palette {
     dark,
     paper: dark ? "#15161a" : "#fdfcfa",
     ink,
+    soft: dark ? "#9a9ba1" : "#6f6c67",
     faint: dark ? "#85868c" : "#8b8883",
     line: dark ? "#2c2e34" : "#e5e2dc",
     mask: dark ? "#34373f" : "#dedad3",

@@ -1,6 +1,11 @@
 /** Small films for the tests, packed as Python packs them. */
 
 import type { Packed, RawFilm } from "../src/film.ts";
+import type { State } from "../src/state.ts";
+
+export const STATE: State = {
+  films: [0], step: 0, layer: null, head: null, rule: "first", colour: "attention", pin: null, hover: null, direction: null, playing: false, speed: 4, theme: "auto",
+};
 
 const base64 = (bytes: Uint8Array) => Buffer.from(bytes).toString("base64");
 

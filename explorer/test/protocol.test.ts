@@ -37,7 +37,8 @@ function channel() {
   const sockets: (Socket & { sent: Record<string, unknown>[] })[] = [];
   const films: [number, Film, Film | null, boolean][] = [];
   const rows: unknown[] = [];
-  const said: [string, boolean][] = [];
+  const said: string[] = [];
+  const errors: [number | null, string][] = [];
   const made = new Channel(
     () => {
       const sent: Record<string, unknown>[] = [];
@@ -45,7 +46,7 @@ function channel() {
       sockets.push(socket);
       return socket;
     },
-    { status: (text, running) => void said.push([text, running]), film: (...all) => void films.push(all), row: (...all) => void rows.push(all) },
+    { status: (text) => void said.push(text), error: (...all) => void errors.push(all), film: (...all) => void films.push(all), trace: () => {}, row: (...all) => void rows.push(all) },
   );
   const hear = (message: object) => sockets[sockets.length - 1].onmessage!({ data: JSON.stringify(message) });
   const open = () => {
@@ -53,7 +54,7 @@ function channel() {
     socket.readyState = 1;
     socket.onopen!(null as never);
   };
-  return { made, sockets, films, rows, said, hear, open };
+  return { made, sockets, films, rows, said, errors, hear, open };
 }
 
 const ASK = { model: "m", question: "Who?", passages: [], max_new_tokens: 2, steps: null, block_length: null, seed: 0, interventions: [] };
@@ -77,7 +78,7 @@ test("steps arrive as films that take each other's place", () => {
   for (const step of STEPS) hear(step);
   hear({ type: "done", id: 1, film: small() });
   assert.deepEqual(films.map(([, film, old, done]) => [film.S, old?.S ?? null, done]), [[0, null, false], [1, 0, false], [2, 1, false], [2, 2, true]]);
-  assert.deepEqual(said[said.length - 1], ["Done.", false]);
+  assert.equal(said[said.length - 1], "Done.");
   assert.equal(made.running, false);
 });
 
@@ -92,23 +93,35 @@ test("steps of a run that was stopped are not listened to", () => {
 });
 
 test("a lost connection is said, and made anew at the next question", () => {
-  const { made, said, sockets, open } = channel();
+  const { made, errors, sockets, open } = channel();
   made.run(ASK);
   open();
   sockets[0].onclose!(null as never);
-  assert.match(said[said.length - 1][0], /lost/);
+  assert.deepEqual(errors.map(([id]) => id), [null]);
+  assert.match(errors[0][1], /lost/);
   assert.equal(made.running, false);
   made.run(ASK);
   assert.equal(sockets.length, 2);
 });
 
 test("an error ends its run, with the server's sentence", () => {
-  const { made, said, hear, open } = channel();
+  const { made, said, errors, hear, open } = channel();
   made.run(ASK);
   open();
   hear({ type: "error", id: 1, message: "model m is not known" });
-  assert.deepEqual(said[said.length - 1], ["model m is not known", false]);
+  assert.deepEqual(errors, [[1, "model m is not known"]]);
+  assert.deepEqual(said, ["Waiting for the server."], "an error is no status");
   assert.equal(made.running, false);
+});
+
+test("an error of a run that was stopped is not shown, one of no run is", () => {
+  const { made, errors, hear, open } = channel();
+  made.run(ASK);
+  open();
+  made.stop();
+  hear({ type: "error", id: 1, message: "too late" });
+  hear({ type: "error", id: null, message: "the message is not JSON" });
+  assert.deepEqual(errors, [[null, "the message is not JSON"]]);
 });
 
 test("a row of attention is asked for once, and comes back under its key", () => {

@@ -1,12 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { onKey, type Bounds, type State } from "../src/state.ts";
+import { STATE } from "./films.ts";
 
-const STATE: State = {
-  films: [0], step: 5, layer: null, head: null, rule: "first", colour: "attention", pin: null, hover: null, direction: null, playing: false, speed: 4, theme: "auto",
-};
 const BOUNDS: Bounds = { steps: 8, layers: 3, heads: 2, positions: 10, rules: ["first", "top(n=1)"], canAttend: true };
-const press = (key: string, state: Partial<State> = {}, shift = false, bounds = BOUNDS) => onKey({ ...STATE, ...state }, bounds, key, shift, false);
+const press = (key: string, state: Partial<State> = {}, shift = false, bounds = BOUNDS) => onKey({ ...STATE, step: 5, ...state }, bounds, key, shift, false);
 
 test("steps stop at both ends", () => {
   assert.equal(press("ArrowRight", {}, true)?.step, 7);

@@ -16,7 +16,7 @@ test("a word of several tokens is not torn apart", () => {
 
 test("a line end hangs in the margin and ends the line; two make a wider gap", () => {
   const words = [" one", "\n", " two", "\n\n", " three"].map((piece) => spell(piece));
-  const { slots } = flow(words, [98, 10, 20, 10, 20], M);
+  const { slots } = flow(words, [100, 10, 20, 10, 20], M);
   assert.equal(slots[1].y, 0);
   assert.equal(slots[2].y, 20);
   assert.ok(slots[4].y - slots[2].y > 20);

@@ -101,6 +101,22 @@ def test_trace_of_a_question_makes_a_run(folder: Path, tmp_path: Path) -> None:
     assert name == "prompt" and trace.data.sizes["step"] == 4 and trace.gold == ["doc1"]
 
 
+def test_trace_under_an_intervention_is_that_of_the_library(tmp_path: Path) -> None:
+    passages, spec = ["Ada Tarn lives in Molen.", "Bo Tarn lives in Karsk."], "mask-positions(region=gold)"
+    words = [word for text in passages for word in ("--passage", text)] + ["--gold", 0, "--gold", 1]
+    asked = ("trace", "tiny-mdm", "--prompt", "Where does Ada Tarn live?", *words, "--max-new-tokens", 4)
+    run(*asked, "--intervention", spec, "--out", tmp_path / "run", "--json")
+    [(_, path)] = RunFolder.open(tmp_path / "run").samples()
+    found, lens = floatlens.Trace.open(path), floatlens.load("tiny-mdm")
+    with lens.intervene(spec):
+        expected = lens.trace("Where does Ada Tarn live?", passages, gold=[0, 1], max_new_tokens=4)
+    assert found.gold == ["doc1", "doc2"]
+    assert json.loads(found.data.attrs["interventions"]) == json.loads(expected.data.attrs["interventions"]) != []
+    np.testing.assert_allclose(found.data["received"], expected.data["received"], atol=1e-6)
+    assert "ablate-head" in run(*asked, "--intervention", "ablate-head", "--out", tmp_path / "no", code=2).stderr
+    assert not (tmp_path / "no").exists(), "refused before anything is made"
+
+
 def test_trace_of_a_data_set_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
     rows = [{"id": f"../{i}", "question": f"Where does Ada live {'so ' * i}?", "answers": ["Molen"]} for i in range(5)]
     data = tmp_path / "data.jsonl"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ import pytest
 import floatlens as fl
 from floatlens.explorer import page
 from floatlens.explorer.film import film
-from floatlens.explorer.page import asset
+from floatlens.explorer.page import asset, script_hashes
 from floatlens.explorer.widget import FilmFrame
-from tests.browser import Visit
+from tests.browser import CLIPBOARD, Visit
 from tests.explorer.traces import planted, tiny
 
 Open = Callable[..., Visit]
@@ -214,7 +216,7 @@ def test_two_films_share_one_cursor(open_page: Open, written: Any, mdm: fl.Trace
     assert (left["position"], right["position"]) == (30, 30), "the prompts are the same"
     assert left["peak"] == right["peak"], "shades of both mean the same"
     assert visit.set(step=0)["shown"][1]["step"] == 0
-    visit.page.get_by_role("combobox", name="Film beside it").select_option(label="nothing")
+    visit.page.get_by_role("combobox", name="Second film").select_option(label="none")
     assert len(visit.state()["shown"]) == 1
 
 
@@ -261,7 +263,7 @@ def test_dark_and_light(open_page: Open, written: Any) -> None:
     assert (dark.state()["theme"], light.state()["theme"]) == ("dark", "light")
     assert dark.page.evaluate(paper) != light.page.evaluate(paper)
     assert dark.page.evaluate(PICTURE, "text") != light.page.evaluate(PICTURE, "text")
-    light.page.get_by_role("button", name="Dark or light").click()
+    light.page.get_by_role("button", name="Dark or light theme").click()
     assert light.state()["theme"] == "dark"
     assert dark.page.evaluate(PICTURE, "text") == light.page.evaluate(PICTURE, "text")
     assert dark.page.evaluate(paper) == light.page.evaluate(paper)
@@ -327,7 +329,7 @@ def test_a_notebook_without_widgets_shows_the_page_in_a_frame(open_page: Open, t
 
 
 MODEL = """async ([source, films]) => {
-  const values = { films, state: { step: 2 } }, saved = [], heard = {};
+  const values = { films, state: { step: 2 }, _esm: source }, saved = [], heard = {};
   window.model = { get: n => values[n], set: (n, v) => { values[n] = v },
     save_changes: () => saved.push({ ...values.state }), on: (n, f) => { heard[n] = f },
     off: n => { delete heard[n] }, values, saved, heard };
@@ -338,7 +340,7 @@ MODEL = """async ([source, films]) => {
 }"""
 
 
-def test_the_widget_shares_its_state_with_python(open_page: Open, mdm: fl.Trace) -> None:
+def test_the_widget_shares_its_state_with_python(open_page: Open, mdm: fl.Trace, tmp_path: Path) -> None:
     pytest.importorskip("anywidget", reason="THE WIDGET WAS NOT TESTED: pip install 'floatlens[notebook]'")
     view = mdm.explore(budget=300_000)
     assert view.films[0]["model"] == "tiny-mdm"
@@ -350,6 +352,10 @@ def test_the_widget_shares_its_state_with_python(open_page: Open, mdm: fl.Trace)
     visit.page.get_by_role("slider", name="Step").fill("3")
     kept = visit.page.evaluate("model.values.state")
     assert (kept["step"], kept["layer"]) == (3, 1)
+    # the script is nowhere in the page, and a link to a cell leads nowhere
+    page = saved(visit, "HTML", tmp_path)
+    assert open_page(page.as_uri()).state()["step"] == 3
+    assert visit.page.get_by_role("button", name="Copy link").count() == 0
     visit.page.evaluate("cleanup()")
     assert visit.page.evaluate("Object.keys(model.heard)") == []
 
@@ -358,3 +364,161 @@ def test_a_film_can_be_saved_from_a_notebook(tmp_path: Path, mdm: fl.Trace) -> N
     path = mdm.explore(budget=300_000).save(tmp_path / "film.html")
     text = path.read_text()
     assert text.startswith("<!doctype html>") and '"model": "tiny-mdm"' in text
+
+
+VIEW = ("films", "step", "layer", "head", "rule", "colour", "pin", "direction")
+MOVED: dict[str, Any] = {
+    "step": 3,
+    "layer": 2,
+    "head": 1,
+    "rule": "top(n=1)",
+    "colour": "kind",
+    "pin": {"panel": 1, "position": 20},
+    "direction": "to",
+}
+
+
+def saved(visit: Visit, kind: str, path: Path) -> Path:
+    """Save the view, as a file that the browser downloads."""
+    with visit.page.expect_download() as download:
+        assert visit.export(f"Save as {kind}").startswith("Saved floatlens-")
+    path = path / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_a_link_opens_the_same_view(open_page: Open, written: Any, mdm: fl.Trace, arm: fl.Trace) -> None:
+    address = written(mdm, arm)
+    visit = open_page(address, **CLIPBOARD)
+    before = visit.set(**MOVED, films=[1, 0])
+    link = visit.copied("Copy link")
+    assert link.startswith(f"{address}#") and visit.page.url == address, "the address of the page stays"
+    other = open_page(link)
+    after = other.state()
+    assert {name: after[name] for name in VIEW} == {name: before[name] for name in VIEW}
+    assert after["shown"] == before["shown"]
+    other.page.evaluate(
+        "location.hash = 'explorer=explorer&model=tiny-mdm&question=Where+was+Tomas+Vell+born%3F&step=7'"
+    )
+    other.page.wait_for_function("() => { const s = floatlens.state(); return s.step === 7 && s.pin === null }")
+    assert [shown["model"] for shown in other.state()["shown"]] == ["tiny-mdm"]
+    assert visit.errors == other.errors == []
+
+
+def test_a_link_to_a_film_that_is_not_there_says_so(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm) + "#explorer=explorer&model=%3Cb%3Eother&question=Where%3F&step=4")
+    assert visit.page.get_by_role("alert").inner_text() == "The link asks for a film of <b>other that is not here."
+    assert visit.state()["step"] == 0
+    elsewhere = open_page(written(mdm) + "#explorer=films&model=other")
+    assert not elsewhere.page.get_by_role("alert").is_visible(), "it is for another explorer of the page"
+
+
+def test_a_film_saved_as_html_is_the_same_film(
+    open_page: Open, written: Any, mdm: fl.Trace, arm: fl.Trace, tmp_path: Path
+) -> None:
+    visit = open_page(written(mdm, arm))
+    before = visit.set(**MOVED, films=[1, 0])
+    path = saved(visit, "HTML", tmp_path)
+    other = open_page(path.as_uri())
+    after = other.state()
+    assert after["shown"] == before["shown"] and after["names"] == ["tiny-arm", "tiny-mdm"]
+    assert (after["step"], after["pin"]) == (before["step"], before["pin"])
+    assert other.requests == [path.as_uri()] and other.errors == visit.errors == []
+    text = path.read_text()
+    assert f"script-src {script_hashes()[0]};".replace("'", "&#x27;") in text, "the policy names the script"
+    assert saved(other, "HTML", tmp_path / "again").read_text() == text, "a copy of a copy is the same"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_view_is_saved_as_a_picture(
+    open_page: Open, written: Any, mdm: fl.Trace, arm: fl.Trace, tmp_path: Path, dark: bool
+) -> None:
+    visit = open_page(written(mdm, arm), dark=dark, width=390, height=844)  # the picture is as wide as ever
+    visit.set(step=4)
+    png = saved(visit, "PNG", tmp_path).read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">I", png[16:20]) == (2560,)
+    root = ET.parse(saved(visit, "SVG", tmp_path)).getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    words = [element.text for element in root.iter(f"{svg}text")]
+    assert {mdm.question, "tiny-mdm", "tiny-arm", "Karsk"} <= {word.strip("“” ") for word in words}
+    assert any("step 4 of" in word for word in words)
+    assert len(list(root.iter(f"{svg}image"))) == 6, "two maps and the heads of each film"
+    assert root.find(f"{svg}rect").get("fill") == ("#15161a" if dark else "#fdfcfa")
+    assert visit.errors == []
+
+
+def test_hostile_tokens_stay_text_in_files(open_page: Open, written: Any, tmp_path: Path) -> None:
+    trace = planted(steps=4, layers=2, heads=2, positions=80, words=HOSTILE)
+    for name in ("question", "output", "model"):
+        trace.data.attrs[name] = HOSTILE[0] + HOSTILE[1]
+    visit = open_page(written(trace))
+    root = ET.parse(saved(visit, "SVG", tmp_path)).getroot()
+    assert {element.tag.partition("}")[2] for element in root.iter()} <= {
+        "svg", "title", "g", "rect", "path", "text", "image",
+    }  # fmt: skip
+    other = open_page(saved(visit, "HTML", tmp_path).as_uri())
+    assert other.page.evaluate("window.hacked") is None
+    assert other.page.title() == HOSTILE[0] + HOSTILE[1]
+    assert visit.errors == other.errors == []
+
+
+def test_the_python_that_is_copied_makes_the_same_film(open_page: Open, written: Any, mdm: fl.Trace) -> None:
+    visit = open_page(written(mdm), **CLIPBOARD)
+    visit.set(step=3, layer=2)
+    *lines, last = visit.copied("Copy as Python").strip().splitlines()
+    found: dict[str, Any] = {}
+    exec("\n".join(lines), found)
+    view = eval(last, found)
+    assert dict(view.state) == {"step": 3, "layer": 2}
+    trace = found["trace"]
+    assert (trace.gold, trace.answers, trace.regions) == (mdm.gold, mdm.answers, mdm.regions)
+    np.testing.assert_array_equal(trace.data["tokens"], mdm.data["tokens"])
+    np.testing.assert_allclose(trace.data["attention_mean"], mdm.data["attention_mean"], atol=1e-6)
+
+
+def test_what_cannot_be_a_command_is_said(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=2, layers=1, heads=1, positions=20)))
+    assert "Copy as Python instead" in visit.export("Copy as command")  # it was made without lens.prompt
+    assert visit.page.locator(".menu .error").is_visible()
+
+
+def test_the_menu_closes_with_escape_and_with_a_click_elsewhere(open_page: Open, written: Any) -> None:
+    visit = open_page(written(planted(steps=2, layers=1, heads=1, positions=20)))
+    menu, button = visit.page.locator(".menu"), visit.page.get_by_role("button", name="Export")
+    button.click()
+    assert menu.is_visible() and button.get_attribute("aria-expanded") == "true"
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("ArrowRight")
+    assert visit.state()["step"] == 0, "arrows in the menu do not move the film"
+    visit.page.keyboard.press("Escape")
+    assert not menu.is_visible() and button.evaluate("e => e.getRootNode().activeElement === e")
+    button.click()
+    visit.page.mouse.click(20, 400)
+    assert not menu.is_visible()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("films", [1, 2])
+def test_the_menu_stays_on_the_page(open_page: Open, written: Any, width: int, films: int) -> None:
+    visit = open_page(written(*[planted(steps=2, layers=1, heads=1, positions=20)] * films), width=width)
+    visit.page.get_by_role("button", name="Export").click()
+    box = visit.page.locator(".menu").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_frame_of_a_notebook_can_be_saved_too(open_page: Open, tmp_path: Path, mdm: fl.Trace) -> None:
+    still = FilmFrame([film(mdm, budget=300_000)], {"step": 2})
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{still._repr_html_()}</body>")
+    visit = open_page((tmp_path / "cell.html").as_uri(), **CLIPBOARD)
+    frame = visit.page.frame_locator("iframe")
+    frame.get_by_role("button", name="Export").click()
+    assert frame.get_by_role("button", name="Copy link").count() == 0, "a frame has no address of its own"
+    with visit.page.expect_download() as download:
+        frame.get_by_role("button", name="Save as HTML").click()
+    download.value.save_as(tmp_path / "film.html")
+    assert open_page((tmp_path / "film.html").as_uri()).state()["step"] == 2
+    frame.get_by_role("button", name="Copy as Python").click()
+    frame.locator(".menu").get_by_text("Copied").wait_for()
+    assert visit.page.evaluate("navigator.clipboard.readText()").startswith("import floatlens as fl")
+    assert visit.errors == []

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import floatlens as fl
+from floatlens.data.prompt import Prompt
+from floatlens.data.template import parse
 from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import unpacked
 from floatlens.explorer.film import film, frame
@@ -149,4 +151,34 @@ def test_without_anywidget_a_notebook_gets_the_page(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "anywidget", None)
     view = planted(steps=2, layers=1, heads=1, positions=20).explore()
     assert isinstance(view, FilmFrame)
-    assert view._repr_html_().startswith('<iframe sandbox="allow-scripts"')
+    assert view._repr_html_().startswith('<iframe sandbox="allow-scripts allow-downloads"')
+
+
+def test_a_film_says_what_was_asked_of_the_model() -> None:
+    lens = fl.load("tiny-mdm")
+    passages = [fl.Passage("Tomas Vell was born in Karsk.", title="Vell", gold=True), fl.Passage("It rains.")]
+    asked = film(lens.trace("Where?", passages, max_new_tokens=8, steps=4, seed=3))["request"]
+    assert asked == {
+        "revision": "",
+        "built_from": {
+            "passages": [
+                {"text": "Tomas Vell was born in Karsk.", "title": "Vell", "gold": True},
+                {"text": "It rains.", "title": "", "gold": False},
+            ],
+            "order": "last",
+        },
+        "settings": {"max_new_tokens": 8, "seed": 3, "steps": 4, "block_length": 8},
+    }
+    prompt = lens.prompt("Where?", passages, order="first")
+    assert film(lens.trace(prompt, max_new_tokens=4))["request"]["built_from"]["order"] == "first"
+
+
+@pytest.mark.parametrize("other", ["ids", "text", "template"])
+def test_a_prompt_that_was_not_built_from_a_question_is_not_passed_off_as_one(other: str) -> None:
+    lens = fl.load("tiny-mdm")
+    prompt = {
+        "ids": lambda: lens.prompt("Where?").ids,
+        "text": lambda: Prompt.from_text(lens.tokenizer, "Where?"),
+        "template": lambda: lens.prompt("Where?", template=parse("{passages}\n\nQ: {question}")),
+    }[other]()
+    assert film(lens.trace(prompt, max_new_tokens=4))["request"]["built_from"] is None

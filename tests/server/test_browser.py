@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from floatlens.data.sample import Passage
+from floatlens.explorer.page import asset
 from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
 from floatlens.server.app import application
 from floatlens.server.limits import Limits
 from floatlens.server.serve import address, bind, names, server
-from tests.browser import Visit
+from tests.browser import CLIPBOARD, Visit
+from tests.commands import run
 from tests.explorer.traces import PASSAGES, tiny
 from tests.server.talking import QUESTION, gated, lens
 
@@ -72,7 +77,7 @@ def fill(visit: Visit, question: str = QUESTION) -> None:
     while page.get_by_label("Remove passage 1").count():
         page.get_by_label("Remove passage 1").click()
     for number, text in enumerate(PASSAGES, start=1):
-        page.get_by_role("button", name="Add a passage").click()
+        page.get_by_role("button", name="Add passage").click()
         page.get_by_label(f"Passage {number}", exact=True).fill(text)
     page.locator("[data-passage='1']").get_by_role("button", name="gold").click()
     page.get_by_label("New tokens").fill("8")
@@ -81,7 +86,7 @@ def fill(visit: Visit, question: str = QUESTION) -> None:
 
 def write(visit: Visit) -> dict[str, Any]:
     visit.page.get_by_role("button", name="Write").click()
-    return until(visit, lambda state: state["live"]["running"] is False and state["live"]["status"] == "Done.")
+    return until(visit, lambda state: not state["live"]["running"] and state["live"]["status"] == "Done.")
 
 
 def answer(model: str, *interventions: str, question: str = QUESTION) -> str:
@@ -143,15 +148,15 @@ def test_an_intervention_is_shown_beside_the_original(site: Site, open_page: Cal
     assert state["live"]["history"][-1]["changed"] == changed
     cells = visit.page.get_by_label("Answers so far").locator("tbody tr").first.locator("td").all_inner_texts()
     assert cells[2:] == [original or "–", changed or "–"]
-    visit.page.get_by_label("mask-positions", exact=True).uncheck()  # switched off: asked again, alone
-    state = until(visit, lambda state: len(state["shown"]) == 1 and state["live"]["status"] == "Done.")
-    assert state["shown"][0]["written"] == original
+    visit.page.get_by_label("mask-positions", exact=True).uncheck()
+    state = write(visit)
+    assert [shown["written"] for shown in state["shown"]] == [original]
     clean(visit, site)
 
 
 def test_another_model_is_asked_beside_the_first(site: Site, open_page: Callable[..., Visit]) -> None:
     visit = open_page(site.url)
-    visit.page.get_by_label("Ask as well").select_option("tiny-arm")
+    visit.page.get_by_label("Second model").select_option("tiny-arm")
     state = write(visit)  # the example that the page starts with
     example = state["live"]["form"]
     for shown, model in zip(state["shown"], MODELS, strict=True):
@@ -165,18 +170,17 @@ def test_another_model_is_asked_beside_the_first(site: Site, open_page: Callable
     clean(visit, site)
 
 
-def test_moving_the_gold_passage_asks_again(site: Site, open_page: Callable[..., Visit]) -> None:
+def test_the_gold_passage_can_be_moved(site: Site, open_page: Callable[..., Visit]) -> None:
     visit = open_page(site.url)
     fill(visit)
     write(visit)
     visit.page.get_by_label("Passage 2: move").press("Alt+ArrowUp")
-    state = until(visit, lambda s: len(s["live"]["history"]) == 2 and s["live"]["status"] == "Done.")
+    state = write(visit)
     assert [entry["gold"] for entry in state["live"]["history"]] == ["2", "1"]
     moved = lens("tiny-mdm").prompt(QUESTION, [PASSAGES[1], PASSAGES[0], PASSAGES[2]], gold=0)
     assert state["shown"][0]["written"] == lens("tiny-mdm").generate(moved, max_new_tokens=8).text
     visit.page.get_by_label("Passage 1: move").drag_to(visit.page.locator("[data-passage='2']"))
-    state = until(visit, lambda s: len(s["live"]["history"]) == 3 and s["live"]["status"] == "Done.")
-    assert state["live"]["history"][-1]["gold"] == "3"
+    assert [entry["gold"] for entry in write(visit)["live"]["history"]] == ["2", "1", "3"]
     clean(visit, site)
 
 
@@ -186,8 +190,10 @@ def test_a_wrong_intervention_is_one_sentence_in_the_page(site: Site, open_page:
     visit.page.get_by_label("soft-cap", exact=True).check()
     visit.page.get_by_label("Settings of soft-cap").fill("soft-cap(<script>alert(1)</script>)")
     visit.page.get_by_role("button", name="Write").click()
-    state = until(visit, lambda state: state["live"]["status"] == "cap '<script>alert(1)</script>' is not a number")
-    assert not state["live"]["running"] and state["live"]["history"][-1]["changed"] == ""  # it waits for nothing
+    state = until(visit, lambda state: state["live"]["error"] != "" and not state["live"]["running"])
+    assert state["live"]["error"] == "cap '<script>alert(1)</script>' is not a number"
+    assert visit.page.get_by_role("alert").inner_text() == state["live"]["error"]
+    assert state["live"]["history"][-1]["changed"] == "failed"
     clean(visit, site)
 
 
@@ -247,6 +253,112 @@ def test_recorded_runs_are_shown_side_by_side(site: Site, open_page: Callable[..
     chooser.select_option(index=1)
     until(visit, lambda state: state["live"]["status"] == "" and len(state["shown"]) == 2)
     clean(visit, site)
+
+
+VIEW = ("films", "step", "layer", "head", "rule", "colour", "pin", "direction")
+
+
+@pytest.fixture(scope="module")
+def intervened(site: Site, browser: Any) -> Iterator[Visit]:
+    """A page on which a question was asked with an intervention and without, at some step, layer, head and token."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, **CLIPBOARD)
+    visit = Visit(context.new_page())
+    visit.page.goto(site.url)
+    fill(visit)
+    visit.page.get_by_label("Seed").fill("3")
+    visit.page.get_by_label("mask-positions", exact=True).check()
+    visit.page.get_by_label("Settings of mask-positions").fill(SPEC)
+    visit.page.get_by_label("Settings of mask-positions").press("Tab")
+    write(visit)
+    visit.set(step=4, layer=1, head=2, pin={"panel": 1, "position": 21}, rule="top(n=1)", colour="region")
+    yield visit
+    context.close()
+
+
+def test_a_link_asks_again_and_opens_the_same_view(
+    site: Site, intervened: Visit, open_page: Callable[..., Visit]
+) -> None:
+    before = intervened.state()
+    link = intervened.copied("Copy link")
+    assert link.startswith(f"{site.url}#")
+    visit = open_page(link)
+    after = until(visit, lambda state: state["pin"] is not None)
+    assert {name: after[name] for name in VIEW} == {name: before[name] for name in VIEW}
+    assert after["shown"] == before["shown"]
+    assert after["live"]["form"] == before["live"]["form"] | {"steps": "8", "block": "8"}
+    clean(visit, site)
+
+
+def test_a_link_opens_a_recorded_question(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(site.url, **CLIPBOARD)
+    visit.page.get_by_label("Recorded question").select_option("second")
+    until(visit, lambda state: state["live"]["status"] == "")
+    before = visit.set(films=[1], step=0, layer=2, pin={"panel": 0, "position": 9})
+    other = open_page(visit.copied("Copy link"))
+    after = until(other, lambda state: state["pin"] is not None)
+    assert {name: after[name] for name in VIEW} == {name: before[name] for name in VIEW}
+    assert other.page.get_by_role("heading", level=2).inner_text() == "Which <b>mill</b>?"
+    assert other.page.get_by_label("Recorded question").input_value() == "second"
+    assert after["live"]["history"] == [], "nothing was run"
+    clean(other, site)
+
+
+def test_a_link_to_a_model_that_is_not_served_says_so(site: Site, open_page: Callable[..., Visit]) -> None:
+    visit = open_page(f"{site.url}#explorer=explorer&model=other&question=Who%3F&max-new-tokens=4&step=1")
+    alert = visit.page.locator(".main").get_by_role("alert")
+    assert alert.inner_text() == "The link asks for the model other, which is not served here."
+    assert not visit.state()["live"]["running"]
+
+
+def test_the_code_that_is_copied_makes_the_same_films(intervened: Visit, tmp_path: Path, monkeypatch: Any) -> None:
+    prompt = lens("tiny-mdm").prompt(QUESTION, PASSAGES, gold=1)
+    traces = [lens("tiny-mdm").trace(prompt, max_new_tokens=8)]
+    with lens("tiny-mdm").intervene(SPEC):
+        traces.append(lens("tiny-mdm").trace(prompt, max_new_tokens=8))
+    found: dict[str, Any] = {}
+    exec(intervened.copied("Copy as Python").replace("first.explore", "view = first.explore"), found)
+    assert dict(found["view"].state)["pin"] == {"panel": 1, "position": 21}
+    *commands, explore = intervened.copied("Copy as command").strip().splitlines()
+    assert explore == "floatlens explore runs"
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        run(*shlex.split(command)[1:])
+    for number, (name, trace) in enumerate(zip(("first", "second"), traces, strict=True), start=1):
+        [(_, path)] = RunFolder.open(tmp_path / "runs" / str(number)).samples()
+        for made in (found[name], Trace.open(path)):
+            assert made.data.attrs["seed"] == 3 and made.gold == trace.gold and made.answer == trace.answer
+            assert made.data.attrs["interventions"] == trace.data.attrs["interventions"]
+            np.testing.assert_array_equal(made.data["tokens"], trace.data["tokens"])
+            np.testing.assert_allclose(made.data["received"], trace.data["received"], atol=1e-6)
+
+
+def test_a_film_that_was_just_written_is_saved_without_the_token(
+    intervened: Visit, open_page: Callable[..., Visit], tmp_path: Path
+) -> None:
+    before = intervened.state()
+    with intervened.page.expect_download() as download:
+        intervened.export("Save as HTML")
+    download.value.save_as(tmp_path / "film.html")
+    visit = open_page((tmp_path / "film.html").as_uri())
+    assert visit.state()["shown"] == before["shown"] and visit.requests == [(tmp_path / "film.html").as_uri()]
+    text = (tmp_path / "film.html").read_text()
+    assert asset() in text and "token=token" not in text and visit.errors == []
+
+
+def test_the_traces_of_films_are_saved(intervened: Visit, tmp_path: Path) -> None:
+    found: list[Any] = []
+    intervened.page.on("download", lambda download: found.append(download))
+    assert intervened.export("Save trace (Zarr)").count("Saved floatlens-tiny-mdm") == 2
+    end = time.monotonic() + 30
+    while len(found) < 2 and time.monotonic() < end:
+        intervened.page.wait_for_timeout(30)
+    traces = []
+    for number, download in enumerate(found):
+        with zipfile.ZipFile(download.path()) as archive:
+            archive.extractall(tmp_path / str(number))
+        traces.append(Trace.open(tmp_path / str(number) / "trace"))
+    assert [json.loads(trace.data.attrs["interventions"]) for trace in traces] == [[], [SPEC]]
+    assert [trace.answer for trace in traces] == [answer("tiny-mdm"), answer("tiny-mdm", SPEC)]
 
 
 def test_the_page_can_ask_nobody_else(site: Site, open_page: Callable[..., Visit]) -> None:

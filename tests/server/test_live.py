@@ -280,6 +280,7 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
     from floatlens.server.connection import TOO_SLOW, Connection
     from floatlens.server.matrix_cache import MatrixCache
     from floatlens.server.model_thread import ModelThread
+    from floatlens.server.trace_cache import TraceCache
 
     class Deaf:
         """Asks nonsense without end, and never takes an answer."""
@@ -297,7 +298,7 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
             self.closed = code
 
     async def talk(socket: Any) -> Connection:
-        connection = Connection(socket, {}, ModelThread(1), MatrixCache(0), Limits(unsent=10))
+        connection = Connection(socket, {}, ModelThread(1), MatrixCache(0), TraceCache(0), Limits(unsent=10))
         await asyncio.wait_for(connection.talk(), 60)
         return connection
 

@@ -20,8 +20,14 @@ def command(
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
-    gold: Annotated[int | None, typer.Option(help="Index of the --passage with the answer, from 0.")] = None,
+    gold: Annotated[
+        list[int] | None, typer.Option(help="Index of a --passage with the answer, from 0; repeat for several.")
+    ] = None,
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.")] = None,
+    intervention: Annotated[
+        list[str] | None,
+        typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
+    ] = None,
     data: common.OneData = None,
     reading: common.DataOptions = common.DataOptions(),
     limit: Annotated[int, typer.Option(help="Maximum number of questions of the data, from the first.")] = 16,
@@ -76,6 +82,8 @@ def command(
     from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
     from floatlens.evaluation.journal import Journal
     from floatlens.evaluation.run import run_jobs
+    from floatlens.interventions.check import check
+    from floatlens.interventions.registry import parse_intervention
     from floatlens.lens import Lens
     from floatlens.record.trace import Trace
     from floatlens.runs import manifest
@@ -86,6 +94,7 @@ def command(
     lens = Lens(checkpoint)
     settings = lens.settings(**plan.asking.generation())
     lens.check_record(settings, **record)
+    check([parse_intervention(spec) for spec in intervention or ()], lens.shape, lens.config)
     if lens.tokenizer is None:
         raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
     asked: list[Any]
@@ -106,6 +115,7 @@ def command(
                 "passage": passage,
                 "gold": gold,
                 "answer": answer,
+                "intervention": intervention,
             },
             **{"seed": seed, "trace_dtype": trace_dtype, **record},
         },
@@ -114,7 +124,7 @@ def command(
         template=plan.asking.template.text,
         seeds={"seed": seed},
     )
-    recording = Recording(record, trace_dtype)
+    recording = Recording(record, trace_dtype, tuple(intervention or ()))
     job = TraceJob(model, data or "", condition, asked, plan.asking, len(asked), recording=recording)
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
         journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)

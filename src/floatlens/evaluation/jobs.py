@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -158,10 +159,11 @@ class ModelWorker:
 
 @dataclass(frozen=True)
 class Recording:
-    """That traces are kept: options of `Lens.traces`, and the type of floats on disk."""
+    """How traces are recorded: options of `Lens.traces`, the type of floats on disk, and interventions in force."""
 
     options: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
+    interventions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -307,4 +309,5 @@ class QuestionBatch:
         if self.recording is None:
             return lens.generate(prompts, **self.settings)
         ids = [record.trace_id for record, _ in pairs]
-        return lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)
+        with lens.intervene(*self.recording.interventions) if self.recording.interventions else nullcontext():
+            return lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)

@@ -8,6 +8,7 @@ left out. docs/explorer.md describes each field.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import xarray as xr
 
 from floatlens.anchors import parse_rule
 from floatlens.data.token_kinds import GROUPS, classify, spelled
+from floatlens.decode.registry import SAMPLERS
 from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import Array, bits, packed
 from floatlens.findings.received import anchors_of, spell
@@ -116,7 +118,24 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
             parse_rule(r).id: bits(anchors_of(profile_SLT[steps_at].mean(axis=1), r, trace.attention)) for r in rules
         },
         "interventions": trace._from_json("interventions", []),
+        "request": request(trace),
         "thinned": thinned or None,
+    }
+
+
+def request(trace: Trace) -> dict[str, Any]:
+    """Return what was asked of the model, as far as it takes to ask again.
+
+    `built_from` has the passages and the order of a prompt that `lens.prompt` builds, None for any other; `settings` are
+    the sampler's, without those that have their default value.
+    """
+    sampler = SAMPLERS.get(str(trace.data.attrs.get("sampler")))
+    defaults = {field.name: field.default for field in fields(sampler.settings)} if sampler else {}
+    always = ("max_new_tokens", "seed")
+    return {
+        "revision": str(trace.data.attrs.get("revision", "")),
+        "built_from": trace._from_json("built_from", None),
+        "settings": {n: v for n, v in trace.settings.items() if n in always or v != defaults.get(n)},
     }
 
 

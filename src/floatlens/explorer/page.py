@@ -42,8 +42,17 @@ def policy() -> str:
     return f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src {_source(STYLE)}; base-uri 'none'"
 
 
-def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live: dict[str, Any] | None = None) -> str:
+def embed(
+    films: Sequence[dict[str, Any]],
+    id: str,
+    *,
+    script: bool = True,
+    live: dict[str, Any] | None = None,
+    state: dict[str, Any] | None = None,
+) -> str:
     """Return an HTML fragment that shows films in an element `id`; with several per page, include the script once.
+
+    `state` is where the film starts: step, layer, head, rule, colour, pin, direction.
 
     >>> print(embed([], "films", script=False))
     <div id="films" data-floatlens-explorer="films-data"></div>
@@ -51,7 +60,7 @@ def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live
     """
     if not id or not set(id) <= ID_CHARACTERS:
         raise FloatLensError(f"{id!r} is not a valid element id; use letters, digits, - and _")
-    data = escaped_json({"films": list(films), "live": live})
+    data = escaped_json({"films": list(films), "live": live} | ({"state": state} if state else {}))
     parts = [
         f'<div id="{id}" data-floatlens-explorer="{id}-data"></div>',
         f'<script type="application/json" id="{id}-data">{data}</script>',
@@ -61,7 +70,7 @@ def embed(films: Sequence[dict[str, Any]], id: str, *, script: bool = True, live
     return "\n".join(parts)
 
 
-def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
+def page(films: Sequence[dict[str, Any]], title: str = "FloatLens", state: dict[str, Any] | None = None) -> str:
     """Return a self-contained page with the explorer."""
     return f"""<!doctype html>
 <html lang="en">
@@ -74,7 +83,7 @@ def page(films: Sequence[dict[str, Any]], title: str = "FloatLens") -> str:
 <style>{STYLE}</style>
 </head>
 <body>
-{embed(films, "explorer")}
+{embed(films, "explorer", state=state)}
 </body>
 </html>
 """

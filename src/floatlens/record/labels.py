@@ -10,7 +10,9 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from floatlens.data.prompt import Prompt
 from floatlens.decode.settings import Settings
+from floatlens.errors import FloatLensError
 from floatlens.observation.prompt_batch import PromptBatch
 from floatlens.record.generation import cut_at_end
 from floatlens.record.recorder import Recorder
@@ -67,6 +69,7 @@ def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, com
         **common,
         "prompt": prompt.text,
         "question": prompt.question,
+        "built_from": as_json(built_from(lens, prompt)),
         "output": lens.decode(cut_at_end(ids, lens.end_ids)[0]),
         "answers": as_json(list(prompt.answers)),
         "prompt_length": P,
@@ -76,6 +79,19 @@ def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, com
         "special_ids": as_json([i for i in lens.special_ids if i in seen]),
     }
     return Trace(data)
+
+
+def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
+    """Return what `lens.prompt` needs beside the question to build this prompt again; None for any other prompt."""
+    if lens.tokenizer is None or not prompt.question:
+        return None
+    try:
+        again = lens.prompt(prompt.question, prompt.passages, order=prompt.order)
+    except FloatLensError:
+        return None
+    if again.ids != list(prompt.ids):  # another template, raw text, or ids
+        return None
+    return {"passages": [asdict(passage) for passage in prompt.passages], "order": prompt.order}
 
 
 @cache

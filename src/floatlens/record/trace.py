@@ -206,8 +206,8 @@ class Trace:
         """The explorer in a notebook: this trace as a film, with others beside it (another model, the same question).
 
         A widget with floatlens[notebook], else the same page in a frame; both have `.save("film.html")`. Options are
-        `rules` and `budget` of `floatlens.explorer.film.film`, and `frame=True` for the page in any case, which
-        moves without a kernel too.
+        `rules` and `budget` of `floatlens.explorer.film.film`, `state` for where the film starts, and `frame=True`
+        for the page in any case, which also works without a kernel.
         """
         from floatlens.explorer.widget import explore  # the report reads traces; traces do not know it
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -28,6 +29,7 @@ from floatlens.server.matrix_cache import MatrixCache
 from floatlens.server.model_thread import ModelThread
 from floatlens.server.page import live_data, page, policy
 from floatlens.server.run_folders import RunFolders
+from floatlens.server.trace_cache import TraceCache, archive, archive_of
 
 FIRST = 3  # films of the first question that a page of run folders starts with, side by side
 
@@ -40,6 +42,7 @@ class Explorer:
         self.folders, self.limits = folders, limits
         self.worker = ModelThread(limits.waiting)
         self.shelf = MatrixCache(limits.attention_bytes)
+        self.traces = TraceCache(limits.trace_bytes)
         self.connected = 0
 
     @cached_property
@@ -72,6 +75,19 @@ class Explorer:
             return JSONResponse({"error": " ".join(str(error).split())}, 404)
         return Response(await run_in_threadpool(json.dumps, found, allow_nan=False), media_type="application/json")
 
+    async def trace(self, request: Request) -> Response:
+        """A trace in a ZIP archive: one that a run left, by its key, or one of a run folder, by its numbers."""
+        key = request.query_params.get("key")
+        try:
+            if key is not None:
+                archived = await run_in_threadpool(archive_of, self.traces.get(key))
+            else:
+                places = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
+                archived = await run_in_threadpool(lambda: archive(self.folders.path(*places)))
+        except FloatLensError as error:
+            return JSONResponse({"error": " ".join(str(error).split())}, 404)
+        return FileResponse(archived, media_type="application/zip", background=BackgroundTask(archived.unlink))
+
     async def _film(self, run: int, sample: int) -> dict[str, Any]:
         async with self.reading:
             return await run_in_threadpool(self.folders.film, run, sample)
@@ -82,7 +98,7 @@ class Explorer:
         self.connected += 1
         try:
             await socket.accept()
-            await Connection(socket, self.lenses, self.worker, self.shelf, self.limits).talk()
+            await Connection(socket, self.lenses, self.worker, self.shelf, self.traces, self.limits).talk()
         finally:
             self.connected -= 1
 
@@ -110,6 +126,7 @@ def application(
             Route("/assets/explorer.js", explorer.script),
             Route("/api/runs", explorer.runs),
             Route("/api/film", explorer.film),
+            Route("/api/trace", explorer.trace),
             WebSocketRoute("/live", explorer.live),
         ],
         middleware=[Middleware(Guard, token=token, hosts=hosts, any_address=any_address, ticket=ticket)],

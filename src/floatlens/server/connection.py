@@ -12,11 +12,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
+from floatlens.record.trace import Trace
 from floatlens.server.limits import Limits
 from floatlens.server.live_run import play
 from floatlens.server.matrix_cache import MatrixCache, RunMatrices
 from floatlens.server.messages import AttentionRequest, RunRequest, StopRequest, id_of, read
 from floatlens.server.model_thread import LiveJob, ModelThread
+from floatlens.server.trace_cache import TraceCache
 
 IDLE, TOO_SLOW = 4000, 4001  # close codes, in the range reserved for applications
 
@@ -25,9 +27,16 @@ class Connection:
     """A WebSocket connection. A message that cannot be parsed is answered with an error message."""
 
     def __init__(
-        self, socket: WebSocket, lenses: Mapping[str, Lens], worker: ModelThread, shelf: MatrixCache, limits: Limits
+        self,
+        socket: WebSocket,
+        lenses: Mapping[str, Lens],
+        worker: ModelThread,
+        shelf: MatrixCache,
+        traces: TraceCache,
+        limits: Limits,
     ) -> None:
-        self.socket, self.lenses, self.worker, self.shelf, self.limits = socket, lenses, worker, shelf, limits
+        self.socket, self.lenses, self.worker, self.limits = socket, lenses, worker, limits
+        self.shelf, self.traces = shelf, traces
         self.loop = asyncio.get_running_loop()
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
         self.jobs: dict[int, LiveJob] = {}
@@ -63,6 +72,7 @@ class Connection:
             for job in self.jobs.values():
                 job.stop()
             self.shelf.drop((id(self), shown) for shown in self.shown)
+            self.traces.drop(id(self))
 
     def _hear(self, text: str) -> None:
         about: dict[str, Any] = {"id": None}
@@ -97,7 +107,7 @@ class Connection:
         self.shown.add(asked.id)
         job = LiveJob(
             asked.id,
-            partial(play, lens, asked, partial(self._keep, asked.id)),
+            partial(play, lens, asked, partial(self._keep, asked.id), self._keep_trace),
             self._from_thread,
             partial(self._soon, self.jobs.pop, asked.id, None),
         )
@@ -114,6 +124,12 @@ class Connection:
         if self.gone:  # the page disconnected during the first step
             self.shelf.drop([(id(self), number)])
         return made
+
+    def _keep_trace(self, trace: Trace) -> str | None:
+        key = self.traces.add(id(self), trace)
+        if self.gone:
+            self.traces.drop(id(self))
+        return key
 
     def _attention(self, asked: AttentionRequest) -> None:
         values = self.shelf.get((id(self), asked.id)).of(asked.step, asked.layer, asked.position, asked.direction)

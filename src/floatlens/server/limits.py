@@ -25,6 +25,7 @@ class Limits:
     unsent             messages queued for a page that does not read them, before it is disconnected
     idle_seconds       seconds without requests or runs before a page is disconnected; it reconnects when needed
     attention_bytes    memory for the attention matrices that answer requests about single tokens
+    trace_bytes        memory for the traces of recent runs, which a page may save
     """
 
     message_bytes: int = 256 * 1024
@@ -34,6 +35,7 @@ class Limits:
     unsent: int = 4_096
     idle_seconds: float = 1_800.0
     attention_bytes: int = 256 << 20
+    trace_bytes: int = 256 << 20
 
 
 def shown() -> dict[str, int]:

@@ -15,6 +15,7 @@ from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode.step import Step
 from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.lens import Lens
+from floatlens.record.trace import Trace
 from floatlens.record.watch import Watch
 from floatlens.server.matrix_cache import RunMatrices
 from floatlens.server.messages import RunRequest
@@ -22,7 +23,9 @@ from floatlens.server.messages import RunRequest
 RECORD = ("received",)  # all that a film needs
 
 
-def play(lens: Lens, asked: RunRequest, keep: Callable[..., RunMatrices]) -> Iterator[dict[str, Any]]:
+def play(
+    lens: Lens, asked: RunRequest, keep: Callable[..., RunMatrices], keep_trace: Callable[[Trace], str | None]
+) -> Iterator[dict[str, Any]]:
     """Run a request; closing the generator between two messages ends the run and restores the model."""
     prompt = prompt_of(lens, asked)
     settings: dict[str, Any] = {
@@ -54,7 +57,7 @@ def play(lens: Lens, asked: RunRequest, keep: Callable[..., RunMatrices]) -> Ite
             spelling = pieces(lens, known)  # the spelling of a piece depends on the others
             yield {"type": "step", "id": asked.id, **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
         [trace] = watch.traces()
-    yield {"type": "done", "id": asked.id, "film": film(trace)}
+    yield {"type": "done", "id": asked.id, "film": film(trace), "trace": keep_trace(trace)}
 
 
 def prompt_of(lens: Lens, asked: RunRequest) -> Prompt:

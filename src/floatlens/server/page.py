@@ -117,4 +117,5 @@ def live_data(host: str, secure: bool, lenses: Iterable[Lens], runs: list[dict[s
         "limits": limits.shown(),
         "runs": runs,
         "film": "/api/film",
+        "trace": "/api/trace",
     }

@@ -49,6 +49,10 @@ class RunFolders:
 
     def film(self, run: int, sample: int) -> dict[str, Any]:
         """Return the film of a sample; the most recent ones are cached."""
+        return self._made(self.path(run, sample))
+
+    def path(self, run: int, sample: int) -> Path:
+        """Return the folder of a sample's trace."""
         if not 0 <= run < len(self.paths):
             raise FloatLensError(f"run {run} does not exist; there are {len(self.paths)}, counted from 0")
         samples = self._samples(run)
@@ -57,7 +61,7 @@ class RunFolders:
         path = samples[sample][0]
         if not inside(path, self.paths[run]):
             raise FloatLensError(f"sample {sample} of run {run} is no longer inside its run")
-        return self._made(path)
+        return path
 
     def _samples(self, run: int) -> list[tuple[Path, str]]:
         with self.reading:
