@@ -399,7 +399,6 @@ export class Explorer implements Handle {
       source: async () => this.given.source ?? ownSource(),
       address: this.linkable() ? () => this.address() : null,
       trace: this.live && this.given.live?.trace ? (film) => this.live!.trace(film) : null,
-      secret: this.live !== null,
       root: this.main,
     });
   }

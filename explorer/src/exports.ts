@@ -19,7 +19,6 @@ export interface Screen {
   source(): Promise<string>; // of the explorer's own script
   address: (() => string) | null; // null: nothing leads back to this page
   trace: ((film: Film) => Promise<Blob>) | null; // null: no server has it
-  secret: boolean; // the address lets its reader use the server
   root: ParentNode;
 }
 
@@ -41,7 +40,7 @@ export function exportsOf(screen: Screen): Action[][] {
     return said.join("; ");
   };
   const { address } = screen;
-  const link = async () => (await copy(address!(), screen.root)) + (screen.secret ? ", with the access token of this server" : "");
+  const link = async () => (await copy(address!(), screen.root));
   return [
     [
       { name: "Save as HTML", run: async () => save(file("html"), await page()) },

@@ -129,8 +129,8 @@ def request(trace: Trace) -> dict[str, Any]:
     `built_from` has the passages and the order of a prompt that `lens.prompt` builds, None for any other; `settings` are
     the sampler's, without those that have their default value.
     """
-    sampler = SAMPLERS.get(str(trace.data.attrs.get("sampler")))
-    defaults = {field.name: field.default for field in fields(sampler.settings)} if sampler else {}
+    sampler = str(trace.data.attrs.get("sampler"))
+    defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)} if sampler in SAMPLERS else {}
     always = ("max_new_tokens", "seed")
     return {
         "revision": str(trace.data.attrs.get("revision", "")),
