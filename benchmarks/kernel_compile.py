@@ -83,11 +83,11 @@ def compile_kernel(kernel: Any, dtype: str, capability: int, constants: dict[str
             for flag in ("-res-usage", "-sass")
         )
     registers, stack = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))  # type: ignore[index]
-    return Compiled(registers, stack, built.metadata.shared, matrix_loops(code))
+    return Compiled(registers, stack, built.metadata.shared, weight_loops(code))
 
 
-def matrix_loops(code: str) -> list[Counter[str]]:
-    """Instructions by pipe of the loops that multiply matrices, in the order of the program."""
+def weight_loops(code: str) -> list[Counter[str]]:
+    """Instructions by pipe of the loops that compute weights, in the order of the program."""
     found = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.MULTILINE)
     lines = [(int(at, 16), re.sub(r"^@!?U?P\w+\s+", "", text)) for at, text in found]
     loops = []
@@ -96,7 +96,7 @@ def matrix_loops(code: str) -> list[Counter[str]]:
         if jump and int(jump[1], 16) < end:
             names = [text.split()[0] for at, text in lines if int(jump[1], 16) <= at <= end]
             counts = {pipe: sum(bool(re.match(rf"({r})\b", name)) for name in names) for pipe, r in PIPES.items()}
-            if counts["tensor"]:
+            if counts["exp2"]:
                 loops.append(Counter({"all": len(names)} | counts))
     return loops
 

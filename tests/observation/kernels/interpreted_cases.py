@@ -202,3 +202,10 @@ def test_queries_and_keys_may_lie_in_memory_in_any_order() -> None:
         found = column_sums(*moved, tiles=SMALL)
         for name in SUMMED:
             assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+
+
+def test_queries_that_are_all_padding_add_nothing() -> None:
+    q, k, region = inputs((1, 1, 34, 8), 4, 1, torch.float32, seed=5)
+    mask = IntervalMask.full(offset=0)
+    sums = column_sums(q, k, mask=mask, start_B=torch.tensor([20]), regions=Regions(region[:, :4], 3), tiles=SMALL)
+    assert not any(bool(getattr(sums, name).any()) for name in SUMMED)

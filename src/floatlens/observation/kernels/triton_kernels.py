@@ -206,7 +206,7 @@ def column_kernel(
     every = _first_to_see(furthest, first, ahead, block) - offset
     begin = tl.maximum(some, 0) // BM
     end = tl.cdiv(tl.maximum(tl.minimum(furthest + back + 1 - offset, Q), 0), BM)
-    end = tl.where(furthest >= first, end, begin)
+    end = tl.where(furthest >= first, end, 0)  # a tile of padding
     last = tl.maximum(tl.minimum(nearest + back + 1 - offset, Q), 0) // BM
     whole, cut = _whole_tiles(begin, end, tl.cdiv(tl.maximum(every, 0), BM), last)
 
