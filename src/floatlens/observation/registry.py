@@ -13,16 +13,19 @@ from floatlens.observation.statistics.qk_cos import QKCos
 from floatlens.observation.statistics.qk_norm import QKNorm
 from floatlens.observation.statistics.query_mass import QueryMass
 from floatlens.observation.statistics.received import Received
+from floatlens.observation.statistics.received_writing import ReceivedWriting
 from floatlens.observation.statistics.value_norm import ValueNorm
 
 STATISTICS: dict[str, type[Statistic]] = {
     kind.name: kind
     for kind in (
         Received, Entropy, QK, QKNorm, QKCos, ValueNorm, Flow, Evidence, QueryMass,
-        Attention, MeanAttention, Queries, Keys,
+        ReceivedWriting, Attention, MeanAttention, Queries, Keys,
     )
 }  # fmt: skip
-DEFAULT = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "evidence", "query_mass")
+DEFAULT = (
+    "received", "received_writing", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "evidence", "query_mass",
+)  # fmt: skip
 NEEDS_GOLD = ("evidence", "query_mass")
 MATRICES = ("attention", "attention_mean", "queries", "keys")
 
