@@ -11,6 +11,7 @@ import xarray as xr
 from floatlens.anchors import Rule, causal_visibility, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Array
+from floatlens.paper.definitions import ROUNDING
 from floatlens.record.trace import Trace
 
 Layers: TypeAlias = int | Sequence[int] | str | None
@@ -56,29 +57,49 @@ def few_layers(trace: Trace) -> list[int]:
     return sorted({there[0], there[len(there) // 2], there[-1]})
 
 
-def anchors_of(profile_SLT: Array, rule: str | Rule, attention: str) -> Array:
-    """Anchors (bool, same shape) in a profile by a named rule; a causal model's visibility goes to the rule."""
-    visible = causal_visibility(np.isfinite(profile_SLT)) if attention == "causal" else None
-    return parse_rule(rule)(profile_SLT, visible)
+def baseline(profile: Array, attention: str) -> Array:
+    """What row-uniform attention under the run's mask would show (same shape): `u`; NaN where there is no position.
 
+    Causal attention favours the first positions by construction. Under full attention, and for the queries of one
+    block, which all see the same keys, `u` is constant.
 
-def newest_rows(profile_SLT: Array) -> Array:
-    """Attention of the newest query at each step of an autoregressive model, from running column means.
-
-    A step of a causal model adds one row to the attention matrix and leaves the others, so the column sums of two
-    steps differ by that row: n_s·a_s − n_{s−1}·a_{s−1}. The first step has no earlier one and is left out. Where steps
-    in between were not recorded it is the mean of the rows that were added.
-
-    >>> rows = np.array([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]])
-    >>> a = np.array([[rows[:2].sum(0)[0] / 2, rows[:2].sum(0)[1] / 2, np.nan], rows.mean(0)])
-    >>> newest_rows(a[:, None])[0, 0].round(6)
-    array([0.2, 0.2, 0.6])
+    >>> baseline(np.array([[0.5, 0.5, np.nan]]), "causal"), baseline(np.array([0.7, 0.3]), "bidirectional")
+    (array([[0.75, 0.25,  nan]]), array([0.5, 0.5]))
     """
-    there = np.isfinite(profile_SLT)
+    there = np.isfinite(profile)
     count = there.sum(axis=-1, keepdims=True)
-    sums = np.where(there, profile_SLT, 0.0).astype(np.float64) * count
-    rows = np.diff(sums, axis=0) / np.maximum(np.diff(count, axis=0), 1)
-    return np.where(there[1:], rows, np.nan)
+    if attention != "causal":
+        return np.where(there, 1 / np.maximum(count, 1), np.nan)
+    return causal_baseline_at(np.cumsum(there, axis=-1) - 1, count, there)
+
+
+def causal_baseline_at(place: Array, count: Array, there: Array) -> Array:
+    """`u` at the given places of causal sequences of `count` positions: (H(count) − H(place)) / count, H harmonic."""
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(count.max()) + 1))])
+    return np.where(there, (harmonic[count] - harmonic[np.maximum(place, 0)]) / np.maximum(count, 1), np.nan)
+
+
+def anchors_of(profile: Array, rule: str | Rule, attention: str) -> Array:
+    """Anchors (bool, same shape) in received attention, by a named rule on what it has beyond the baseline `u`.
+
+    Every rule but `first` looks at a − u + 1/T, which is `a` itself under full attention. An excess below a hundredth
+    of an even share is rounding and no anchor (see `paper.definitions.find_anchors`).
+
+    >>> u = baseline(np.zeros(52), "causal")  # uniform causal attention has no anchor
+    >>> anchors_of(u, "sigma(3)", "causal").any(), anchors_of(u, "sigma(3)", "bidirectional").any()
+    (np.False_, np.True_)
+    """
+    parsed = parse_rule(rule)
+    visible = causal_visibility(np.isfinite(profile)) if attention == "causal" else None
+    if parsed.name == "first":
+        return parsed(profile, visible)
+    count = np.isfinite(profile).sum(axis=-1, keepdims=True)
+    excess = profile.astype(np.float64) - baseline(profile, attention)
+    found = parsed(excess + 1 / np.maximum(count, 1), visible)
+    if parsed.name == "top" or parsed.minimum:
+        return found
+    with np.errstate(invalid="ignore"):
+        return np.asarray(found & (excess * count > ROUNDING))
 
 
 def spell(numbers: Iterable[int]) -> str:

@@ -2,8 +2,8 @@
 
 An autoregressive model writes from its newest query, a masked diffusion model from the query at the position that it
 commits (or the one before it, in shifted models), so these rows can be compared where the mean over all queries cannot.
-Which positions a step commits is known after the forward pass only. All rows that may write are kept until then (those of the
-answer, at most a few dozen); the recorder takes the mean over the ones that did.
+Which positions a step commits is known after the forward pass only. All rows that may write are kept until then (those of
+the answer, at most a few dozen); the recorder takes the mean over the ones that did.
 """
 
 from __future__ import annotations
