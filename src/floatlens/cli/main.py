@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "study": ("study", "The same for any models and data: the main job."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claim."),
+    "claims": ("claims", "List the claims that studies test, and what each rests on."),
+    "paper": ("paper", "Compare a run with the paper's published numbers."),
     "explore": ("explore", "Ask models in the browser, and watch their attention while they write."),
     "eval": ("eval", "Ask questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask under stress: noise, gold position, layout, masks, query position."),

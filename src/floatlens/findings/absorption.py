@@ -46,7 +46,9 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] =
     | sink, sink_raw | sample, layer | received attention of position 0, beyond uniform attention and raw |
     """
     ids = [parse_rule(r).id for r in ([rule] if isinstance(rule, str) else rule)]
-    return per_sample(traces, lambda trace: _measure_one(trace, layer, ids), "absorption", rule=", ".join(ids))
+    return per_sample(
+        traces, lambda trace: _measure_one(trace, layer, ids), "absorption", rule=", ".join(ids), claim_rule=ids[0]
+    )
 
 
 def _measure_one(trace: Trace, layer: Layers, rules: Sequence[str]) -> xr.Dataset:

@@ -106,7 +106,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
         "head_similarity": _head_similarity(trace, profile_SLT["layer"].values),
         **_shift(trace, a),
     }
-    coords = {"layer": profile_SLT["layer"], "step": profile_SLT["step"]}
+    coords = {name: profile_SLT[name] for name in ("layer", "step", "position")}
     found = xr.Dataset({k: ("layer", v) for k, v in by_layer.items()}, coords=coords)
     found["centre"] = (("step", "layer"), centres)
     found["top_variance_layers"] = top.var(axis=1).mean()
@@ -407,7 +407,7 @@ def layers_differ(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 @register_claim(
     "drift.spread",
     finding="drift",
-    sentence="The MDM spreads its attention wider than the ARM",
+    sentence="The MDM spreads attention wider than the ARM",
     source="arXiv 2601.07894, section 3.1",
     statistic="effective number of attended positions over those that the writing row sees, MDM minus ARM, mean over "
     "layers",

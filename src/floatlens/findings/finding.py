@@ -123,7 +123,7 @@ class Claim:
             found.value,
             found.interval,
             decided,
-            str(measured.attrs.get("rule", "")),
+            str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
             found.n,
             found.models,
             reason,

@@ -298,7 +298,7 @@ def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Arr
 @register_claim(
     "geometry.angle",
     finding="geometry",
-    sentence="In deep layers the MDM's anchors win by direction",
+    sentence="Deep in the MDM, anchors win by direction",
     source="arXiv 2601.07894",
     statistic="share of the angle in the anchors' score advantage, deep half of the layers, minus one half",
     effect=0.1,
@@ -321,7 +321,7 @@ def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 @register_claim(
     "geometry.turn",
     finding="geometry",
-    sentence="From norm to angle: the MDM's angle counts more with depth",
+    sentence="In the MDM, direction counts more with depth",
     source="arXiv 2601.07894",
     statistic="share of the angle in the anchors' score advantage, deep half of the layers minus shallow half",
     effect=0.1,

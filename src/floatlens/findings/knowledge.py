@@ -173,7 +173,7 @@ def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None 
 @register_claim(
     "knowledge.twice",
     finding="knowledge",
-    sentence="Passages add twice as much to the MDM as to the ARM",
+    sentence="Passages add twice as much to the MDM",
     source="arXiv 2601.07894, Table 1",
     statistic="gain of the MDM minus twice the gain of the ARM, mean over questions",
     effect=0.0,

@@ -217,7 +217,7 @@ def figure(
 @register_claim(
     "tokens.structure",
     finding="tokens",
-    sentence="The MDM's shallow anchors are more structural than deep ones",
+    sentence="The MDM's shallow anchors are the more structural",
     source="arXiv 2601.07894",
     statistic="share of anchor mass on structural tokens, shallow half of the layers minus deep half",
     effect=0.1,

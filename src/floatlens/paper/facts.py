@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from floatlens.paper import definitions
-from floatlens.paper import figures
+from floatlens.paper import definitions, figures
 from floatlens.stats import Array
 
 WHOLE_QUERIES = slice(7, 52)  # rows of the QK panels with every cell visible

@@ -16,6 +16,7 @@ from floatlens.evaluation.answers import answers_of
 from floatlens.files import written_atomically
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding
+from floatlens.findings.settings import condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.record.trace import Trace
 from floatlens.report.section import Drawing, Section
@@ -64,7 +65,8 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
     return tuple(
         name
         for name, finding in FINDINGS.items()
-        if (traced if finding.reads == "traces" else len(answers) > 0 and finding.applies(answers))
+        if (traced or finding.reads == "answers")
+        and (finding.reads == "traces" or (len(answers) > 0 and finding.applies(answers)))
     )
 
 
@@ -76,8 +78,11 @@ def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
     return answers_of(paths)
 
 
-def shown_sample(runs: Sequence[Path]) -> str | None:
-    """Choose the sample for maps and the explorer: traced for every model, with the longest answer."""
+def shown_sample(runs: Sequence[Path], condition: str = "") -> str | None:
+    """Choose the sample for maps and the explorer: traced for every model, with the longest answer.
+
+    `condition` prefers samples that a study asked under it.
+    """
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
         for _, path in RunFolder.open(run).samples():
@@ -89,18 +94,19 @@ def shown_sample(runs: Sequence[Path]) -> str | None:
         return None
     lengths = next(iter(by_model.values()))
     common = set.intersection(*(set(known) for known in by_model.values())) - {""}
+    common = {name for name in common if condition_of(name) == condition} or common
     return min(common, key=lambda name: (-lengths[name], name)) if common else None
 
 
 def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     if finding.reads == "traces":
-        return RunTraces(folders)
+        return RunTraces(folders_for(finding, folders))
     answers = answers_in(folders)
     if answers.empty:
         raise FloatLensError(
             f"there are no answers for {finding.name}; create them with floatlens eval or floatlens stress"
         )
-    return answers
+    return (RunTraces(folders_for(finding, folders)), answers) if finding.reads == "both" else answers
 
 
 def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any:
@@ -133,7 +139,7 @@ def _settings(finding: Finding, measured: Any) -> dict[str, str]:
         found["residual"] = "(A + I)/2" if attributes["residual"] else "none"
     if isinstance(measured, xr.Dataset) and "sample" in measured.sizes:
         found["measured on"] = count(measured.sizes["sample"], "sample" if finding.reads == "traces" else "question")
-    found["intervals"] = "95 %, bootstrap over samples"
+    found["intervals"] = "95 % over samples, see docs/intervals.md"
     return found
 
 

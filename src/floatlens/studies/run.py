@@ -20,6 +20,7 @@ from floatlens.evaluation.source import Source
 from floatlens.evaluation.table import table1
 from floatlens.files import written_atomically
 from floatlens.findings.finding import FINDINGS
+from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
@@ -77,6 +78,8 @@ def study(
     budget: str | None = None,
     full: bool = False,
     sizes: Sizes | None = None,
+    setting: str = "paper",
+    traced_only: Sequence[str] = (),
     interventions: Sequence[str] | None = None,
     split: str | None = None,
     passages: int | None = None,
@@ -107,6 +110,11 @@ def study(
         Findings to run or to leave out.
     limit
         Maximum number of questions per data set in every part; `full` uses every question, as the paper does.
+    setting
+        Which questions are traced: "paper" (short ones without passages for findings on anchors, with passages for
+        the others), "short" or "passages" for all of them.
+    traced_only
+        Models that are traced on short questions and nothing else, such as a large one beside small ones.
     budget
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
     interventions
@@ -143,6 +151,8 @@ def study(
         corpus=corpus,
         interventions=None if interventions is None else tuple(interventions),
         wide=full,
+        setting=check_setting(setting),
+        traced_only=tuple(traced_only),
         device=device,
         dtype=dtype,
         allow_pickle=allow_pickle,
@@ -182,8 +192,8 @@ def analysed(
     plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: Watch | None = None
 ) -> list[Section]:
     """Analyse all findings, in parallel where there are cores."""
-    shown = shown_sample(homes)
-    tasks = [(name, homes, target, shown) for name in plan.findings]
+    shown = {setting: shown_sample(homes, condition) for setting, condition in CONDITIONS.items()}
+    tasks = [(name, homes, target, shown[FINDINGS[name].setting]) for name in plan.findings]
     found = run_all(analyse, tasks, jobs, watch)
     return [
         each
@@ -245,11 +255,14 @@ def predicted(
     for name in parts:
         for kind, n in PARTS[name].units(sizes, plan, sources).items():
             units[kind] = units.get(kind, 0) + n
+    alone = {"short": units.get("short", 0)}
     each = {
-        m: rate["load"] + sum(n * rate.get(kind, 0.0) for kind, n in units.items()) / does.workers
+        m: rate["load"]
+        + sum(n * rate.get(kind, 0.0) for kind, n in (alone if m in plan.traced_only else units).items()) / does.workers
         for m, rate in rates.items()
     }
-    drawing = (DRAWING + PER_TRACE * units.get("trace", 0) * len(rates)) / max(1, min(jobs, 2))
+    traces = units.get("trace", 0) + units.get("short", 0)
+    drawing = (DRAWING + PER_TRACE * traces * len(rates)) / max(1, min(jobs, 2))
     return longest(each, jobs if does.inside else 1) + drawing
 
 

@@ -56,7 +56,7 @@ def work(
             return found
         bench = set_up(model, plan, folder, does, retry_errors, watch)
         done = Done(model)
-        for name in plan.parts:
+        for name in plan.parts_of(model):
             began = time.perf_counter()
             try:
                 PARTS[name].run(bench)
@@ -89,14 +89,15 @@ def probe(
         began = time.perf_counter()
         bench = set_up(model, plan, folder, does, False, watch)
         spent, rates = 0.0, {}
-        for kind, condition in (("trace", OPEN), ("open", OPEN), ("closed", CLOSED)):
-            if kind == "trace" and "traces" not in plan.parts:
+        for kind, condition in (("trace", OPEN), ("short", CLOSED), ("open", OPEN), ("closed", CLOSED)):
+            traced = kind in ("trace", "short")
+            if traced and ("traces" not in plan.parts or condition not in plan.traced):
                 continue
             tasks = []
             for source in bench.sources:
-                questions = first(source, PROBED if kind == "trace" else 2 * PROBED)[-PROBED:]
+                questions = first(source, PROBED if traced else 2 * PROBED)[-PROBED:]
                 tasks.append(bench.task(questions, source.label, condition, plan.asking))
-            seconds = bench.ask(tasks, trace=kind == "trace")
+            seconds = bench.ask(tasks, trace=traced)
             rates[kind] = seconds / max(1, sum(task.count or 0 for task in tasks))
             spent += seconds / does.workers
         return {"load": max(0.0, time.perf_counter() - began - spent), **rates}

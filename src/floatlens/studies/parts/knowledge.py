@@ -24,8 +24,9 @@ def run(bench: Bench) -> None:
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
     asked = each(sources, sizes.knowledge)
-    traced = min(asked, each(sources, sizes.traces)) if "traces" in plan.parts else 0
-    return {"open": asked - traced, "closed": asked}
+    sized = {OPEN: sizes.traces, CLOSED: sizes.short}
+    traced = {c: min(asked, each(sources, sized[c])) for c in plan.traced if "traces" in plan.parts}
+    return {"open": asked - traced.get(OPEN, 0), "closed": asked - traced.get(CLOSED, 0)}
 
 
 PART = Part("knowledge", run, units)

@@ -1,11 +1,14 @@
-"""Traces: one per question, with passages; they serve all findings on attention, and their answers serve Table 1."""
+"""Traces: short questions without passages, and questions with passages; their answers serve Table 1.
+
+Each finding on attention reads the set that it is made for, see `findings.settings`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floatlens.evaluation.evaluate import OPEN
+from floatlens.evaluation.evaluate import CLOSED, OPEN
 from floatlens.evaluation.source import Source
 from floatlens.studies.parts.part import Bench, Part, each, first
 
@@ -15,13 +18,23 @@ if TYPE_CHECKING:
 
 
 def run(bench: Bench) -> None:
-    asked = {source.label: first(source, bench.plan.sizes.traces) for source in bench.sources}
-    tasks = [bench.task(questions, data, OPEN, bench.plan.asking) for data, questions in asked.items()]
+    tasks = []
+    for condition, count in counts(bench.plan, bench.plan.sizes, bench.model).items():
+        for source in bench.sources:
+            tasks.append(bench.task(first(source, count), source.label, condition, bench.plan.asking))
     bench.ask(tasks, trace=True)
 
 
+def counts(plan: StudyPlan, sizes: Sizes, model: str | None = None) -> dict[str, int | None]:
+    """Number of questions to trace per data set, by condition; a model that is only traced has short questions."""
+    wanted = {CLOSED: sizes.short, OPEN: sizes.traces}
+    needed = plan.traced if model not in plan.traced_only else (CLOSED,)
+    return {condition: wanted[condition] for condition in needed}
+
+
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
-    return {"trace": each(sources, sizes.traces)}
+    names = {CLOSED: "short", OPEN: "trace"}
+    return {names[condition]: each(sources, count) for condition, count in counts(plan, sizes).items()}
 
 
 PART = Part("traces", run, units)
