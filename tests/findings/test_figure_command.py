@@ -97,7 +97,7 @@ def test_results_go_to_the_run_when_no_place_is_named(runs, run_command):
         (["drift", "--layer", "x"], "--layer 'x' is not understood"),
         (["drift", "--rule", "loud(3)"], "anchor rule 'loud"),
         (["drift", "--rule", "first", "--rule", "top(1)"], "one --rule"),
-        (["heads", "--layer", "1"], "--layer means nothing to heads"),
+        (["heads", "--layer", "1"], "heads has no option --layer"),
     ],
 )
 def test_errors_name_the_thing_and_the_way_out(words, message, runs, run_command, tmp_path):

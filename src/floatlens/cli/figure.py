@@ -15,27 +15,29 @@ if TYPE_CHECKING:
     from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
 
-COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
+COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow", "too few samples": "yellow"}
 
 
 def command(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress, causes."
+            metavar="FINDING",
+            help="drift, absorption, geometry, tokens, heads, flow, knowledge, stress, links, causes.",
         ),
     ],
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are put together.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are joined.")],
     out: Annotated[Path | None, typer.Option(help="Folder for all files; default: inside the first run.")] = None,
     layer: Annotated[list[str] | None, typer.Option(help="Layers to show, such as 0,4-7, or average.")] = None,
     rule: Annotated[list[str] | None, typer.Option(help="Anchor rule; absorption takes several.")] = None,
     sample: Annotated[str | None, typer.Option(help="Sample that maps show; default: each model's first.")] = None,
     head: Annotated[int | None, typer.Option(help="Head in geometry's maps; default: mean over heads.")] = None,
     step: Annotated[int | None, typer.Option(help="Step of flow, or of geometry's maps of queries and keys.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples of each run.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of samples per run.")] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="Draw the paper's published figure beside it.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Redraw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the claim's verdict.
+    """Draw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and its verdicts.
 
     Examples:
 
@@ -43,24 +45,27 @@ def command(
 
         floatlens figure absorption runs/mdm runs/arm --rule "sigma(3)" --rule "top(1)"
 
-        floatlens figure flow runs/mdm --json
+        floatlens figure absorption runs/llada --paper
     """
     from floatlens.cli.progress import bar
     from floatlens.findings import style
     from floatlens.findings.finding import FINDINGS
+    from floatlens.findings.settings import folders_for
     from floatlens.findings.verdict import write_claims
     from floatlens.runs.run_list import members
     from floatlens.runs.traces import RunTraces
 
     finding = FINDINGS[name]
     folders = [folder for run in runs for folder in members(run)]
-    asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
+    asked: dict[str, Any] = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head}
+    asked |= {"step": step, "paper": paper or None}
     given = {key: value for key, value in asked.items() if value is not None}
     settings = _accepted(finding, "figure", given)
     traces: Any = [folder.path for folder in folders]
     with bar("traces") as watch:
-        if finding.reads == "traces":
-            traces = RunTraces(folders, limit, lambda count: watch(name, count))
+        if finding.reads in ("traces", "both"):
+            opened = RunTraces(folders_for(finding, folders), limit, lambda count: watch(name, count))
+            traces = opened if finding.reads == "traces" else (opened, traces)
         measured = finding.measure(traces, **_accepted(finding, "measure", given))
     target = out or runs[0]
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
@@ -102,18 +107,18 @@ def _rule(name: str, asked: list[str] | None) -> Any:
 
 
 def _accepted(finding: Finding, function: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Those options that the finding has; one that it has nowhere is refused."""
+    """Select the options that the finding has; refuse one that it does not have."""
     known = {name: set(getattr(finding, name).__kwdefaults__ or ()) for name in ("measure", "figure")}
     for key in given:
         if key not in known["measure"] | known["figure"]:
-            raise FloatLensError(f"--{key} means nothing to {finding.name}; leave it out")
+            raise FloatLensError(f"{finding.name} has no option --{key}; omit it")
     # a choice of layers for the maps must not narrow the numbers that the claims rest on
     kept = known[function] - {"layer"} if function == "measure" else known[function]
     return {key: value for key, value in given.items() if key in kept}
 
 
 def _write_numbers(measured: Any, target: Path) -> Path:
-    """Numbers of each sample and layer, as one table; what has further dimensions stays with its figure's data."""
+    """Write the numbers per sample and layer as one table; variables with more dimensions are stored with their figure."""
     from floatlens.files import written_atomically
 
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
@@ -140,7 +145,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
         table.add_row(escape(v.claim), models, value, str(v.n), escape(v.rule) or "–", verdict)
     console.print(table)
     if failed:
-        console.print(f"{failed} samples failed when they were traced and are not here: see errors.jsonl of the runs.")
+        console.print(f"{failed} samples failed to be traced and are left out; see errors.jsonl in the run folders.")
     endings: dict[Path, list[str]] = {}
     for path in written:
         endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import parse_rule
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, difference, mean_of
@@ -100,16 +100,24 @@ def figure(
     layer: Layers = None,
     rule: str | Sequence[str] = RULES,
     view: str = "layers",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Draw absorption by layer, one line per model, one panel per rule, mean ± std over samples."""
+    """Draw absorption by layer, one line per model, one panel per rule, mean ± std over samples.
+
+    `paper` adds the published curves, placed by relative depth.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "absorption") else measure(traces, layer=layer, rule=rule)
     data = table(measured)
+    rules = list(dict.fromkeys(data["rule"]))
+    if paper:
+        known = published.absorption_rows(int(data["layer"].max()))
+        data = pd.concat([data, known[known["rule"].isin(rules)]], ignore_index=True)
     if backend == "none":
         return data
-    models, rules = models_of(measured), list(dict.fromkeys(data["rule"]))
+    models = list(dict.fromkeys(data["model"]))
     colours, markers = style.colour_of(models), style.marker_of(models)
     with style.sheet():
         narrow = len(rules) < 3
@@ -120,6 +128,8 @@ def figure(
             for model in models:
                 part = data[(data["rule"] == name) & (data["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
+                if model not in models_of(measured):  # published curves stay behind
+                    look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
                 draw.band(axes, part, **look)
             axes.set_title(name)
             axes.set_ylim(0, 100)
@@ -132,7 +142,10 @@ def figure(
             grid[lowest, column].tick_params(labelbottom=True)
         for axes in list(grid.flat)[len(rules) :]:
             axes.set_axis_off()
-        handles, labels = grid[0, 0].get_legend_handles_labels()
+        named = {
+            label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        handles, labels = list(named.values()), list(named)
         if len(rules) % columns and len(rules) > columns:
             grid[-1, -1].legend(handles, labels, loc="center", title="model")
         else:

@@ -22,7 +22,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.anchors import parse_rule
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, extreme, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
@@ -191,12 +191,14 @@ def figure(
     sample: int | str | None = None,
     positions: slice | None = None,
     view: str = "heatmap",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
     """Draw received attention, steps × positions, with anchors and commits (`heatmap`), or numbers by layer (`numbers`).
 
     One column per model, one row per layer: those asked for, "average", or the first, middle and last. `positions`
     selects a part of the sequence. With `backend="none"`, returns the data that would be drawn, one row per cell.
+    `paper` adds the published maps of LLaDA, layers 0 and 31, to the heatmap.
     """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
@@ -210,6 +212,11 @@ def figure(
         anchors = anchors_of(found.values, rule, trace.attention)
         for place, index in enumerate(found["layer"].values):
             panels.append((trace, int(index), found.values[:, place], anchors[:, place]))
+    if paper:
+        trace = published.temporal_trace()
+        for place, index in enumerate(trace.data["layer"].values):
+            a_ST = trace.data["received"].values[:, place, 0]
+            panels.append((trace, int(index), a_ST, published.published_anchors(int(index))))
     if backend == "none":
         return pd.concat([_cells(*panel, positions) for panel in panels], ignore_index=True)
     return _draw(panels, rule, positions)

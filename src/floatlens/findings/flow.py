@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, mean_of, rows_of
@@ -155,9 +155,13 @@ def figure(
     residual: bool = True,
     source: str = "answer",
     view: str = "rollout",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Draw region × region after rollout, one column per gold position, or flow from `source` by layer or step."""
+    """Draw region × region after rollout, one column per gold position, or flow from `source` by layer or step.
+
+    `paper` adds the published rollouts of LLaDA, which go through all layers.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "flow") else measure(traces, step=step, residual=residual)
@@ -165,6 +169,8 @@ def figure(
         known = ", ".join(map(str, measured["region"].values))
         raise FloatLensError(f"there is no region {source!r} to flow from; there are {known}")
     data = _cells(measured) if view == "rollout" else _lines(measured, source, "layer" if view == "layers" else "step")
+    if paper and view == "rollout":
+        data = pd.concat([data, published.flow_rows()], ignore_index=True)
     if backend == "none":
         return data
     return _draw_maps(measured, data) if view == "rollout" else _draw_lines(measured, data, source)
@@ -232,7 +238,7 @@ def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
 
 
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models = models_of(measured)
+    models = list(dict.fromkeys(data["model"]))
     positions = sorted(set(data["gold_position"]))
     regions = ordered(list(dict.fromkeys(data["region"])))
     with style.sheet():

@@ -26,7 +26,7 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_table
@@ -110,6 +110,7 @@ def figure(
     head: int | None = None,
     step: int | None = None,
     view: str = "split",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
     """Draw the split by layer for all models (`split`), or maps of score, norm product and cosine for one trace (`heatmap`).
@@ -122,7 +123,7 @@ def figure(
     if view == "split":
         measured = traces if is_measured(traces, "geometry") else measure(traces, layer=layer, rule=rule)
         data = layer_table(measured, {**PARTS, "value_ratio": ""})
-        return data if backend == "none" else _draw_split(data, measured)
+        return data if backend == "none" else _draw_split(data, measured, published.geometry_note() if paper else "")
     trace = pick(traces, sample)[0]
     require(trace, "received", *FACTORS, finding="geometry")
     maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
@@ -246,7 +247,7 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
     return figure
 
 
-def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
+def _draw_split(data: pd.DataFrame, measured: xr.Dataset, note: str = "") -> Figure:
     models = models_of(measured)
     looks: dict[str, dict[str, Any]] = {
         "advantage": {"color": style.INK, "marker": "o"},
@@ -273,7 +274,8 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
         grid[1, 0].set_ylabel("value norm,\nanchors / others")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
         style.caption(
-            figure, f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples."
+            figure,
+            f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples. {note}",
         )
     return figure
 

@@ -25,7 +25,7 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, mean_of, rows_of
@@ -180,13 +180,18 @@ def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
 
 
 def figure(
-    traces: Traces, *, top: float = 0.05, view: str = "map", backend: str = "matplotlib"
+    traces: Traces, *, top: float = 0.05, view: str = "map", paper: bool = False, backend: str = "matplotlib"
 ) -> Figure | pd.DataFrame:
-    """Draw scores, layer × head (`map`), or the number of retrieval heads by layer (`depth`); one column per model."""
+    """Draw scores, layer × head (`map`), or the number of retrieval heads by layer (`depth`); one column per model.
+
+    `paper` adds the published maps of LLaDA and Dream to the map.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "heads") else measure(traces, top=top)
     data = table(measured) if view == "depth" else _cells(measured)
+    if paper and view == "map":
+        data = pd.concat([data, published.head_rows()], ignore_index=True)
     if backend == "none":
         return data
     return _draw_depth(measured, data) if view == "depth" else _draw_map(measured, data)
@@ -218,7 +223,8 @@ def _note(measured: xr.Dataset) -> str:
 
 
 def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models, rows = models_of(measured), [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
+    models = list(dict.fromkeys([*models_of(measured), *data["model"]]))
+    rows = [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
     with style.sheet():
         figure = style.new_figure(0.7 + 2.2 * len(rows), width=max(3.4, min(style.WIDTH, 2.5 * len(models))))
         grid = figure.subplots(len(rows), len(models), squeeze=False)

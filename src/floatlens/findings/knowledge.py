@@ -20,7 +20,7 @@ from floatlens.evaluation import statistics
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.evaluate import CLOSED, OPEN, SCORES
 from floatlens.evaluation.table import COLUMNS, table1
-from floatlens.findings import style
+from floatlens.findings import published, style
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, contrast
 from floatlens.findings.samples import models_of
@@ -92,12 +92,22 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
 
 
 def figure(
-    answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "gain", backend: str = "matplotlib"
+    answers: Answers | xr.Dataset,
+    *,
+    score: str = "accuracy",
+    view: str = "gain",
+    paper: bool = False,
+    backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Draw the score without (hollow) and with passages (filled) of each model, one panel per data set."""
+    """Draw the score without (hollow) and with passages (filled) of each model, one panel per data set.
+
+    `paper` adds a panel with the averages of Table 1.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     numbers = table(answers, score=score)
+    if paper:
+        numbers = pd.concat([numbers, published.knowledge_rows(score)], ignore_index=True)
     if backend == "none":
         return numbers
     models, sets = list(dict.fromkeys(numbers["model"])), list(dict.fromkeys(numbers["data"]))
@@ -108,12 +118,13 @@ def figure(
         drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(models)) * rows)
         grid = drawn.subplots(rows, columns, squeeze=False, sharex=True)
         for axes, data in zip(grid.flat, sets, strict=False):
-            for y, model in enumerate(models):
+            here = [model for model in models if ((numbers["data"] == data) & (numbers["model"] == model)).any()]
+            for y, model in enumerate(here):
                 part = numbers[(numbers["data"] == data) & (numbers["model"] == model)].set_index("condition")
                 _arrow(axes, y, part, {"color": colours[model], "marker": markers[model]})
             axes.set_title(str(data))
-            axes.set_yticks(range(len(models)), models)
-            axes.set_ylim(len(models) - 0.5, -0.5)
+            axes.set_yticks(range(len(here)), here)
+            axes.set_ylim(len(here) - 0.5, -0.5)
             axes.set_xlim(-2, 102)
         for axes in list(grid.flat)[len(sets) :]:
             axes.set_axis_off()

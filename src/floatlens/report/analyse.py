@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Sequence
@@ -119,11 +120,12 @@ def _drawn(finding: Finding, measured: Any, mapped: Any, target: Path) -> list[D
     found = []
     for view in finding.views:
         source = mapped if view in finding.maps else finding.report.select(measured, view)
-        data = finding.figure(source, view=view, backend="none")
+        beside = {"paper": True} if "paper" in inspect.signature(finding.figure).parameters else {}
+        data = finding.figure(source, view=view, backend="none", **beside)
         if isinstance(data, pd.DataFrame) and data.empty:  # for example doses, in a run without any
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
-        style.save(finding.figure(source, view=view), data, target / stem)
+        style.save(finding.figure(source, view=view, **beside), data, target / stem)
         title, reading = finding.report.views.get(view, (view, ""))
         found.append(Drawing(stem, title, reading))
     return found
