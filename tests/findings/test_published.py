@@ -38,7 +38,7 @@ def test_the_published_temporal_figures_make_a_trace_with_the_published_statisti
 
 
 def planted_heads(score_LH, kind="mdm"):
-    layers, heads = score_LH.shape
+    layers = len(score_LH)
     return xr.Dataset(
         {
             "hit": (("sample", "layer", "head"), score_LH[None]),

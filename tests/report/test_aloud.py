@@ -31,7 +31,7 @@ def test_three_sentences_name_the_models():
         verdict("knowledge.twice", "not supported", "mdm", "arm"),
     ]
     anchors, sink, passages = say_aloud(claims)
-    assert "anchors of mdm float: up to 42 %" in anchors and "move more in mdm than in arm" in anchors
-    assert sink.startswith("Big has a sink: its first token takes 51 points") and "arm has none" in sink
-    assert passages == "Passages do not add twice as much in mdm than in arm."
+    assert "anchors of mdm float: up to 42 %" in anchors and "they move more in mdm than in arm" in anchors
+    assert sink == "The first token of big is a sink, with 51 points more than its share; that of arm is none."
+    assert passages == "Passages do not add twice as much to mdm as to arm."
     assert say_aloud([]) == []

@@ -56,62 +56,62 @@ def say_aloud(claims: Claims) -> list[str]:
 
 
 def _anchors(found: dict[str, list[dict[str, Any]]]) -> str:
-    renewal, moves = found.get("drift.renewal", []), found.get("drift.moves", [])
+    renewal = found.get("drift.renewal", [])
     parts = []
-    moving, staying = _models(renewal, SUPPORTED), _models(renewal, NOT_SUPPORTED)
-    if moving:
+    if moving := _models(renewal, SUPPORTED):
         share = max(100 * claim["value"] for claim in renewal if claim["verdict"] == SUPPORTED)
-        parts.append(
-            f"the anchors of {listed(moving)} float: up to {share:.0f} % of them lie elsewhere at the end of writing"
-        )
-    if staying:
-        parts.append(f"those of {listed(staying)} stay")
-    more, no_more = _pairs(moves, SUPPORTED), _pairs(moves, NOT_SUPPORTED)
-    if more:
-        parts.append(f"where tokens are written they move more in {listed(more)}")
-    if no_more:
-        parts.append(f"where tokens are written they do not move more in {listed(no_more)}")
+        parts.append(f"the anchors of {listed(moving)} float: up to {share:.0f} % lie elsewhere at the end of writing")
+    if staying := _models(renewal, NOT_SUPPORTED):
+        parts.append(f"the anchors of {listed(staying)} stay")
+    parts += _compare(found, "drift.moves", "they move more in {}", "they move no more in {}", " than in ")
     return _sentence(parts)
 
 
 def _sink(found: dict[str, list[dict[str, Any]]]) -> str:
     sinks = found.get("absorption.sink", [])
-    parts = []
-    for claim in sinks:
-        if claim["verdict"] == SUPPORTED:
-            parts.append(
-                f"{short(claim['models'][0])} has a sink: its first token takes {claim['value']:.0f} points more "
-                "than its share"
-            )
+    parts = [
+        f"the first token of {short(claim['models'][0])} is a sink, with {claim['value']:.0f} points more than its share"
+        for claim in sinks
+        if claim["verdict"] == SUPPORTED
+    ]
     if none := _models(sinks, NOT_SUPPORTED):
-        parts.append(f"{listed(none)} {'has' if len(none) == 1 else 'have'} none")
-    more = found.get("absorption.more", [])
-    if pairs := _pairs(more, SUPPORTED):
-        parts.append(f"anchors absorb less in {listed(pairs)}")
-    if pairs := _pairs(more, NOT_SUPPORTED):
-        parts.append(f"they do not absorb less in {listed(pairs)}")
+        parts.append(f"that of {listed(none)} is none" if parts else f"the first token of {listed(none)} is no sink")
+    parts += _compare(found, "absorption.more", "anchors take less in {}", "anchors take no less in {}", " than in ")
     return _sentence(parts)
 
 
 def _passages(found: dict[str, list[dict[str, Any]]]) -> str:
-    parts = []
-    for name, yes, no in (
-        ("knowledge.twice", "passages add twice as much in {}", "passages do not add twice as much in {}"),
-        ("knowledge.ahead", "with them {} is ahead", "with them the MDM is not ahead in {}"),
-        ("stress.noise", "noise costs less in {}", "noise costs no less in {}"),
-    ):
-        for verdict, text in ((SUPPORTED, yes), (NOT_SUPPORTED, no)):
-            if pairs := _pairs(found.get(name, []), verdict):
-                parts.append(text.format(listed(pairs)))
+    parts = _compare(
+        found,
+        "knowledge.twice",
+        "passages add twice as much to {}",
+        "passages do not add twice as much to {}",
+        " as to ",
+    )
+    parts += _compare(found, "knowledge.ahead", "with them {}", "with them {}", (" is ahead of ", " is not ahead of "))
+    parts += _compare(found, "stress.noise", "noise costs {}", "noise costs {}", (" less than ", " no less than "))
     return _sentence(parts)
+
+
+def _compare(
+    found: dict[str, list[dict[str, Any]]], name: str, yes: str, no: str, between: str | tuple[str, str]
+) -> list[str]:
+    """What became of a claim between an MDM and an ARM, for all pairs with the same verdict together."""
+    words = (between, between) if isinstance(between, str) else between
+    parts = []
+    for verdict, text, word in ((SUPPORTED, yes, words[0]), (NOT_SUPPORTED, no, words[1])):
+        pairs = [
+            word.join(short(model) for model in claim["models"][:2])
+            for claim in found.get(name, [])
+            if claim["verdict"] == verdict
+        ]
+        if pairs:
+            parts.append(text.format(listed(pairs)))
+    return parts
 
 
 def _models(claims: Claims, verdict: str) -> list[str]:
     return [short(claim["models"][0]) for claim in claims if claim["verdict"] == verdict]
-
-
-def _pairs(claims: Claims, verdict: str) -> list[str]:
-    return [" than in ".join(short(m) for m in claim["models"][:2]) for claim in claims if claim["verdict"] == verdict]
 
 
 def _sentence(parts: list[str]) -> str:
