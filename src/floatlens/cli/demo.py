@@ -16,6 +16,8 @@ DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 SMOLLM2 = "smollm2"
 SEED = 2601  # draws questions that nobody looked at while the claims were written
+LONG = ("world:long",)  # its answers take 32 tokens, and so do those of short traces; other answers take fewer than 8
+DATA = ("world:common", "world:fresh", "world:slots", "world:hops", "world:needle", *LONG)
 NOT_CAUSES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links")
 
 
@@ -54,11 +56,15 @@ def command(
     with bar("questions") as watch:
         found = study(
             models,
-            data="world",
+            data=DATA,
             out=out,
             sizes=None if full else SIZES,
             only=names(only) or (() if full else NOT_CAUSES),
             traced_only=() if full else [model for model in models if model == SMOLLM2],
+            short_data=() if full else LONG,
+            answer_tokens=None if full else 8,
+            stresses=None if full else ("noise", "position", "layout"),
+            passages=5,
             seed=SEED,
             limit=limit,
             resume=resume,
@@ -67,7 +73,7 @@ def command(
         )
     if not full:
         found.notes.append(
-            "Left to floatlens demo --full: interventions (causes), and answers and stress tests of SmolLM2."
+            "Left to floatlens demo --full: interventions, more questions, and answers and stress tests of SmolLM2."
         )
     show(found, as_json)
 

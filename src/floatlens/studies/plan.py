@@ -22,7 +22,8 @@ class StudyPlan:
     """The plan of a study.
 
     `setting` says which questions are traced, see `findings.settings`. Models in `traced_only` are traced on short questions
-    and nothing else. With `wide`, every suitable data set is used for stress tests, not only the first.
+    and nothing else; data sets in `short_data` serve short questions only. `answer_tokens` are the new tokens of questions
+    with passages, if fewer will do. With `wide`, every suitable data set is used for stress tests, not only the first.
     """
 
     models: tuple[str, ...]
@@ -40,6 +41,9 @@ class StudyPlan:
     wide: bool = False
     setting: str = "paper"
     traced_only: tuple[str, ...] = ()
+    short_data: tuple[str, ...] = ()
+    answer_tokens: int | None = None
+    stresses: tuple[str, ...] | None = None
     device: str | None = None
     dtype: str = "auto"
     allow_pickle: bool = False
@@ -55,6 +59,11 @@ class StudyPlan:
     def parts_of(self, model: str) -> tuple[str, ...]:
         """The parts for one model."""
         return tuple(name for name in self.parts if name == "traces" or model not in self.traced_only)
+
+    @property
+    def answering(self) -> Asking:
+        """How questions with passages are asked, and those without that they are compared with."""
+        return replace(self.asking, max_new_tokens=self.answer_tokens or self.asking.max_new_tokens)
 
     @property
     def traced(self) -> tuple[str, ...]:

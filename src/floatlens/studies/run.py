@@ -80,6 +80,9 @@ def study(
     sizes: Sizes | None = None,
     setting: str = "paper",
     traced_only: Sequence[str] = (),
+    short_data: Sequence[str] = (),
+    answer_tokens: int | None = None,
+    stresses: Sequence[str] | None = None,
     interventions: Sequence[str] | None = None,
     split: str | None = None,
     passages: int | None = None,
@@ -115,6 +118,12 @@ def study(
         the others), "short" or "passages" for all of them.
     traced_only
         Models that are traced on short questions and nothing else, such as a large one beside small ones.
+    short_data
+        Data sets among `data` that serve short questions only.
+    answer_tokens
+        New tokens of questions with passages, and of those that they are compared with; default: `max_new_tokens`.
+    stresses
+        Stress tests to run; default: all.
     budget
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
     interventions
@@ -153,6 +162,9 @@ def study(
         wide=full,
         setting=check_setting(setting),
         traced_only=tuple(traced_only),
+        short_data=tuple(short_data),
+        answer_tokens=answer_tokens,
+        stresses=None if stresses is None else tuple(stresses),
         device=device,
         dtype=dtype,
         allow_pickle=allow_pickle,

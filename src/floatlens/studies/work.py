@@ -21,7 +21,7 @@ from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import ERRORS, RunFolder
 from floatlens.runs.run_list import CAUSES
-from floatlens.studies.parts.part import Bench, first
+from floatlens.studies.parts.part import Bench, answered, first
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
 
@@ -94,9 +94,10 @@ def probe(
             if traced and ("traces" not in plan.parts or condition not in plan.traced):
                 continue
             tasks = []
-            for source in bench.sources:
+            for source in bench.sources if kind == "short" else answered(bench.sources, plan):
                 questions = first(source, PROBED if traced else 2 * PROBED)[-PROBED:]
-                tasks.append(bench.task(questions, source.label, condition, plan.asking))
+                asking = plan.asking if kind == "short" else plan.answering
+                tasks.append(bench.task(questions, source.label, condition, asking))
             seconds = bench.ask(tasks, trace=traced)
             rates[kind] = seconds / max(1, sum(task.count or 0 for task in tasks))
             spent += seconds / does.workers

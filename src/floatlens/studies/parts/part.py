@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from floatlens.data.sample import Sample
-from floatlens.evaluation.answering import Task, Watch, answered
+from floatlens.evaluation import answering
+from floatlens.evaluation.answering import Task, Watch
 from floatlens.evaluation.evaluate import Asking, Row
 from floatlens.evaluation.journal import Journal, Key
 from floatlens.evaluation.sharing import Sharing
@@ -58,7 +59,7 @@ class Bench:
 
         Questions that an earlier part or a killed run has answered are not asked again.
         """
-        rows, seconds = answered(
+        rows, seconds = answering.answered(
             tasks, self.worker, self.journal, self.engine, self.watch, trace=trace, sharing=self.sharing
         )
         self.rows.update({((row.model, row.data, row.condition), row.id): row for row in rows})
@@ -80,6 +81,11 @@ def first(source: Source, count: int | None) -> list[Sample]:
     if seed is not None:
         held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
     return held[:count]
+
+
+def answered(sources: Sequence[Source], plan: StudyPlan) -> list[Source]:
+    """Return the data sets that are asked with passages; the others serve short traces only."""
+    return [source for source in sources if source.name not in plan.short_data]
 
 
 def each(sources: Sequence[Source], count: int | None) -> int:

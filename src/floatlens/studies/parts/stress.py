@@ -10,7 +10,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.source import Source
 from floatlens.evaluation.stress.level import Level, Options
 from floatlens.evaluation.stress.registry import STRESSES
-from floatlens.studies.parts.part import Bench, Part, first
+from floatlens.studies.parts.part import Bench, Part, answered, first
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -39,10 +39,13 @@ def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, 
     made: dict[tuple[str, str], list[Level]] = {}
     notes = []
     for name, stress in STRESSES.items():
+        if plan.stresses is not None and name not in plan.stresses:
+            continue
         reason = ""
-        for source in sorted(sources, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
+        usable = answered(sources, plan)
+        for source in sorted(usable, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
-                found = stress.levels(first(source, None), plan.asking, Options(seed=plan.seed or 0))
+                found = stress.levels(first(source, None), plan.answering, Options(seed=plan.seed or 0))
             except FloatLensError as error:
                 reason = str(error)
                 continue
@@ -50,7 +53,7 @@ def levels(plan: StudyPlan, sources: Sequence[Source]) -> tuple[dict[tuple[str, 
             if not plan.wide:
                 break
         if not any(name == key[0] for key in made):
-            notes.append(f"{name} was left out: {reason}")
+            notes.append(f"stress {name} was left out: {reason or 'no data set has passages'}")
     return made, notes
 
 

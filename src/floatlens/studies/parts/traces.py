@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from floatlens.evaluation.evaluate import CLOSED, OPEN
 from floatlens.evaluation.source import Source
-from floatlens.studies.parts.part import Bench, Part, each, first
+from floatlens.studies.parts.part import Bench, Part, answered, each, first
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 def run(bench: Bench) -> None:
     tasks = []
     for condition, count in counts(bench.plan, bench.plan.sizes, bench.model).items():
-        for source in bench.sources:
-            tasks.append(bench.task(first(source, count), source.label, condition, bench.plan.asking))
+        short = condition == CLOSED
+        asking = bench.plan.asking if short else bench.plan.answering
+        for source in bench.sources if short else answered(bench.sources, bench.plan):
+            tasks.append(bench.task(first(source, count), source.label, condition, asking))
     bench.ask(tasks, trace=True)
 
 
@@ -34,7 +36,8 @@ def counts(plan: StudyPlan, sizes: Sizes, model: str | None = None) -> dict[str,
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[Source]) -> dict[str, int]:
     names = {CLOSED: "short", OPEN: "trace"}
-    return {names[condition]: each(sources, count) for condition, count in counts(plan, sizes).items()}
+    used = {CLOSED: sources, OPEN: answered(sources, plan)}
+    return {names[condition]: each(used[condition], count) for condition, count in counts(plan, sizes).items()}
 
 
 PART = Part("traces", run, units)
