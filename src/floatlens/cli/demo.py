@@ -15,7 +15,7 @@ from floatlens.errors import FloatLensError
 DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 SMOLLM2 = "smollm2"
-SEED = 2601  # draws questions that nobody looked at while the claims were written
+OFFSET = 200  # questions of the test split that were not looked at while claims and effects were written
 LONG = ("world:long",)  # its answers take 32 tokens, and so do those of short traces; other answers take fewer than 8
 DATA = ("world:common", "world:fresh", "world:slots", "world:hops", "world:needle", *LONG)
 NOT_CAUSES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links")
@@ -65,7 +65,7 @@ def command(
             answer_tokens=None if full else 8,
             stresses=None if full else ("noise", "position", "layout"),
             passages=5,
-            seed=SEED,
+            offset=OFFSET,
             limit=limit,
             resume=resume,
             jobs=jobs or cores(),

@@ -44,6 +44,7 @@ class StudyPlan:
     short_data: tuple[str, ...] = ()
     answer_tokens: int | None = None
     stresses: tuple[str, ...] | None = None
+    offset: int = 0  # first question of each data set, for questions that no earlier study has used
     device: str | None = None
     dtype: str = "auto"
     allow_pickle: bool = False
@@ -74,7 +75,7 @@ class StudyPlan:
         """Return the plan with the number of questions to read for its largest part."""
         most = [getattr(self.sizes, name) for name in self.parts]
         most += [self.sizes.short] if CLOSED in self.traced else []
-        return replace(self, limit=None if None in most else max(most))
+        return replace(self, limit=None if None in most else self.offset + max(most))
 
     def comparison(self) -> Plan:
         """Return the questions as an evaluation plan."""

@@ -14,7 +14,6 @@ import pandas as pd
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
 from floatlens.evaluation.answering import Watch
-from floatlens.evaluation.comparison import open_sources
 from floatlens.evaluation.evaluate import CLOSED, OPEN, Asking
 from floatlens.evaluation.source import Source
 from floatlens.evaluation.table import table1
@@ -30,6 +29,7 @@ from floatlens.runs.folder import RunFolder, safe_name
 from floatlens.runs.model_pool import run_all
 from floatlens.runs.run_list import MODELS
 from floatlens.runs.storage import is_url
+from floatlens.studies.parts.part import sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan, chosen
 from floatlens.studies.sizes import FULL, Sizes, fitted, longest, parse_time
@@ -83,6 +83,7 @@ def study(
     short_data: Sequence[str] = (),
     answer_tokens: int | None = None,
     stresses: Sequence[str] | None = None,
+    offset: int = 0,
     interventions: Sequence[str] | None = None,
     split: str | None = None,
     passages: int | None = None,
@@ -124,6 +125,8 @@ def study(
         New tokens of questions with passages, and of those that they are compared with; default: `max_new_tokens`.
     stresses
         Stress tests to run; default: all.
+    offset
+        Number of questions to skip in each data set, for a study on questions that no earlier one has used.
     budget
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
     interventions
@@ -165,6 +168,7 @@ def study(
         short_data=tuple(short_data),
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
+        offset=offset,
         device=device,
         dtype=dtype,
         allow_pickle=allow_pickle,
@@ -173,7 +177,7 @@ def study(
     if is_url(out):
         raise FloatLensError(f"a study is written to a folder, not to {out}; copy it there when it is done")
     does = engine or Local()
-    sources = open_sources(plan.comparison())
+    sources = sources_of(plan)
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
         homes = [folder.path / MODELS / safe_name(model) for model in plan.models]

@@ -12,7 +12,6 @@ import pandas as pd
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answering import Watch
-from floatlens.evaluation.comparison import open_sources
 from floatlens.evaluation.evaluate import CLOSED, OPEN
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.summary import frame
@@ -21,7 +20,7 @@ from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import Local
 from floatlens.runs.folder import ERRORS, RunFolder
 from floatlens.runs.run_list import CAUSES
-from floatlens.studies.parts.part import Bench, answered, first
+from floatlens.studies.parts.part import Bench, answered, first, sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
 
@@ -120,5 +119,5 @@ def set_up(
     worker = Worker(Loader(plan.device, plan.dtype, plan.allow_pickle))
     lens = worker.planning(model, engine.inside)
     journal = Journal(folder, retry_errors)
-    sources = open_sources(plan.comparison())
+    sources = sources_of(plan)
     return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

@@ -12,6 +12,7 @@ import pandas as pd
 from floatlens.data.sample import Sample
 from floatlens.evaluation import answering
 from floatlens.evaluation.answering import Task, Watch
+from floatlens.evaluation.comparison import open_sources
 from floatlens.evaluation.evaluate import Asking, Row
 from floatlens.evaluation.journal import Journal, Key
 from floatlens.evaluation.sharing import Sharing
@@ -73,6 +74,26 @@ class Part:
     name: str
     run: Callable[[Bench], None]
     units: Callable[[Sizes, StudyPlan, Sequence[Source]], dict[str, int]]
+
+
+@dataclass(frozen=True)
+class FromOffset:
+    """A data set without its first questions."""
+
+    source: Source
+    offset: int
+
+    def samples(self) -> list[Sample]:
+        return list(self.source.samples())[self.offset :]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+
+def sources_of(plan: StudyPlan) -> list[Any]:
+    """Open the data sets of a study."""
+    opened = open_sources(plan.comparison())
+    return [FromOffset(source, plan.offset) for source in opened] if plan.offset else list(opened)
 
 
 def first(source: Source, count: int | None) -> list[Sample]:
