@@ -28,6 +28,7 @@ from floatlens.registry import Registry
 from floatlens.specs import NAME, parse_spec
 
 Array = np.ndarray[Any, Any]
+ROUNDING = 0.01  # shares of an even share: an excess below this is rounding
 RuleFunction: TypeAlias = Callable[..., Array]
 
 RULES: Registry[RuleFunction] = Registry("anchor rule")
@@ -228,14 +229,52 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
 
 
 def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: str) -> Array:
-    """Anchors (bool, same shape) in received attention (..., T), by a rule that is told which keys a query may see.
+    """Find anchors (bool, same shape) in received attention (..., T), by a rule on what it has beyond the baseline `u`.
 
-    `attention` is "bidirectional", "causal" or "block"; NaN marks a position that does not exist yet.
+    Every rule but `first` looks at `a − u + 1/T`, which is `a` itself under bidirectional attention. An excess below a
+    hundredth of an even share is rounding and no anchor.
 
-    >>> find_anchors(np.array([0.4, 0.1, 0.4, np.nan]), "share(0.5)", "causal")
-    array([False, False,  True, False])
+    Parameters
+    ----------
+    received
+        Column means of attention; NaN marks a position that does not exist yet.
+    attention
+        "bidirectional", "causal" or "block": which keys a query may see.
+
+    >>> u = baseline(np.zeros(52), "causal")  # uniform causal attention has no anchor
+    >>> find_anchors(u, "sigma(3)", "causal").any(), find_anchors(u, "sigma(3)", "bidirectional").any()
+    (np.False_, np.True_)
     """
-    return parse_rule(rule)(received, key_visibility(np.isfinite(received), attention))
+    parsed = parse_rule(rule)
+    present = np.isfinite(received)
+    visible = key_visibility(present, attention)
+    if parsed.name == "first" or attention != "causal":
+        return parsed(received, visible)
+    count = present.sum(axis=-1, keepdims=True)
+    excess = np.asarray(received, np.float64) - baseline(received, attention)
+    found = parsed(excess + 1 / np.maximum(count, 1), visible)
+    if parsed.name == "top" or parsed.minimum:
+        return found
+    with np.errstate(invalid="ignore"):
+        return np.asarray(found & (excess * count > ROUNDING))
+
+
+def baseline(received: Array, attention: str) -> Array:
+    """Return what row-uniform attention under the run's mask would show (same shape): `u`; NaN where there is no position.
+
+    Causal attention favours the first positions by construction. Under full attention, and for the queries of one
+    block, which all see the same keys, `u` is constant.
+
+    >>> baseline(np.array([[0.5, 0.5, np.nan]]), "causal"), baseline(np.array([0.7, 0.3]), "bidirectional")
+    (array([[0.75, 0.25,  nan]]), array([0.5, 0.5]))
+    """
+    present = np.isfinite(received)
+    count = present.sum(axis=-1, keepdims=True)
+    if attention != "causal":
+        return np.where(present, 1 / np.maximum(count, 1), np.nan)
+    index = np.cumsum(present, axis=-1) - 1
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(count.max()) + 1))])
+    return np.where(present, (harmonic[count] - harmonic[np.maximum(index, 0)]) / np.maximum(count, 1), np.nan)
 
 
 def key_visibility(present: Array, attention: str) -> Array | None:

@@ -96,6 +96,7 @@ def planted(
     there = tokens >= 0
     plan = anchors or (lambda step, layer: {0: 0.5})
     received = received_attention(rng, plan, there, steps, layers, heads, noise, kind)
+    writing = writing_rows(np.random.default_rng([seed, 1]), plan, there, layers, noise)
     data = xr.Dataset(
         {
             "tokens": (("step", "position"), tokens.astype(np.int64)),
@@ -103,6 +104,7 @@ def planted(
             "confidence": (("step", "position"), rng.random((steps, total)).astype(np.float32)),
             "final_tokens": ("position", final),
             "received": (("step", "layer", "head", "position"), received),
+            "received_writing": (("step", "layer", "position"), writing),
             "entropy": (("step", "layer", "head"), rng.random((steps, layers, heads)).astype(np.float32)),
             **geometry(rng, received, there, heads, kv_heads),
             **evidence(rng, steps, layers, heads, copying),
@@ -163,6 +165,22 @@ def received_attention(
                 rows = [matrix[: length + s].mean(axis=0) for s in range(steps)]
             found[:, layer, head] = rows
     return np.where(there[:, None, None], found, np.nan)
+
+
+def writing_rows(
+    rng: np.random.Generator,
+    plan: Callable[[int, int], dict[int, float]],
+    there: np.ndarray,
+    layers: int,
+    noise: float,
+) -> np.ndarray:
+    """The row that writes at each step: it attends to the planted anchors of the step, among the positions that exist."""
+    steps, total = there.shape
+    found = np.full((steps, layers, total), np.nan, np.float32)
+    for step in range(steps):
+        for layer in range(layers):
+            found[step, layer] = row(rng, plan(step, layer), int(there[step].sum()), total, noise)
+    return np.where(there[:, None], found, np.nan)
 
 
 def row(rng: np.random.Generator, anchors: dict[int, float], seen: int, total: int, noise: float) -> np.ndarray:
@@ -237,7 +255,7 @@ def flow(
 def wandering(
     start: int = 6, speed: int = 3, mass: float = 0.3, others: int = 2
 ) -> Callable[[int, int], dict[int, float]]:
-    """Anchors that move right by `speed` positions a step, `others` of them behind the first."""
+    """Anchors that move right by `speed` positions per step, `others` of them behind the first."""
 
     def plan(step: int, layer: int) -> dict[int, float]:
         return {start + speed * step + 9 * k: mass / (k + 1) for k in range(others)}

@@ -8,6 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from floatlens.anchors import parse_rule
 from floatlens.findings.absorption import RULES, absorb, absorption, table
+from floatlens.findings.finding import CLAIMS
+from floatlens.paper.definitions import causal_baseline
 from tests.findings.planted import planted, wandering
 
 
@@ -34,16 +36,37 @@ def test_the_table_puts_the_rules_side_by_side():
     assert (first["n"] == 2).all()
 
 
-def test_the_claim_compares_both_models_by_one_rule():
-    mdm = [planted(seed=i, anchors=wandering(mass=0.2, others=1)) for i in range(6)]
-    arm = [planted(seed=i, model="arm", kind="arm", anchors=lambda s, la: {0: 0.7}) for i in range(6)]
-    found = absorption.claim([*mdm, *arm])
+@pytest.mark.parametrize("steps", [8, 32, 128])
+def test_uniform_causal_attention_has_neither_anchor_nor_sink(steps):
+    traces = [
+        planted(seed=i, kind="arm", steps=steps, layers=2, heads=2, anchors=lambda s, la: {}, noise=0.0)
+        for i in range(12)
+    ]
+    found = absorption.measure(traces)
+    np.testing.assert_allclose(found["beyond"].sel(rule="sigma(k=3)"), 0.0)
+    np.testing.assert_allclose(found["sink"], 0.0, atol=1e-4)
+    assert (found["sink_raw"] > 2).all()  # by construction: more than one share of 100 or so
+    assert CLAIMS["absorption.sink"].verdict(found).verdict == "not supported"
+
+
+def test_a_planted_sink_is_a_sink():
+    traces = [planted(seed=i, kind="arm", anchors=lambda s, la: {0: 0.5}) for i in range(12)]
+    found = CLAIMS["absorption.sink"].verdict(absorption.measure(traces))
+    length = traces[0].data.sizes["position"]
     assert found.verdict == "supported"
-    assert found.rule == "sigma(k=3)"
-    assert found.value == pytest.approx(50, abs=2)
-    assert set(found.details["ARM minus MDM by rule"]) == {parse_rule(r).id for r in RULES}
+    assert found.value == pytest.approx(50 - 100 * causal_baseline(length - 6)[0], abs=1.0)
+
+
+def test_the_claim_compares_both_models_by_one_rule():
+    mdm = [planted(seed=i, anchors=wandering(mass=0.2, others=1)) for i in range(12)]
+    arm = [planted(seed=i, model="arm", kind="arm", anchors=lambda s, la: {0: 0.7}) for i in range(12)]
+    found = absorption.claim([*mdm, *arm])
+    assert found.verdict == "supported" and found.rule.startswith("sigma(k=3)")
+    raw = found.details["raw, by sigma(k=3)"]
+    assert raw[0] == pytest.approx(50, abs=2) and found.value < raw[0]  # position 0 has some by construction
+    assert {f"raw, by {parse_rule(r).id}" for r in RULES} <= set(found.details)
     turned = absorption.claim(
-        [*(planted(seed=i, anchors=lambda s, la: {3: 0.9}) for i in range(6)), *arm], rule="top(1)"
+        [*(planted(seed=i, anchors=lambda s, la: {3: 0.9}) for i in range(12)), *arm], rule="top(1)"
     )
     assert turned.verdict == "not supported" and turned.rule == "top(n=1)"
 

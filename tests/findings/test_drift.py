@@ -3,44 +3,80 @@
 import numpy as np
 import pytest
 
+from floatlens.anchors import baseline
 from floatlens.errors import FloatLensError
-from floatlens.findings.drift import centre, drift, dwell, slope, turnover, wasserstein
-from floatlens.findings.received import anchors_of, newest_rows, profile
+from floatlens.findings.drift import drift, length_matched_tasks, neighbour_distance
+from floatlens.findings.finding import CLAIMS
+from floatlens.findings.received import anchors_of, profile
+from floatlens.findings.writing import floating_by_length
+from floatlens.paper import definitions
 from tests.findings.planted import planted, wandering
 
+STEPS = (8, 32, 128)
 
-def test_anchors_that_move_three_positions_a_step_are_measured_so():
-    trace = planted(anchors=wandering(speed=3, others=2), steps=10)
+
+def verdict(traces, claim):
+    return CLAIMS[claim].verdict(drift.measure(traces))
+
+
+def move_at(step_of_move, before=5, after=40):
+    return lambda step, layer: {before if step < step_of_move else after: 0.5}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_uniform_causal_attention_has_no_anchor(steps):
+    found = drift(planted(kind="arm", steps=steps, anchors=lambda step, layer: {}, noise=0.0))
+    assert (found["n_anchors"] == 0).all() and (found["without_anchors"] == 1).all()
+    assert found["floating"].isnull().all() and found["floating_writing"].isnull().all()
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_a_sink_does_not_float(steps):
+    for kind in ("mdm", "arm"):
+        found = drift(planted(kind=kind, steps=steps, anchors=lambda step, layer: {0: 0.6}))
+        for name in ("floating", "renewal", "turnover", "top_turnover", "turnover_total", "top_variance_steps"):
+            np.testing.assert_allclose(found[name], 0.0, atol=1e-6)
+        np.testing.assert_allclose(found["dwell"], steps)
+        np.testing.assert_allclose(found["floating_writing"].sel(tokens=steps), 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_one_move_halfway_floats_by_one_half_for_any_number_of_steps(steps):
+    found = drift(planted(steps=steps, anchors=move_at(steps // 2)))
+    np.testing.assert_allclose(found["floating"], 0.5 * steps / (steps - 1), rtol=1e-6)
+    np.testing.assert_allclose(found["renewal"], 1.0)
+    np.testing.assert_allclose(found["floating_writing"].sel(tokens=steps), 0.5 * steps / (steps - 1), rtol=1e-6)
+    np.testing.assert_allclose(found["turnover"], 1 / (steps - 1), rtol=1e-6)  # which depends on it
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_a_move_after_a_quarter_renews_all_and_floats_in_three_eighths_of_the_pairs(steps):
+    found = drift(planted(steps=steps, anchors=move_at(steps // 4)))
+    np.testing.assert_allclose(found["renewal"], 1.0)
+    np.testing.assert_allclose(found["floating"], 2 * 0.25 * 0.75 * steps / (steps - 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_uniform_attention_on_what_is_revealed_does_not_shift_beyond_the_null(steps):
+    trace = planted(steps=steps)
+    prompt = trace.prompt_length
+    committed = np.concatenate([np.full(prompt, -1), np.arange(steps)])  # revealed from left to right
+    trace.data["committed_at"].values[:] = committed
+    visible_ST = committed < np.arange(steps)[:, None]
+    a_ST = np.where(visible_ST, 0.9 / visible_ST.sum(1, keepdims=True), 0.1 / (~visible_ST).sum(1, keepdims=True))
+    trace.data["received"].values[:] = a_ST[:, None, None]
     found = drift(trace)
-    length = trace.data.sizes["position"]
-    np.testing.assert_allclose(found["anchor_slope"], 3.0, atol=1e-5)
-    np.testing.assert_allclose(found["anchor_shift"], 3.0 * 9 / length, atol=1e-6)
-    np.testing.assert_allclose(found["turnover"], 1.0)
-    np.testing.assert_allclose(found["turnover_total"], 1.0)
-    np.testing.assert_allclose(found["dwell"], 1.0)
-    np.testing.assert_allclose(found["n_anchors"], 2.0)
+    assert (found["movement"] > 0.2).all()
+    np.testing.assert_allclose(found["shift"], 0.0, atol=1e-5)
+
+
+def test_anchors_that_move_every_step_never_return():
+    found = drift(planted(anchors=wandering(speed=3, others=1), steps=10))
+    for name in ("turnover", "turnover_total", "floating", "renewal", "dwell"):
+        np.testing.assert_allclose(found[name], 1.0)
+    np.testing.assert_allclose(found["n_anchors"], 1.0)
     np.testing.assert_allclose(found["top_variance_steps"], np.var(3 * np.arange(10)))
     np.testing.assert_allclose(found["top_variance_layers"], 0.0)
-
-
-def test_an_anchor_that_moves_every_other_step_turns_over_half_the_time():
-    found = drift(planted(steps=9, anchors=lambda step, layer: {5 + 4 * (step // 2): 0.5}))
-    np.testing.assert_allclose(found["turnover"], 0.5)
-    np.testing.assert_allclose(found["dwell"], 9 / 5)
-
-
-def test_one_planted_sink_does_not_move():
-    found = drift(planted(kind="arm", anchors=lambda step, layer: {0: 0.6}))
-    for name in (
-        "turnover",
-        "top_turnover",
-        "top_turnover_newest",
-        "turnover_total",
-        "anchor_slope",
-        "top_variance_steps",
-    ):
-        np.testing.assert_allclose(found[name], 0.0, atol=1e-6)
-    np.testing.assert_allclose(found["dwell"], 12.0)
 
 
 def test_uniform_attention_has_no_anchors_and_no_drift():
@@ -51,90 +87,103 @@ def test_uniform_attention_has_no_anchors_and_no_drift():
     np.testing.assert_allclose(found["centre"], (length - 1) / 2, rtol=1e-5)
     np.testing.assert_allclose(found["wasserstein"], 0.0, atol=1e-4)
     np.testing.assert_allclose(found["head_similarity"], 1.0, atol=1e-6)
+    np.testing.assert_allclose(found["spread_writing"], 1.0, atol=1e-5)
 
 
-def test_a_sink_that_differs_by_layer_has_variance_over_layers_alone():
+def test_a_sink_that_differs_by_layer_differs_between_layers_alone():
     found = drift(planted(layers=3, anchors=lambda step, layer: {10 * layer: 0.5}))
     assert found["top_variance_layers"].item() == pytest.approx(np.var([0, 10, 20]))
-    np.testing.assert_allclose(found["top_variance_steps"], 0.0)
+    assert (found["between_layers"].item(), found["within_layers"].item()) == pytest.approx((1.0, 0.0))
 
 
-def test_steps_of_a_growing_sequence_are_compared_on_positions_that_both_have():
-    anchors = np.array([[1, 0, 0], [1, 0, 1]], bool)
-    there = np.array([[1, 1, 0], [1, 1, 1]], bool)
-    assert turnover(anchors, there).tolist() == [0.0]
-    assert turnover(anchors).tolist() == [0.5]
+def test_the_baseline_of_causal_attention_is_the_closed_form():
+    for length in (2, 24, 52):
+        padded = np.concatenate([np.zeros(length), np.full(3, np.nan)])
+        np.testing.assert_allclose(baseline(padded, "causal")[:length], definitions.causal_baseline(length))
+        assert np.isnan(baseline(padded, "causal")[length:]).all()
 
 
-def test_the_newest_row_is_recovered_from_running_means():
-    rng = np.random.default_rng(0)
-    matrix = np.tril(rng.random((8, 8)))
-    matrix /= matrix.sum(axis=1, keepdims=True)
-    means = np.full((4, 1, 8), np.nan)
-    for step, size in enumerate(range(5, 9)):
-        means[step, 0, :size] = matrix[:size].mean(axis=0)[:size]
-    rows = newest_rows(means)
-    for step, query in enumerate(range(5, 8)):
-        np.testing.assert_allclose(rows[step, 0, : query + 1], matrix[query, : query + 1], atol=1e-12)
-
-
-def test_steps_that_were_left_out_count():
-    whole = planted(anchors=wandering(speed=2), steps=9)
-    part = planted(anchors=wandering(speed=2), steps=9)
-    part.data = part.data.isel(step=[0, 4, 8])
-    np.testing.assert_allclose(drift(part)["anchor_slope"], 2.0, atol=1e-5)
-    np.testing.assert_allclose(drift(part)["anchor_shift"], drift(whole)["anchor_shift"], atol=1e-6)
-
-
-def test_rounded_running_means_do_not_give_rows():
-    trace = planted(kind="arm")
-    trace.data = trace.data.assign(received=trace.data["received"].astype(np.float16))
-    assert drift(trace)["top_turnover_newest"].isnull().all()
-
-
-def test_distances_and_slopes_by_hand():
-    assert wasserstein(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])).tolist() == [1.0]
-    assert slope(np.array([4.0, 2.0, 0.0])).item() == -2.0
-    assert centre(np.array([0.25, 0.0, 0.75])).item() == 1.5
-    assert dwell(np.array([[1], [0], [1], [1]], bool)).item() == 1.5
-
-
-def test_our_anchors_are_those_of_the_trace():
+def test_our_anchors_are_those_of_the_definition():
     for trace in (planted(anchors=wandering()), planted(kind="arm")):
-        for rule in ("sigma(3)", "share(0.3)", "excess(3)", "top(2)"):
-            ours = anchors_of(profile(trace).values, rule, trace.attention)
-            assert (ours == trace.anchors(rule).values).all()
+        a = profile(trace).values
+        u = baseline(a, trace.attention)
+        assert (anchors_of(a, "sigma(3)", trace.attention) == definitions.find_anchors(a, u)).all()
+    full = planted(anchors=wandering())
+    for rule in ("sigma(3)", "share(0.3)", "excess(3)", "top(2)"):  # a constant baseline changes nothing
+        assert (anchors_of(profile(full).values, rule, "bidirectional") == full.anchors(rule).values).all()
 
 
-def test_the_claims_on_planted_models():
-    mdm = [planted(seed=i, anchors=wandering(speed=1 + i % 3)) for i in range(6)]
-    arm = [planted(seed=i, model="planted-arm", kind="arm") for i in range(6)]
-    moves, right = drift.claims([*mdm, *arm])
-    assert (moves.verdict, moves.n, moves.rule) == ("supported", 6, "sigma(k=3)")
-    assert moves.models == ("planted-mdm", "planted-arm")
-    assert right.verdict == "supported" and right.interval[0] > 0
-    left = drift.claims([planted(seed=i, anchors=wandering(start=60, speed=-1 - i % 2, others=1)) for i in range(6)])
-    assert left[1].verdict == "not supported"
-    assert left[0].verdict == "inconclusive" and "no ARM" in left[0].reason
+def test_floating_by_length_is_floating_of_each_beginning():
+    rng = np.random.default_rng(0)
+    p_ST = np.eye(4)[rng.integers(0, 4, 9)] * (rng.random(9) > 0.3)[:, None]
+    wanted = [definitions.floating(p_ST[:n]) for n in range(1, 10)]
+    np.testing.assert_allclose(floating_by_length(p_ST), wanted)
 
 
-def test_an_arm_whose_anchors_move_too_is_reported_as_such():
-    jumping = [planted(seed=i, anchors=wandering()) for i in range(6)]
-    also = [planted(seed=i, model="planted-arm", kind="arm", anchors=jump(i)) for i in range(6)]
-    found = drift.claim([*jumping, *also])
-    assert found.verdict == "inconclusive"
-    assert "newest query" in found.reason  # the running mean hides it: that is why the newest row is looked at
+def test_distances_by_hand():
+    assert neighbour_distance(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])).tolist() == [1.0]
 
 
-def jump(seed):
-    rng = np.random.default_rng(seed)
-    places = rng.integers(0, 60, 100)
-    return lambda step, layer: {int(places[step]): 0.9}
+def test_the_mdm_moves_more_than_the_arm_over_as_many_tokens_as_both_wrote():
+    mdm = [planted(seed=i, anchors=move_at(6)) for i in range(14)]
+    arm = [planted(seed=i, model="planted-arm", kind="arm", steps=8) for i in range(14)]
+    found = verdict([*mdm, *arm], "drift.moves")
+    assert (found.verdict, found.n, found.models) == ("supported", 14, ("planted-mdm", "planted-arm"))
+    assert found.value == pytest.approx(2 * 6 * 2 / (8 * 7))  # the first 8 steps: 6 before the move, 2 after
+    assert (found.id, found.effect) == ("drift.moves", 0.1)
+    assert "0.00 in the ARM" in found.reason
+
+
+def test_an_arm_whose_rows_move_too_rejects_the_claim():
+    mdm = [planted(seed=i, anchors=wandering()) for i in range(12)]
+    arm = [planted(seed=i, model="planted-arm", kind="arm", anchors=wandering()) for i in range(12)]
+    found = verdict([*mdm, *arm], "drift.moves")
+    assert found.verdict == "not supported" and found.value == pytest.approx(0.0)
+
+
+def test_claims_on_one_model():
+    moving = [planted(seed=i, anchors=move_at(6)) for i in range(12)]
+    still = [planted(seed=i) for i in range(12)]
+    assert verdict(moving, "drift.renewal").verdict == "supported"
+    assert verdict(still, "drift.renewal").verdict == "not supported"
+    by_layer = [planted(seed=i, anchors=lambda step, layer: {7 * layer: 0.5}) for i in range(12)]
+    assert verdict(by_layer, "drift.layers").verdict == "supported"
+    assert verdict(still, "drift.layers").verdict == "not supported"
+
+
+def test_spread_is_the_share_of_visible_positions():
+    wide = [planted(seed=i, anchors=lambda step, layer: {}, noise=0.0) for i in range(12)]
+    narrow = [planted(seed=i, model="arm", kind="arm", anchors=lambda step, layer: {0: 0.9}) for i in range(12)]
+    found = verdict([*wide, *narrow], "drift.spread")
+    assert found.verdict == "supported" and found.details["MDM"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_tasks_with_anchors_of_their_own_are_told_apart_and_random_tasks_are_not():
+    rng = np.random.default_rng(0)
+    tasks, lengths = np.array(["a", "b"] * 12), np.repeat([4, 5], 12)
+    apart = np.eye(5)[np.where(tasks == "a", 0, 1)]
+    found = length_matched_tasks(apart, tasks, lengths)
+    assert (found.between, found.within) == (1.0, 0.0) and found.p < 0.01
+    same = length_matched_tasks(np.eye(5)[rng.integers(0, 5, 24)], tasks, lengths)
+    assert same.p > 0.05 and abs(same.between - same.within) < 0.2
+    assert length_matched_tasks(apart, tasks, np.where(tasks == "a", 4, 5)) is None  # never of equal length
+
+
+def test_the_task_comes_from_the_data_set_of_the_sample_id():
+    names = {0: "world:fresh", 1: "world:slots"}
+    traces = [
+        planted(seed=i, sample_id=f"{names[i % 2]}, closed-book, {i}", anchors=move_at(6) if i % 2 else None)
+        for i in range(24)
+    ]
+    found = verdict(traces, "drift.task")
+    assert found.verdict == "supported" and found.n == 24 and found.details["p of a permutation"] < 0.01
 
 
 def test_too_few_samples_decide_nothing():
     found = drift.claim([planted(anchors=wandering()), planted(model="arm", kind="arm")])
-    assert found.verdict == "inconclusive" and "at least 5" in found.reason
+    assert found.verdict == "too few samples" and "at least 12" in found.reason
+    alone = drift.claim([planted(seed=i) for i in range(12)])
+    assert alone.verdict == "too few samples" and alone.reason == "there is no ARM among the samples"
 
 
 def test_a_layer_that_was_not_recorded_is_named():

@@ -8,8 +8,9 @@ import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord, answers_table
+from floatlens.findings.finding import CLAIMS
 from floatlens.findings.knowledge import knowledge
-from floatlens.findings.stress import noise_claim, position_claim, stress
+from floatlens.findings.stress import stress
 
 
 def planted(chances, n=150, seed=0, **labels):
@@ -46,17 +47,27 @@ def books(closed, opened):
 
 
 @pytest.mark.parametrize(
-    ("mdm", "arm", "verdict"),
+    ("mdm", "arm", "gain", "twice", "ahead"),
     [
-        ((0.1, 0.8), (0.1, 0.4), "supported"),
-        ((0.1, 0.4), (0.1, 0.8), "not supported"),
-        ((0.2, 0.6), (0.2, 0.6), "inconclusive"),
+        ((0.1, 0.9), (0.1, 0.3), "supported", "supported", "supported"),
+        ((0.1, 0.9), (0.1, 0.7), "supported", "not supported", "supported"),
+        ((0.1, 0.4), (0.1, 0.8), "not supported", "not supported", "not supported"),
     ],
 )
-def test_the_gain_from_passages(mdm, arm, verdict):
-    found = knowledge.claim(planted({"mdm": books(*mdm), "arm": books(*arm)}))
-    assert found.verdict == verdict and found.n == 150 and found.models == ("mdm", "arm")
-    assert found.interval[0] <= found.value <= found.interval[1]
+def test_the_gain_from_passages(mdm, arm, gain, twice, ahead):
+    answers = planted({"mdm": books(*mdm), "arm": books(*arm)}, n=400)
+    found = {v.id: v for v in knowledge.claims(answers)}
+    assert {name: v.verdict for name, v in found.items()} == {
+        "knowledge.gain": gain,
+        "knowledge.twice": twice,
+        "knowledge.ahead": ahead,
+    }
+    scores = answers.groupby(["model", "condition"])["accuracy"].mean()
+    gains = {m: scores[m, "open-book"] - scores[m, "closed-book"] for m in ("mdm", "arm")}
+    assert found["knowledge.twice"].value == pytest.approx(gains["mdm"] - 2 * gains["arm"])
+    assert found["knowledge.gain"].value == pytest.approx(gains["mdm"] - gains["arm"])
+    assert all(v.n == 400 and v.models == ("mdm", "arm") for v in found.values())
+    assert all(v.interval[0] <= v.value <= v.interval[1] for v in found.values())
 
 
 def test_knowledge_is_measured_question_by_question_and_drawn():
@@ -68,12 +79,12 @@ def test_knowledge_is_measured_question_by_question_and_drawn():
     data = knowledge.figure(measured, backend="none")
     assert len(data) == 4 and set(data["condition"]) == {"closed-book", "open-book"}
     assert len(knowledge.figure(measured).axes) == 1
-    assert len(knowledge.claims(measured)) == 1
+    assert len(knowledge.claims(measured)) == 3
 
 
 def test_one_condition_or_one_model_alone_decides_nothing():
     one = knowledge.claim(planted({"mdm": {"open-book": 0.5}, "arm": {"open-book": 0.4}}))
-    assert one.verdict == "inconclusive" and one.n == 0
+    assert one.verdict == "too few samples" and one.n == 0
     assert "no ARM" in knowledge.claim(planted({"mdm": books(0.1, 0.5)})).reason
     with pytest.raises(FloatLensError, match="score 'bleu' is not known"):
         knowledge.measure(planted({"mdm": books(0.1, 0.5)}), score="bleu")
@@ -87,16 +98,28 @@ FLAT, BENT = (
 )
 
 
+def under(stress_name, answers):
+    return CLAIMS[f"stress.{stress_name}"].verdict(stress.measure(answers))
+
+
 @pytest.mark.parametrize(
-    ("mdm", "arm", "verdict"), [(FLAT, BENT, "supported"), (BENT, FLAT, "not supported"), (FLAT, FLAT, None)]
+    ("mdm", "arm", "verdict"), [(FLAT, BENT, "supported"), (BENT, FLAT, "not supported"), (FLAT, FLAT, "not supported")]
 )
-def test_flatness_over_the_gold_position(mdm, arm, verdict):
-    answers = planted({"mdm": mdm, "arm": arm})
-    found = position_claim(answers)
-    assert found.verdict == (verdict or "inconclusive") and found.n == 150
+def test_the_ends_against_the_middle(mdm, arm, verdict):
+    answers = planted({"mdm": mdm, "arm": arm}, n=400)
+    found = under("position", answers)
+    assert found.verdict == verdict and found.n == 400
     means = answers.groupby(["model", "level"])["accuracy"].mean().unstack()
-    ranges = means.max(axis=1) - means.min(axis=1)
-    assert found.value == pytest.approx(ranges["arm"] - ranges["mdm"])
+    lost = (means["0"] + means["2"]) / 2 - means["1"]
+    assert found.value == pytest.approx(lost["arm"] - lost["mdm"])
+
+
+def test_layouts_other_than_together():
+    mdm = {"layout=together": 0.8, "layout=apart 2": 0.8, "layout=reversed": 0.8}
+    arm = {"layout=together": 0.8, "layout=apart 2": 0.4, "layout=reversed": 0.4}
+    found = under("layout", planted({"mdm": mdm, "arm": arm}, n=400))
+    assert found.verdict == "supported" and found.value == pytest.approx(0.4, abs=0.1)
+    assert under("layout", planted({"mdm": arm, "arm": mdm}, n=400)).verdict == "not supported"
 
 
 def levels(*chances):
@@ -108,7 +131,7 @@ def levels(*chances):
     [((0.9, 0.8, 0.8), (0.9, 0.5, 0.3), "supported"), ((0.9, 0.5, 0.3), (0.9, 0.9, 0.9), "not supported")],
 )
 def test_loss_under_noise(mdm, arm, verdict):
-    assert noise_claim(planted({"mdm": levels(*mdm), "arm": levels(*arm)})).verdict == verdict
+    assert under("noise", planted({"mdm": levels(*mdm), "arm": levels(*arm)})).verdict == verdict
 
 
 def test_stress_runs_are_put_together_from_folders(tmp_path):
@@ -119,8 +142,8 @@ def test_stress_runs_are_put_together_from_folders(tmp_path):
         (tmp_path / name).mkdir()
         table.to_parquet(tmp_path / name / "answers.parquet")
     measured = stress([tmp_path / "a", tmp_path / "b"])
-    found = {v.claim: v.verdict for v in stress.claims(measured)}
-    assert list(found.values()) == ["supported", "supported"]
+    found = {v.id: v.verdict for v in stress.claims(measured)}
+    assert found == {"stress.noise": "supported", "stress.position": "supported", "stress.layout": "too few samples"}
     data = stress.figure(measured, backend="none")
     assert set(data["stress"]) == {"position", "noise"} and len(data) == 2 * 3 + 2 * 2
     assert {"mean", "low", "high", "x", "level"} <= set(data)
@@ -130,7 +153,7 @@ def test_stress_runs_are_put_together_from_folders(tmp_path):
 def test_levels_without_a_place_are_drawn_too():
     answers = planted({"mdm": {"query=after": 0.5, "query=before": 0.4, "query=both": 0.6}})
     assert len(stress.figure(answers).axes) == 1
-    assert all(v.verdict == "inconclusive" and "no answers under" in v.reason for v in stress.claims(answers))
+    assert all(v.verdict == "too few samples" and "no answers under" in v.reason for v in stress.claims(answers))
 
 
 def test_folders_without_answers_are_named(tmp_path):

@@ -46,10 +46,35 @@ def test_the_gold_document_is_named_and_drawn_to():
     found = flow([planted(seed=i, gold=i + 1, gold_pull=0.5) for i in range(4)])
     assert found["gold"].values.tolist() == ["doc1", "doc2", "doc3", "doc4"]
     assert found["gold_position"].values.tolist() == [1, 2, 3, 4]
-    assert (found["follows"] > 0.1).all()
+    assert (found["follows_rollout"] > 0.1).all()
     np.testing.assert_allclose(found["rollout"].sum("region_to"), 1.0)
+    whole = flow(planted(seed=2, gold=3, gold_pull=0.5), stop=0.0)
     by_hand = rollout(planted(seed=2, gold=3, gold_pull=0.5).data["flow"].values[5])
-    np.testing.assert_allclose(found["rollout_steps"].values[2, 5], by_hand, rtol=1e-6)
+    np.testing.assert_allclose(whole["rollout_steps"].values[0, 5], by_hand, rtol=1e-6)
+    assert whole["rollout_layer"].item() == 5
+
+
+def test_the_rollout_stops_where_its_rows_no_longer_differ():
+    trace = planted(layers=12)
+    count = trace.data.sizes["region"]
+    trace.data["flow"].values[:] = 1 / count  # after n layers two rows differ by 2**-n
+    assert flow(trace)["rollout_layer"].item() == 2
+    assert flow(trace, stop=0.01)["rollout_layer"].item() == 5
+
+
+def writing_to(trace, documents):
+    """Let the writing rows put this much attention on each token of the named documents, and little elsewhere."""
+    rows = np.full(trace.data["received_writing"].shape, 0.001)
+    for region in trace.regions:
+        rows[..., region.start : region.end] = documents.get(region.name, 0.001)
+    trace.data["received_writing"].values[:] = rows
+    return trace
+
+
+def test_the_claim_compares_attention_per_token_of_a_document():
+    found = flow(writing_to(planted(gold=2, docs=4), {"doc1": 0.02, "doc2": 0.06, "doc3": 0.02, "doc4": 0.02}))
+    assert found["follows"].item() == pytest.approx((0.06 - 0.02) / 0.03, rel=1e-5)
+    np.testing.assert_allclose(found["writing_per_token"].sel(region_to="doc2"), 0.06, rtol=1e-5)
 
 
 def test_the_answer_of_an_arm_counts_from_the_step_at_which_it_exists():
@@ -65,22 +90,18 @@ def test_a_row_of_zeros_is_an_answer_that_is_not_there_yet():
     np.testing.assert_allclose(flow(trace)["rollout"], flow(same)["rollout"])
 
 
-def test_the_claim_needs_gold_at_more_than_one_place():
-    swept = [planted(seed=i, gold=1 + i % 4, gold_pull=0.5) for i in range(8)]
+def test_the_claim_needs_gold_at_more_than_one_position():
+    swept = [writing_to(planted(seed=i, gold=1 + i % 4), {f"doc{1 + i % 4}": 0.02}) for i in range(12)]
     assert flow.claim(swept).verdict == "supported"
-    fixed = flow.claim([planted(seed=i, gold=2, gold_pull=0.5) for i in range(8)])
+    fixed = flow.claim([writing_to(planted(seed=i, gold=2), {"doc2": 0.02}) for i in range(12)])
     assert fixed.verdict == "inconclusive" and "always doc2" in fixed.reason
-    assert flow.claim([planted(seed=i, gold=1 + i % 4, gold_pull=0.0) for i in range(8)]).verdict != "supported"
+    assert flow.claim([writing_to(planted(seed=i, gold=1 + i % 4), {}) for i in range(12)]).verdict == "not supported"
 
 
-def test_what_a_place_draws_by_itself_does_not_count_as_following():
+def test_what_a_position_draws_by_itself_does_not_count_as_following():
     """Every sample draws to doc1, gold or not: over a full sweep it cancels."""
-    traces = [planted(seed=i, gold=1 + i % 4, gold_pull=0.0) for i in range(4)] * 2
-    for trace in traces:
-        values = trace.data["flow"].values
-        values[:] = 0.02
-        values[..., list(trace.data["region_to"].values).index("doc1")] = 0.84
-    assert flow.claim(traces).value == pytest.approx(0.0, abs=1e-7)
+    traces = [writing_to(planted(seed=i, gold=1 + i % 4), {"doc1": 0.02}) for i in range(12)]
+    assert flow.claim(traces).value == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_step_or_region_that_is_not_there_is_named():

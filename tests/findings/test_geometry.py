@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.geometry import factors, geometry, split
+from floatlens.findings.geometry import factors, geometry, share_of_half, split
 from tests import golden_data
 from tests.findings.planted import planted, wandering
 
@@ -75,14 +75,26 @@ def test_a_zero_query_or_key_has_no_direction():
     assert not score.any() and not norm.any() and not cosine.any()
 
 
-def test_the_claim_follows_what_was_planted():
-    traces = [planted(seed=i, anchors=wandering()) for i in range(6)]
-    found = geometry.claim(traces)
-    assert found.verdict == "supported" and found.n == 6
+def test_the_claims_follow_what_was_planted():
+    """Anchors stand out by norm (16 against 8) and cosine (0.6 against 0.1) in layer 0, by cosine alone in the last."""
+    traces = [planted(seed=i, anchors=wandering()) for i in range(12)]
+    found = {v.id: v for v in geometry.claims(traces)}
+    assert {name: v.verdict for name, v in found.items()} == {
+        "geometry.angle": "supported",
+        "geometry.turn": "supported",
+    }
+    assert found["geometry.angle"].details["share of the angle, deep half"][0] == pytest.approx(0.95, abs=0.1)
     for trace in traces:  # turned upside down, the norm counts in deep layers and not in shallow ones
         for name in ("qk", "qk_norm", "qk_cos"):
             trace.data[name].values[:] = trace.data[name].values[:, ::-1].copy()
-    assert geometry.claim(traces).verdict == "not supported"
+    assert {v.id: v.verdict for v in geometry.claims(traces)}["geometry.turn"] == "not supported"
+
+
+def test_a_part_may_exceed_the_whole():
+    shallow, deep = share_of_half(np.array([[0.6, 1.34]]), np.array([[1.0, 1.0]]), np.array([[0.0, 1.0]]))
+    assert (shallow.item(), deep.item()) == (0.6, 1.34)
+    none = share_of_half(np.array([[0.6, 1.0]]), np.array([[-1.0, 1.0]]), np.array([[0.0, 1.0]]))[0]
+    assert np.isnan(none).all()  # keys that are no advantage have no share in one
 
 
 def test_a_trace_without_scores_says_what_to_record():

@@ -79,11 +79,13 @@ def test_heads_that_stay_on_top_are_stable_and_random_ones_are_as_chance_has_it(
 
 
 def test_the_claim_tells_deep_from_shallow():
-    assert heads.claim([planted(seed=i, copying=(4 + i % 2, 1)) for i in range(6)]).verdict == "supported"
-    assert heads.claim([planted(seed=i, copying=(i % 2, 1)) for i in range(6)]).verdict == "not supported"
-    none = heads.claim([planted(seed=i) for i in range(6)])
-    assert (none.verdict, none.reason) == ("inconclusive", "no head scores above 0.1")
-    few = heads.claim([planted(seed=i, copying=(5, 0)) for i in range(2)])
-    assert few.verdict == "inconclusive" and "only 2" in few.reason
+    deep = heads.claim([planted(seed=i, copying=(4 + i % 2, 1)) for i in range(12)])
+    assert deep.verdict == "supported" and deep.value == pytest.approx(0.9 - 0.5)
+    assert deep.details["heads above 0.1"] == 2 and deep.details["heads above 0.5"] == 0
+    assert heads.claim([planted(seed=i, copying=(i % 2, 1)) for i in range(12)]).verdict == "not supported"
+    middle = heads.claim([planted(seed=i, copying=(2 + i % 2, 1)) for i in range(12)])
+    assert middle.value == pytest.approx(0.0) and middle.verdict == "inconclusive"
+    none = heads.claim([planted(seed=i) for i in range(12)])
+    assert (none.verdict, none.n) == ("too few samples", 0)
     arm = heads.claim([planted(kind="arm")])
-    assert arm.reason == "there is no MDM among the traces"
+    assert arm.reason == "there is no MDM among the samples"

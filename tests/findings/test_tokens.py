@@ -94,9 +94,9 @@ def test_the_claim_sees_structure_give_way_to_content():
     def turning(step, layer):
         return {newline: 0.5 - 0.08 * layer, name: 0.1 + 0.08 * layer}
 
-    traces = [planted(seed=0, anchors=turning, sample_id=str(i)) for i in range(5)]
+    traces = [planted(seed=0, anchors=turning, sample_id=str(i)) for i in range(12)]
     assert tokens.claim(traces).verdict == "supported"
-    assert tokens.claim([planted(seed=i, anchors=lambda s, la: {0: 0.5}) for i in range(5)]).verdict == "not supported"
-    none = tokens.claim([planted(seed=i, anchors=lambda s, la: {}, noise=0.0) for i in range(5)])
-    assert none.verdict == "inconclusive" and none.n == 0
+    assert tokens.claim([planted(seed=i, anchors=lambda s, la: {0: 0.5}) for i in range(12)]).verdict == "not supported"
+    none = tokens.claim([planted(seed=i, anchors=lambda s, la: {}, noise=0.0) for i in range(12)])
+    assert none.verdict == "too few samples" and none.n == 0
     assert set(tokens(traces)["kind"].values) == set(KINDS)

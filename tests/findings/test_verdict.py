@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.finding import FINDINGS
+from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
+from floatlens.findings.outcome import Outcome
 from floatlens.findings.samples import per_sample, pick
 from floatlens.findings.verdict import Verdict, write_claims
 from floatlens.stats import bootstrap_difference, bootstrap_mean, judge_threshold
@@ -66,19 +68,32 @@ def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):
 
 
 def test_every_finding_answers_with_verdicts_that_carry_everything():
-    traces = [planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3) for i in range(5)]
-    traces += [planted(seed=i, kind="arm", model="arm", gold=1 + i % 3) for i in range(5)]
-    texts = set()
+    ids = [f"world:{('fresh', 'slots')[i % 2]}, open-book, {i}" for i in range(12)]
+    traces = [
+        planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=6)
+        for i in range(12)
+    ]
+    traces += [planted(seed=i, kind="arm", model="arm", gold=1 + i % 3, sample_id=ids[i], steps=6) for i in range(12)]
+    seen = set()
     for name in TRACED:
         finding = FINDINGS[name]
-        for verdict in finding.claims(traces):
+        measured = finding.measure(traces)
+        for verdict in finding.claims(measured):
             assert verdict.verdict in ("supported", "not supported", "inconclusive")
-            assert verdict.finding == name and verdict.n == 5 and verdict.statistic and verdict.models
+            assert verdict.finding == name and verdict.n == 12 and verdict.statistic and verdict.models
             assert verdict.interval[0] <= verdict.value <= verdict.interval[1]
             json.dumps(verdict.to_dict(), allow_nan=False)
-            texts.add(verdict.claim)
-        assert finding.claim(traces).finding == name
-    assert len(texts) == 7
+            seen.add(verdict.id)
+        assert finding.claim(measured).finding == name
+    assert seen == {claim.id for claim in CLAIMS.values() if claim.finding in TRACED}
+
+
+def test_every_claim_says_what_it_rests_on_and_fits_a_line():
+    for claim in CLAIMS.values():
+        assert claim.id.startswith(f"{claim.finding}.") and claim.finding in FINDINGS.names()
+        assert all((claim.source, claim.statistic, claim.why, claim.rejected_if, claim.needs)), claim.id
+        assert len(claim.sentence) <= 50 and np.isfinite(claim.effect), claim.id
+        assert claim.about in (("mdm",), ("arm",), ("mdm", "arm"), ("model",))
 
 
 def test_each_mdm_is_judged_by_itself():
@@ -87,10 +102,19 @@ def test_each_mdm_is_judged_by_itself():
             seed=i, model=model, kind="arm" if model == "arm" else "mdm", anchors=wandering() if model == "a" else None
         )
         for model in ("a", "b", "arm")
-        for i in range(5)
+        for i in range(12)
     ]
-    found = {v.models: v.verdict for v in FINDINGS["drift"].claims(traces) if "move" in v.claim}
+    found = {v.models: v.verdict for v in FINDINGS["drift"].claims(traces) if v.id == "drift.moves"}
     assert found == {("a", "arm"): "supported", ("b", "arm"): "not supported"}
+
+
+def test_an_outcome_that_cannot_decide_says_why():
+    measured = xr.Dataset(attrs={"rule": "r"})
+    about = dict(finding="f", sentence="s", source="", statistic="", effect=0.1, why="", rejected_if="", needs="")
+    blocked = Claim("f.x", test=lambda _: Outcome(1.0, (0.9, 1.1), 20, ("m",), blocked="always doc1"), **about)
+    assert (blocked.verdict(measured).verdict, blocked.verdict(measured).reason) == ("inconclusive", "always doc1")
+    few = Claim("f.x", test=lambda _: Outcome(1.0, (0.9, 1.1), 11, ("m",)), **about)
+    assert few.verdict(measured).verdict == "too few samples" and "at least 12" in few.verdict(measured).reason
 
 
 def test_an_unknown_finding_is_answered_with_the_known_ones():

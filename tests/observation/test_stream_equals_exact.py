@@ -24,7 +24,7 @@ NAMES = [*EXACT]
 def close(found: torch.Tensor, wanted: torch.Tensor, name: str) -> None:
     """Equal to 1e-5; scores and norms are not bounded by 1, so theirs is relative to their size."""
     scale = max(1.0, float(wanted.nan_to_num().abs().max())) if name.startswith(("qk", "value")) else 1.0
-    if name not in ("evidence", "query_mass", "evidence_mass", "evidence_hit", "confidence"):
+    if name not in ("evidence", "query_mass", "evidence_mass", "evidence_hit", "confidence", "received_writing"):
         assert bool(wanted.isfinite().any()), f"{name} is nowhere a number"
     np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=1e-5 * scale, rtol=0, err_msg=name)
 
@@ -33,7 +33,7 @@ def layout(rows: int, length: int, pads: list[int], generator: torch.Generator) 
     region = torch.randint(0, 4, (rows, length), generator=generator)
     real = torch.arange(length)[None] >= torch.tensor(pads)[:, None]
     gold = (region == 2) & real
-    writes = (torch.arange(length)[None] >= length - 3).expand(rows, -1)
+    writes = (torch.arange(length)[None] >= length - 3) & real
     names = [["other", "query", "doc1", "answer"]] * rows
     return PositionLayout(real if any(pads) else None, torch.where(real, region, -1), names, gold, writes)
 
@@ -191,6 +191,18 @@ def test_received_attention_sums_to_one(lens: floatlens.Lens) -> None:
         assert float(total.max()) < 1
     else:
         np.testing.assert_allclose(total, 1.0, atol=1e-5)
+
+
+def test_the_writing_row_of_a_step_is_the_row_of_the_matrix_whose_logits_wrote(lens: floatlens.Lens) -> None:
+    trace = lens.trace(prompts()[0], max_new_tokens=4, matrices=["attention"])
+    committed = trace.data["committed_at"].values
+    for step in np.unique(committed[committed >= 0]):  # Dream's sampler has steps that commit nothing
+        rows = np.flatnonzero(committed == step) - int(lens.family.shifted)
+        found = trace.data["received_writing"].sel(step=step)
+        wanted = trace.data["attention"].sel(step=step).mean("head").isel(query=rows).mean("query")
+        there = np.isfinite(found.values)
+        assert there.any()
+        np.testing.assert_allclose(found.values[there], wanted.values[there], atol=1e-5)
 
 
 def test_observing_changes_neither_logits_nor_tokens(lens: floatlens.Lens) -> None:

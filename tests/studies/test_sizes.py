@@ -20,13 +20,13 @@ def seconds(sizes: Sizes, parts: Sequence[str]) -> float:
 
 
 def test_what_fits_is_not_cut() -> None:
-    sizes = Sizes(10, 100, 40, 40)
-    assert fitted(sizes, PARTS, 240, seconds) == (sizes, PARTS, [])
+    sizes = Sizes(24, 100, 40, 40)
+    assert fitted(sizes, PARTS, 380, seconds) == (sizes, PARTS, [])
 
 
-@pytest.mark.parametrize("time", [100, 150, 200])
+@pytest.mark.parametrize("time", [200, 250, 300])
 def test_sizes_are_the_largest_that_fit(time: int) -> None:
-    sizes, parts, cut = fitted(Sizes(10, 100, 40, 40), PARTS, time, seconds)
+    sizes, parts, cut = fitted(Sizes(24, 100, 40, 40), PARTS, time, seconds)
     assert parts == PARTS
     assert seconds(sizes, parts) <= time
     bigger = Sizes(*(int(n * 1.1) + 1 for n in (sizes.traces, sizes.knowledge, sizes.stress, sizes.causes)))  # type: ignore[operator]
@@ -35,14 +35,28 @@ def test_sizes_are_the_largest_that_fit(time: int) -> None:
 
 
 def test_parts_go_before_a_size_falls_below_what_a_claim_needs() -> None:
-    sizes, parts, cut = fitted(Sizes(10, 100, 40, 40), PARTS, 57, seconds)
-    assert sizes.traces == LEAST and seconds(sizes, parts) <= 57
+    sizes, parts, cut = fitted(Sizes(24, 100, 40, 40), PARTS, 140, seconds)
+    assert sizes.traces == LEAST and seconds(sizes, parts) <= 140
     assert parts == ("traces", "knowledge")
     assert any(sentence.startswith("stress: left out") for sentence in cut)
 
 
+def test_a_study_of_links_has_traces_and_answers() -> None:
+    assert StudyPlan(("m",), ("d",), findings=chosen(only=["links"])).parts == ("traces", "knowledge")
+
+
+def test_findings_decide_which_questions_are_traced() -> None:
+    def traced(*names: str, setting: str = "paper") -> tuple[str, ...]:
+        return StudyPlan(("m",), ("d",), findings=chosen(only=names), setting=setting).traced
+
+    assert traced("drift", "knowledge") == ("closed-book",)
+    assert traced("heads") == ("open-book",)
+    assert traced("drift", "heads") == ("closed-book", "open-book")
+    assert traced("drift", "heads", setting="passages") == ("open-book",)
+
+
 def test_a_time_that_is_too_short_is_said() -> None:
-    _, parts, cut = fitted(Sizes(10, 100, 40, 40), PARTS, 1, seconds)
+    _, parts, cut = fitted(Sizes(24, 100, 40, 40), PARTS, 1, seconds)
     assert parts == ("traces",)
     assert any("too short" in sentence for sentence in cut)
 
@@ -68,7 +82,7 @@ def test_findings_decide_which_parts_are_worked_on() -> None:
 
 
 def test_a_limit_holds_for_every_part() -> None:
-    assert Sizes(4, None, 12, 12).limited(8) == Sizes(4, 8, 8, 8)
-    assert Sizes(4, None, 12, 12).bounded([3, 30]) == Sizes(4, 30, 12, 12)
+    assert Sizes(4, None, 12, 12).limited(8) == Sizes(4, 8, 8, 8, 8)
+    assert Sizes(4, None, 12, 12).bounded([3, 30]) == Sizes(4, 30, 12, 12, 24)
     with pytest.raises(FloatLensError, match="limit 0"):
         Sizes().limited(0)

@@ -15,7 +15,9 @@ from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.sources import open_sources
-from floatlens.findings.finding import FINDINGS
+from floatlens.findings.finding import FINDINGS, Finding, ReportText, register_finding
+from floatlens.findings.samples import per_sample
+from floatlens.findings.settings import condition_of
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
 from floatlens.runs.run_list import model_runs
@@ -46,7 +48,7 @@ class Counter:
 @pytest.mark.timeout(1800)  # a minute of work, on a machine that may be busy
 def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(monkeypatch)
-    sizes = Sizes(traces=2, knowledge=3, stress=2, causes=2)
+    sizes = Sizes(traces=2, knowledge=3, stress=2, causes=2, short=2)
     models = ["tiny-mdm", "tiny-arm"]
     data = ["world:fresh", "world:hops"]
     broken = ["mask-anchors(rule=top({n})) @ 1"]
@@ -60,8 +62,11 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     answers = pd.read_parquet(found.path / "answers.parquet")
     assert answers["error"].isna().all()
     traces = [fl.Trace.open(path) for folder in model_runs(found.path) for _, path in folder.samples()]
-    assert len(traces) == len(models) * len(data) * sizes.traces  # type: ignore[operator]
-    traced = {(t.model, str(t.data.attrs["sample_id"])): t.answer for t in traces}
+    assert len(traces) == len(models) * len(data) * (sizes.traces + sizes.short)  # type: ignore[operator]
+    by_setting = {condition_of(str(t.data.attrs["sample_id"])): t for t in traces}
+    assert not any(region.name.startswith("doc") for region in by_setting[CLOSED].regions)
+    assert any(region.name.startswith("doc") for region in by_setting[OPEN].regions)
+    traced = {(t.model, name): t.answer for t in traces if condition_of(name := str(t.data.attrs["sample_id"])) == OPEN}
     open_book = answers[answers["condition"] == OPEN].set_index(["model", "data", "id"])["answer"]
     assert len(open_book) == len(models) * len(data) * sizes.knowledge  # type: ignore[operator]
     for (model, sample), text in traced.items():
@@ -136,30 +141,31 @@ def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.Capt
     code = command_line([*words, "--budget", "1s", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert any("knowledge: 5 questions per data set instead of 100" in sentence for sentence in printed["cut"])
+    assert any("knowledge: 12 questions per data set instead of 100" in sentence for sentence in printed["cut"])
     assert printed["report"].endswith("report.html")
     entry = next(each for each in printed["results"] if each["condition"] == OPEN)
-    assert entry["n"] == 5 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])
+    assert entry["n"] == 12 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])
     assert "Cut to fit the time" in Path(printed["report"]).read_text()
 
 
 def test_the_prediction_counts_shared_work_once() -> None:
-    plan = StudyPlan(("m",), ("world:fresh",), sizes=Sizes(4, 10, 5, 5), limit=10)
+    plan = StudyPlan(("m",), ("world:fresh",), sizes=Sizes(4, 10, 5, 5, 3), limit=10)
     sources = open_sources(plan.comparison())
     alone = replace(plan, findings=("knowledge",))
     assert PARTS["knowledge"].units(plan.sizes, alone, sources) == {"open": 10, "closed": 10}
-    assert PARTS["knowledge"].units(plan.sizes, plan, sources) == {"open": 6, "closed": 10}
-    rates = {"m": {"load": 0.0, "trace": 100.0, "open": 1.0, "closed": 0.0}}
+    assert PARTS["knowledge"].units(plan.sizes, plan, sources) == {"open": 6, "closed": 7}
+    rates = {"m": {"load": 0.0, "trace": 100.0, "short": 10.0, "open": 1.0, "closed": 0.0}}
     both = predicted(plan, sources, rates, plan.sizes, ["traces", "knowledge"], 1)
     assert both - predicted(plan, sources, rates, plan.sizes, ["traces"], 1) == pytest.approx(6)
 
 
 def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     for given, message in (
-        ({"models": []}, "needs a model"),
+        ({"models": []}, "needs at least one model"),
         ({"models": "no-such-model"}, "no-such-model"),
         ({"data": "world:nothing"}, "no data set 'nothing'"),
-        ({"budget": "soon"}, "is not a time"),
+        ({"budget": "soon"}, "is not a duration"),
+        ({"setting": "long"}, "setting 'long' is not known"),
         ({"only": ["everything"]}, "no finding 'everything'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"out": "memory://study"}, "is written to a folder"),
@@ -167,6 +173,40 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
         with pytest.raises(FloatLensError, match=message):
             fl.study(**{"models": "tiny-arm", "data": "world:fresh", "out": tmp_path / "s", **given})  # type: ignore[operator]
     assert not (tmp_path / "s").exists()
+
+
+def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    _ = FINDINGS["drift"]  # the built-in ones are loaded before a copy is made
+    monkeypatch.setattr(FINDINGS, "_entries", dict(FINDINGS._entries))
+
+    def measure(traces: Any) -> xr.Dataset:
+        return per_sample(traces, lambda t: xr.Dataset({"entropy": t.data["entropy"].mean(["step", "head"])}), "width")
+
+    def figure(measured: Any, *, view: str = "layers", backend: str = "matplotlib") -> Any:
+        data = measured["entropy"].to_dataframe().reset_index()[["model", "layer", "entropy"]]
+        return data if backend == "none" else Figure()
+
+    text = ReportText(title="Width", question="How wide?")
+    register_finding(Finding("width", paper="none", measure=measure, figure=figure, report=text, views=("layers",)))
+    found = fl.study(  # type: ignore[operator]
+        "tiny-arm", data="world:fresh", only=["width"], limit=2, max_new_tokens=2, out=tmp_path / "s"
+    )
+    assert not found.failed
+    assert '<section id="width"' in found.report.read_text() and (found.path / "figures" / "width.png").exists()
+    [home] = model_runs(found.path)
+    assert [condition_of(name) for name, _ in home.samples()] == [CLOSED, CLOSED]
+
+
+def test_a_stress_without_suitable_data_is_noted() -> None:
+    plan = StudyPlan(("m",), ("world:fresh",), findings=("stress",), sizes=Sizes(stress=2), limit=2)
+    made, notes = stress.levels(plan, open_sources(plan.comparison()))
+    assert ("layout", "world:fresh") not in made
+    assert any(note.startswith("stress layout was left out: ") for note in notes)
+    only = replace(plan, stresses=("position",))
+    assert {name for name, _ in stress.levels(only, open_sources(only.comparison()))[0]} == {"position"}
 
 
 def test_the_demo_replaces_an_earlier_demo_and_nothing_else(tmp_path: Path) -> None:

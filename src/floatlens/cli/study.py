@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from floatlens.studies.run import Study
 
-COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
+COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow", "too few samples": "yellow"}
 
 
 @common.grouped
@@ -27,10 +27,15 @@ def command(
     only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads,stress.")] = None,
     skip: Annotated[str | None, typer.Option(help="Findings to leave out.")] = None,
     limit: common.LimitEach = None,
-    budget: Annotated[
-        str | None, typer.Option(help="A time such as 10m: sizes are cut to fit it, and what was cut is said.")
-    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Time budget such as 10m; sizes are reduced to fit it.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Every question, every stress on every data set.")] = False,
+    setting: Annotated[
+        str,
+        typer.Option(
+            help="Which questions are traced: paper (short ones for anchors, with passages for heads and flow), "
+            "short, passages."
+        ),
+    ] = "paper",
     split: common.Split = None,
     passages: common.Passages = None,
     max_passages: common.MaxPassages = None,
@@ -43,11 +48,11 @@ def command(
     allow_pickle: common.AllowPickle = False,
     running: common.RunOptions = common.RunOptions(),
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Models at once, a process each; default: cores for small models, else 1.")
+        int | None, typer.Option(min=1, help="Models to run in parallel; default: cores for small models, else 1.")
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Trace, answer, stress and judge: every finding of the paper on some models, with figures, claims and a report.
+    """Run every finding of the paper on some models, with figures, claims and a report.
 
     Examples:
 
@@ -72,6 +77,7 @@ def command(
             limit=limit,
             budget=budget,
             full=full,
+            setting=setting,
             split=split,
             passages=passages,
             max_passages=max_passages,
@@ -91,7 +97,7 @@ def command(
 
 
 def names(text: str | None) -> list[str]:
-    """Names of a list with commas.
+    """Split a list at its commas.
 
     >>> names("drift, stress"), names(None)
     (['drift', 'stress'], [])
@@ -100,7 +106,7 @@ def names(text: str | None) -> list[str]:
 
 
 def fitting_jobs(models: list[str], device: str | None) -> int:
-    """Models to work on at once: as many as there are cores when all are small and on the CPU, else one."""
+    """Number of models to run in parallel: the number of cores if all are small and on the CPU, else one."""
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
     from floatlens.runs.model_pool import cores
@@ -113,8 +119,10 @@ def fitting_jobs(models: list[str], device: str | None) -> int:
 
 
 def show(found: Study, as_json: bool) -> None:
-    """JSON alone, or the claims, what a reader must know, and where the report is."""
+    """Print JSON alone, or the claims, remarks, and the path of the report."""
     from rich.console import Console
+
+    from floatlens.report.aloud import say_aloud
 
     if as_json:
         about: dict[str, Any] = {"results": found.results, "claims": found.claims, "failed": found.failed}
@@ -126,39 +134,43 @@ def show(found: Study, as_json: bool) -> None:
         for what, reason in found.failed.items():
             console.print(f"failed: {what}: {reason}", style="red", markup=False)
         for sentence in found.cut:
-            console.print(f"cut to fit the time: {sentence}", markup=False)
+            console.print(f"reduced to fit the time: {sentence}", markup=False)
         for sentence in found.notes:
             console.print(sentence, markup=False)
         console.print(f"{found.seconds:.0f} seconds; figures, tables and traces are in {found.path}", markup=False)
         console.print("The report: ", end="")
         console.print(str(found.report), style="bold", markup=False, soft_wrap=True)
+        for sentence in say_aloud(found.claims):
+            console.print()
+            console.print(sentence, markup=False)
     if found.failed and not found.claims:
         raise FloatLensError(f"nothing could be measured; the first failure: {next(iter(found.failed.values()))}")
 
 
 def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
-    """The claims with value, interval and verdict, one line a model."""
-    from rich.table import Table
+    """Print one line per claim, 80 columns wide; numbers and models are in the report and in claims.json."""
     from rich.text import Text
 
-    from floatlens.findings.spelling import number
-    from floatlens.findings.style import short
+    from floatlens.report.aloud import by_claim, count_verdicts, decided
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("claim", "models", "value", "95 % interval", "n", "verdict"):
-        table.add_column(column, overflow="fold", justify="right" if column in ("value", "n") else "left")
-    last = None
-    for claim in (claim for claim in claims if claim["n"]):
-        text = claim["claim"] if claim["claim"] != last else ""
-        if text and last is not None:
-            table.add_row()
-        last = claim["claim"]
-        low, high = (number(x) for x in claim["interval"])
-        models = " / ".join(short(model) for model in claim["models"])
-        verdict = Text(claim["verdict"], style=COLOURS[claim["verdict"]])
-        interval = f"{low} to {high}" if low != "–" else "–"
-        table.add_row(Text(text), Text(models), number(claim["value"]), interval, str(claim["n"]), verdict)
-    console.print(table)
-    left_out = dict.fromkeys(claim["claim"] for claim in claims if not claim["n"])
+    source = ""
+    for several in by_claim(claims).values():
+        told = count_verdicts(several)
+        if told == "not measured":
+            continue
+        if (found := "The paper" if "2601.07894" in several[0].get("source", "") else "Beyond the paper") != source:
+            source = found
+            console.print(Text(f"{source:<51} {'models or pairs':>28}", style="bold"))
+        line = Text(f"{several[0]['claim'][:51]:<51} ")
+        verdicts = {claim["verdict"] for claim in several if claim["n"]}
+        line.append(f"{told:>28}", style=COLOURS[next(iter(verdicts))] if len(verdicts) == 1 else "")
+        console.print(line, soft_wrap=True)
+    papers = [claim for claim in claims if "2601.07894" in claim.get("source", "")]
+    measured = [claim for claim in papers if claim["n"]]
+    if measured:
+        yes, every = decided(measured)
+        console.print(f"Decided: {yes} of {every} verdicts on the paper's claims ({100 * yes / every:.0f} %).")
+    left_out = dict.fromkeys(claim["claim"] for several in by_claim(claims).values() for claim in several
+                             if not any(each["n"] for each in several))  # fmt: skip
     if left_out:
-        console.print(Text(f"Not measured, as this study left out what they rest on: {'; '.join(left_out)}"))
+        console.print(Text(f"Not measured here: {'; '.join(left_out)}"))

@@ -5,5 +5,6 @@ from . import flow as flow
 from . import geometry as geometry
 from . import heads as heads
 from . import knowledge as knowledge
+from . import links as links
 from . import stress as stress
 from . import tokens as tokens

@@ -1,9 +1,12 @@
 """Absorption: how much of all attention do the anchors take, layer by layer?
 
-Absorb(S, l) = 100 · sum of received attention over the anchors S, in per cent (arXiv 2601.07894, after 2510.15731).
-The published curves measure position 0 of an ARM and the one strongest position of an MDM, which are different rules;
-here every model is measured by the same one, and `table` puts the rules side by side because the choice decides the
+Absorb(S, l) = 100 · sum of received attention over the anchors S, in percent (arXiv 2601.07894, after 2510.15731).
+The published curves measure position 0 of an ARM and the one strongest position of an MDM, which are different rules.
+Here all models are measured by the same one, and `table` puts the rules side by side because the choice decides the
 picture.
+
+Under a causal mask the first positions receive more than others even if attention is perfectly uniform. Absorption is
+therefore reported raw and beyond that baseline `u`; claims rest on the latter.
 """
 
 from __future__ import annotations
@@ -17,49 +20,61 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.anchors import parse_rule
-from floatlens.findings import draw, style
+from floatlens.anchors import baseline, parse_rule
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.outcome import Outcome, difference, mean_of
 from floatlens.findings.received import Layers, anchors_of, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
-from floatlens.findings.sides import compare
 from floatlens.findings.spelling import number
-from floatlens.findings.verdict import Verdict
+from floatlens.paper import definitions
 from floatlens.record.trace import Trace
-from floatlens.stats import INCONCLUSIVE, SUPPORTED, bootstrap_difference, judge_threshold
 
 VIEWS = ("layers",)
 RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")
 
 
 def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] = RULES) -> xr.Dataset:
-    """How much attention do the anchors absorb? Per cent of all attention, mean over steps.
+    """Measure how much attention the anchors absorb, in percent of all attention, mean over steps.
 
     | variable | dims | what |
     |---|---|---|
-    | absorption | sample, rule, layer | per cent of received attention on the anchors; 0 when there are none |
-    | n_anchors | sample, rule, layer | mean number of anchors at a step |
+    | absorption | sample, rule, layer | received attention on the anchors; 0 if there are none |
+    | beyond | sample, rule, layer | the same beyond what uniform attention under the run's mask would give them |
+    | n_anchors | sample, rule, layer | mean number of anchors per step |
+    | sink, sink_raw | sample, layer | received attention of position 0, beyond uniform attention and raw |
     """
     ids = [parse_rule(r).id for r in ([rule] if isinstance(rule, str) else rule)]
-    return per_sample(traces, lambda trace: _measure_one(trace, layer, ids), "absorption", rule=", ".join(ids))
+    return per_sample(
+        traces, lambda trace: _measure_one(trace, layer, ids), "absorption", rule=", ".join(ids), claim_rule=ids[0]
+    )
 
 
 def _measure_one(trace: Trace, layer: Layers, rules: Sequence[str]) -> xr.Dataset:
     require(trace, "received", finding="absorption")
     a = profile(trace, layer)
     anchors = [anchors_of(a.values, rule, trace.attention) for rule in rules]
+    u = baseline(a.values, trace.attention)
     return xr.Dataset(
         {
             "absorption": (("rule", "layer"), np.array([absorb(a.values, s).mean(axis=0) for s in anchors])),
+            "beyond": (
+                ("rule", "layer"),
+                np.array(
+                    [definitions.absorption(np.nan_to_num(a.values), s, np.nan_to_num(u)).mean(axis=0) for s in anchors]
+                ),
+            ),
             "n_anchors": (("rule", "layer"), np.array([s.sum(axis=-1).mean(axis=0) for s in anchors])),
+            "sink": ("layer", 100 * (a.values - u)[..., 0].mean(axis=0)),
+            "sink_raw": ("layer", 100 * a.values[..., 0].mean(axis=0)),
         },
         coords={"rule": list(rules), "layer": a["layer"]},
     )
 
 
 def table(traces: Traces, *, rule: str | Sequence[str] = RULES) -> pd.DataFrame:
-    """The rules side by side: one row a model, rule and layer, mean ± std over samples, and number of anchors."""
+    """Return the rules side by side: one row per model, rule and layer, mean ± std over samples, number of anchors."""
     measured = traces if is_measured(traces, "absorption") else measure(traces, rule=rule)
     parts = []
     for model in models_of(measured):
@@ -85,16 +100,24 @@ def figure(
     layer: Layers = None,
     rule: str | Sequence[str] = RULES,
     view: str = "layers",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Absorption by layer, one line a model, one panel a rule, mean ± std over samples."""
+    """Draw absorption by layer, one line per model, one panel per rule, mean ± std over samples.
+
+    `paper` adds the published curves, placed by relative depth.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "absorption") else measure(traces, layer=layer, rule=rule)
     data = table(measured)
+    rules = list(dict.fromkeys(data["rule"]))
+    if paper:
+        known = published.absorption_rows(int(data["layer"].max()))
+        data = pd.concat([data, known[known["rule"].isin(rules)]], ignore_index=True)
     if backend == "none":
         return data
-    models, rules = models_of(measured), list(dict.fromkeys(data["rule"]))
+    models = list(dict.fromkeys(data["model"]))
     colours, markers = style.colour_of(models), style.marker_of(models)
     with style.sheet():
         narrow = len(rules) < 3
@@ -105,6 +128,8 @@ def figure(
             for model in models:
                 part = data[(data["rule"] == name) & (data["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
+                if model not in models_of(measured):  # published curves stay behind
+                    look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
                 draw.band(axes, part, **look)
             axes.set_title(name)
             axes.set_ylim(0, 100)
@@ -117,74 +142,67 @@ def figure(
             grid[lowest, column].tick_params(labelbottom=True)
         for axes in list(grid.flat)[len(rules) :]:
             axes.set_axis_off()
-        handles, labels = grid[0, 0].get_legend_handles_labels()
+        named = {
+            label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        handles, labels = list(named.values()), list(named)
         if len(rules) % columns and len(rules) > columns:
             grid[-1, -1].legend(handles, labels, loc="center", title="model")
         else:
             figure.legend(handles, labels, loc="outside upper center", ncols=len(models))
         n = int(data["n"].max())
         style.caption(
-            figure, f"Attention on the anchors, by anchor rule; mean ± std over {n} sample{'s' * (n != 1)} a model."
+            figure, f"Attention on the anchors, by anchor rule; mean ± std over {n} sample{'s' * (n != 1)} per model."
         )
     return figure
 
 
 @register_claim(
+    "absorption.more",
+    finding="absorption",
+    sentence="The ARM's anchors absorb more than the MDM's",
+    source="arXiv 2601.07894",
+    statistic="attention on the anchors beyond uniform attention, in percent of all, ARM minus MDM, mean over layers",
+    effect=5.0,
+    why="a twentieth of all attention; the published models differ by 29 to 56, by different rules",
+    rejected_if="by the same rule, the ARM's anchors take less than 5 points more than the MDM's",
+    needs="traces of both models on the same questions",
+)
+def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    by_rule = {str(rule): place for place, rule in enumerate(measured["rule"].values)}
+    beyond, raw = (mean_over(measured[name].values, 2) for name in ("beyond", "absorption"))
+    beside = {f"raw, by {rule}": raw[:, place] for rule, place in by_rule.items()}
+    beside |= {f"beyond uniform, by {rule}": beyond[:, place] for rule, place in by_rule.items()}
+    if {"first", "top(n=1)"} <= by_rule.keys():
+        arms = measured["model_kind"].values == "arm"
+        mixture = np.where(arms, raw[:, by_rule["first"]], raw[:, by_rule["top(n=1)"]])
+        beside["raw, by the published mixture (position 0 of the ARM, largest of the MDM)"] = mixture
+    return difference(measured, beyond[:, 0], mdm=mdm, arm=arm, sign=-1, unit=" %", digits=1, beside=beside)
+
+
+@register_claim(
     "absorption.sink",
     finding="absorption",
-    sentence="The ARM absorbs more at its sink than the MDM at its anchors",
-    source="arXiv 2601.07894",
+    sentence="The ARM has a sink at its first position",
+    source="arXiv 2601.07894, after 2309.17453",
+    statistic="attention on position 0 beyond uniform causal attention, in percent of all, mean over layers",
+    effect=5.0,
+    why="a twentieth of all attention; position 0 has more than the others by construction, which does not count",
+    rejected_if="position 0 takes less than 5 points more than uniform causal attention gives it",
+    needs="traces of an ARM",
 )
-def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm: str | None = None) -> Verdict:
-    """The ARM absorbs more at its sink than the MDM at its anchors, both by the same rule.
-
-    The details give the same difference under every other rule that was measured.
-    """
-    measured = (
-        traces if is_measured(traces, "absorption") else measure(traces, rule=tuple({rule: 0, **dict.fromkeys(RULES)}))
+def has_sink(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
+    return mean_of(
+        measured,
+        mean_over(measured["sink"].values, 1),
+        kind="arm",
+        model=arm,
+        beside={"attention on position 0, raw, %": mean_over(measured["sink_raw"].values, 1)},
     )
-    wanted = parse_rule(rule).id
-    ids = [str(r) for r in measured["rule"].values]
-    place = ids.index(wanted) if wanted in ids else 0
-    per_rule = mean_over(measured["absorption"].values, 2)
-
-    def decide(interval: tuple[float, float], sides: dict[str, Array]) -> tuple[str, str, dict[str, Any]]:
-        names = {side: [str(i) for i in measured["sample_id"].values[sides[side]]] for side in ("arm", "mdm")}
-        details = {
-            "ARM, %": float(sides["arm_values"].mean()),
-            "MDM, %": float(sides["mdm_values"].mean()),
-            "ARM minus MDM by rule": {
-                name: bootstrap_difference(
-                    per_rule[sides["arm"], i], per_rule[sides["mdm"], i], names["arm"], names["mdm"]
-                )[:2]
-                for i, name in enumerate(ids)
-            },
-        }
-        verdict = judge_threshold(interval)
-        reason = f"{details['ARM, %']:.1f} % against {details['MDM, %']:.1f} %"
-        against = [
-            name for name, (_, other) in details["ARM minus MDM by rule"].items() if judge_threshold(other) != SUPPORTED
-        ]  # type: ignore[attr-defined]
-        if verdict == SUPPORTED and against:
-            reason += f"; but not by {', '.join(against)}"
-        return verdict, reason if verdict != INCONCLUSIVE else f"the interval holds zero ({reason})", details
-
-    found = compare(
-        measured.assign_attrs(rule=ids[place]),
-        per_rule[:, place],
-        finding="absorption",
-        claim="The ARM absorbs more at its sink than the MDM at its anchors",
-        statistic="absorption in per cent of attention, ARM minus MDM, mean over steps and layers",
-        mdm=mdm,
-        arm=arm,
-        decide=decide,
-        sign=-1,
-    )
-    return found
 
 
 def absorb(a: Array, anchors: Array) -> Array:
-    """Per cent of received attention `a` (..., T) that falls on the anchors.
+    """Percent of received attention `a` (..., T) that falls on the anchors.
 
     >>> absorb(np.array([0.5, 0.25, 0.25]), np.array([True, False, False])).item()
     50.0
@@ -198,7 +216,14 @@ def tables(measured: xr.Dataset) -> list[Table]:
     for model, kind, part in by_model(measured):
         by_rule = {str(r): mean(part["absorption"].sel(rule=r).values) for r in measured["rule"].values}
         rows.append({"model": model, "kind": kind, **by_rule, "samples": part.sizes["sample"]})
-    return [as_table("Per cent of attention on the anchors, by rule, mean over layers", pd.DataFrame(rows), number)]
+    beyond = []
+    for model, kind, part in by_model(measured):
+        by_rule = {str(r): mean(part["beyond"].sel(rule=r).values) for r in measured["rule"].values}
+        beyond.append({"model": model, "kind": kind, **by_rule, "position 0": mean(part["sink"].values)})
+    return [
+        as_table("Percent of attention on the anchors, by rule, mean over layers", pd.DataFrame(rows), number),
+        as_table("The same beyond uniform attention under the model's mask", pd.DataFrame(beyond), number),
+    ]
 
 
 def sentences(measured: xr.Dataset) -> list[str]:
@@ -211,14 +236,14 @@ def sentences(measured: xr.Dataset) -> list[str]:
         layers = part["layer"].values
         found.append(
             f"By {rule} the anchors of {model} ({kind}) take {number(mean(values_NL))} % of all attention, from "
-            f"{number(float(by_layer[least]))} % at layer {layers[least]} to {number(float(by_layer[most]))} % at layer "
-            f"{layers[most]}."
+            f"{number(float(by_layer[least]))} % at layer {layers[least]} to {number(float(by_layer[most]))} % at "
+            f"layer {layers[most]}."
         )
     first = {model: mean(part["absorption"].sel(rule="first").values) for model, _, part in by_model(measured)
              if "first" in measured["rule"].values}  # fmt: skip
     if first:
         said = ", ".join(f"{number(value)} % in {model}" for model, value in first.items())
-        found.append(f"Position 0 alone, the place of the classic sink, takes {said}.")
+        found.append(f"Position 0 alone, where the classic sink lies, takes {said}.")
     return found
 
 
@@ -227,9 +252,9 @@ REPORT = ReportText(
     question="How much of all attention do the anchors take?",
     views={
         "layers": (
-            "Attention on the anchors by layer, one panel a rule",
-            "Each panel measures all models by the same rule; the rule decides the picture, so all stand side by side. The "
-            "band is one standard deviation over samples.",
+            "Attention on the anchors by layer, one panel per rule",
+            "Each panel measures all models by the same rule. The rule decides the picture, so all are shown side by "
+            "side. The band is one standard deviation over samples.",
         )
     },
     tables=tables,

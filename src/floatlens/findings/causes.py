@@ -22,19 +22,17 @@ from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.findings import style
 from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
-from floatlens.findings.samples import Array, mean_over, models_of
-from floatlens.findings.sides import NAN, compare, names, side
+from floatlens.findings.outcome import Outcome, difference, mean_of
+from floatlens.findings.samples import Array, models_of
 from floatlens.findings.spelling import number, percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Verdict
-from floatlens.stats import INCONCLUSIVE, bootstrap_mean, judge_scores, too_few
 from floatlens.version import __version__
 
 VIEWS = ("dose", "effects")
 
 
 def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
-    """What does each intervention do to each question? One row a model and question.
+    """Measure what each intervention does to each question, one row per model and question.
 
     | variable | dims | what |
     |---|---|---|
@@ -86,10 +84,10 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
 
 
 def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataFrame:
-    """One row a model and intervention: the score without it, under it and under its control, with intervals.
+    """Return one row per model and intervention: the score without it, under it and under its control, with intervals.
 
-    `loss` is what the intervention takes from the score beyond its control (without a control, beyond the plain run); for
-    surprise and KL, where less is better, what it adds.
+    `loss` is what the intervention takes from the score beyond its control (without a control, beyond the plain run);
+    for surprise and KL, where less is better, what it adds.
     """
     measured = measure(answers)
     check_score(score)
@@ -133,13 +131,10 @@ def check_score(score: str) -> None:
         raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(MEASURES)}")
 
 
-# --- figures --------------------------------------------------------------------------------------------------------------
-
-
 def figure(
     answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "dose", backend: str = "matplotlib"
 ) -> Figure | pd.DataFrame:
-    """Score over the dose beside its control (`dose`), or what each intervention takes beyond its control (`effects`)."""
+    """Draw the score over the dose and its control (`dose`), or what each intervention takes beyond it (`effects`)."""
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     numbers = table(answers, score=score)
@@ -148,9 +143,6 @@ def figure(
     if backend == "none":
         return numbers
     return draw_dose(numbers, score) if view == "dose" else draw_effects(numbers, score)
-
-
-# --- claims ---------------------------------------------------------------------------------------------------------------
 
 
 def _places(measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed: bool = False) -> list[int]:
@@ -184,37 +176,30 @@ def _raw(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
     return np.mean([plain - measured[score].values[:, place] for place in places], axis=0)
 
 
+SMALLEST: dict[str, Any] = {
+    "source": "FloatLens",
+    "effect": 0.05,
+    "why": "five questions in a hundred beyond what random positions or heads take",
+}
+
+
 @register_claim(
     "causes.masking",
     finding="causes",
     sentence="Masking anchors hurts the ARM more than the MDM",
-    source="FloatLens",
+    statistic="loss of accuracy beyond the control, mean over doses, ARM minus MDM",
+    needs="answers of both models under mask-anchors with its control",
+    **SMALLEST,
 )
-def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
-    """Masking anchors hurts the ARM more than the MDM."""
-    measured = measure(answers)
+def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     places = _places(measured, "mask-anchors", dosed=True) or _places(measured, "mask-anchors")
-    raw = _raw(measured, "accuracy", places)
-
-    def decide(interval: tuple[float, float], sides: dict[str, Array]) -> tuple[str, str, dict[str, Any]]:
-        beyond = {name.upper(): 100 * float(mean_over(sides[f"{name}_values"], 0)) for name in ("mdm", "arm")}
-        alone = {name.upper(): 100 * float(mean_over(raw[sides[name]], 0)) for name in ("mdm", "arm")}
-        said = f"beyond its control the ARM loses {beyond['ARM']:.1f} points, the MDM {beyond['MDM']:.1f}"
-        details = {f"{name} loss beyond control, points": value for name, value in beyond.items()}
-        details |= {f"{name} loss, points": value for name, value in alone.items()}
-        found = judge_scores(interval)
-        return found, said if found != INCONCLUSIVE else f"the interval holds zero ({said})", details
-
-    return compare(
+    return difference(
         measured,
         _losses(measured, "accuracy", places),
-        finding="causes",
-        claim="Masking anchors hurts the ARM more than the MDM",
-        statistic="loss of accuracy beyond the control, mean over doses, ARM minus MDM",
         mdm=mdm,
         arm=arm,
-        decide=decide,
         sign=-1,
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)},
     )
 
 
@@ -222,19 +207,18 @@ def anchors_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None, arm:
     "causes.pinning",
     finding="causes",
     sentence="Pinning the anchors hurts the MDM",
-    source="FloatLens",
+    statistic="loss of accuracy beyond the control",
+    needs="answers of an MDM under pin-anchors with its control",
+    **SMALLEST,
 )
-def pin_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None) -> Verdict:
-    """Pinning the anchors hurts the MDM."""
-    measured = measure(answers)
+def pin_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     places = _places(measured, "pin-anchors")
-    return _judged(
+    return _loss_of(
         measured,
         _losses(measured, "accuracy", places),
-        side(measured, "mdm", mdm),
-        claim="Pinning the anchors hurts the MDM",
-        statistic="loss of accuracy beyond the control",
-        beside={"loss beside the plain run": _raw(measured, "accuracy", places)}
+        kind="mdm",
+        model=mdm,
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)}
         | {"agreement with the plain answer": _mean(measured, "agreement", places)}
         | {"KL to the plain run, nats": _mean(measured, "kl", places)},
     )
@@ -243,20 +227,18 @@ def pin_claim(answers: Answers | xr.Dataset, *, mdm: str | None = None) -> Verdi
 @register_claim(
     "causes.heads",
     finding="causes",
-    sentence="The top retrieval heads matter more than as many random heads",
-    source="FloatLens",
+    sentence="Top retrieval heads matter more than random heads",
+    statistic="loss of accuracy beyond the control, mean over doses",
+    needs="answers under ablate-heads(heads=top(n)) with its control",
+    **SMALLEST,
 )
-def heads_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
-    """The top retrieval heads matter more than as many random heads."""
-    measured = measure(answers)
+def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     places = _places(measured, "ablate-heads(heads=top", dosed=True) or _places(measured, "ablate-heads(heads=top")
-    return _judged(
+    return _loss_of(
         measured,
         _losses(measured, "accuracy", places),
-        _rows(measured, model),
-        claim="The top retrieval heads matter more than as many random heads",
-        statistic="loss of accuracy beyond the control, mean over doses",
-        beside={"loss beside the plain run": _raw(measured, "accuracy", places)},
+        model=model,
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)},
     )
 
 
@@ -264,19 +246,17 @@ def heads_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> V
     "causes.form",
     finding="causes",
     sentence="Shallow anchors matter for form",
-    source="FloatLens",
+    statistic="well-formed answers lost beyond the control, shallow anchors minus deep ones",
+    needs="answers under mask-anchors in shallow and in deep layers with controls",
+    **SMALLEST,
 )
-def form_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
-    """Shallow anchors matter for form: masking them leaves fewer well-formed answers than masking deep ones."""
-    measured = measure(answers)
+def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "mask-anchors")
     losses = {half: _losses(measured, "well_formed", places) for half, places in parts.items()}
-    return _judged(
+    return _loss_of(
         measured,
         losses["shallow"] - losses["deep"],
-        _rows(measured, model),
-        claim="Shallow anchors matter for form",
-        statistic="well-formed answers lost beyond the control, shallow anchors minus deep ones",
+        model=model,
         beside={f"lost with the {half} anchors": values for half, values in losses.items()}
         | {"answers that do not end, shallow": _losses(measured, "ended", parts["shallow"])},
     )
@@ -286,26 +266,19 @@ def form_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Ve
     "causes.content",
     finding="causes",
     sentence="Deep heads matter for content",
-    source="FloatLens",
+    statistic="loss of accuracy beyond the control, deep retrieval heads minus shallow ones",
+    needs="answers under ablate-heads in shallow and in deep layers with controls",
+    **SMALLEST,
 )
-def content_claim(answers: Answers | xr.Dataset, *, model: str | None = None) -> Verdict:
-    """Deep heads matter for content: taking out the deep ones costs more accuracy than the shallow ones."""
-    measured = measure(answers)
+def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "ablate-heads(heads=top")
     losses = {half: _losses(measured, "accuracy", places) for half, places in parts.items()}
-    return _judged(
+    return _loss_of(
         measured,
         losses["deep"] - losses["shallow"],
-        _rows(measured, model),
-        claim="Deep heads matter for content",
-        statistic="loss of accuracy beyond the control, deep retrieval heads minus shallow ones",
+        model=model,
         beside={f"lost with the {half} heads": values for half, values in losses.items()},
     )
-
-
-def _rows(measured: xr.Dataset, model: str | None) -> Array:
-    rows = np.arange(measured.sizes["sample"])
-    return rows if model is None else rows[measured["model"].values == model]
 
 
 def _mean(measured: xr.Dataset, name: str, places: Sequence[int]) -> Array:
@@ -314,23 +287,10 @@ def _mean(measured: xr.Dataset, name: str, places: Sequence[int]) -> Array:
     return np.asarray(measured[name].values[:, places].mean(axis=1))
 
 
-def _judged(
-    measured: xr.Dataset, values: Array, rows: Array, *, claim: str, statistic: str, beside: dict[str, Array]
-) -> Verdict:
-    """The mean of `values` over these rows lies above zero, or not."""
-    usable = rows[np.isfinite(values[rows])]
-    value, interval = bootstrap_mean(values[usable]) if len(usable) else (float("nan"), NAN)
-    verdict = judge_scores(interval)
-    reason = too_few(len(usable), "questions") if len(usable) else "the run holds no such intervention with its control"
-    if reason:
-        verdict = INCONCLUSIVE
-    else:
-        low, high = (100 * end for end in interval)
-        reason = f"{100 * value:.1f} points, interval {low:.1f} to {high:.1f}"
-    details = {name: float(mean_over(numbers[usable], 0)) for name, numbers in beside.items()} if len(usable) else {}
-    return Verdict(
-        "causes", claim, statistic, value, interval, verdict, "", len(usable), names(measured, rows), reason, details
-    )
+def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
+    """Mean loss over questions; without the intervention in the run, the reason says so."""
+    more = {} if np.isfinite(values).any() else {"reason": "the run holds no such intervention with its control"}
+    return mean_of(measured, values, what="questions", **about, **more)
 
 
 def tables(measured: xr.Dataset) -> list[Table]:
@@ -356,9 +316,9 @@ def sentences(measured: xr.Dataset) -> list[str]:
         worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
         plain = float(of["plain"].iloc[0])
         found.append(
-            f"{short(str(model))} has {percent(plain)} right when it is left alone. What costs it most beyond the matched "
-            f"control is {worst['intervention']}: {points(-float(worst['loss']))} points ({percent(float(worst['under']))} "
-            f"right under it, {percent(float(worst['control']))} under the control)."
+            f"{short(str(model))} has {percent(plain)} right when it is left alone. What costs it most beyond the "
+            f"matched control is {worst['intervention']}: {points(-float(worst['loss']))} points "
+            f"({percent(float(worst['under']))} right under it, {percent(float(worst['control']))} under the control)."
         )
     return found
 
@@ -369,8 +329,8 @@ REPORT = ReportText(
     views={
         "dose": (
             "Score over the dose, beside the control",
-            "The more anchors are masked or heads taken out, the further right. The control treats as many random positions "
-            "or heads alike; where the two lines part, it matters which ones are taken.",
+            "The more anchors are masked or heads taken out, the further right. The control treats as many random "
+            "positions or heads alike; where the two lines part, it matters which ones are taken.",
         ),
         "effects": (
             "What each intervention takes beyond its control",
@@ -388,6 +348,7 @@ causes = register_finding(
         figure=figure,
         views=VIEWS,
         reads="answers",
+        setting="passages",
         report=REPORT,
         part="causes",
         applies=lambda answers: "role" in answers and bool(answers["role"].notna().any()),

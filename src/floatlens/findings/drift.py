@@ -2,17 +2,19 @@
 
 Section 3.1 of arXiv 2601.07894. An MDM's anchors wander over denoising steps; an ARM's stay at the first token.
 Other work (arXiv 2509.24014) says that attention patterns hardly change over steps, so the step-to-step similarity of
-per-head patterns stands beside the anchors' movement: both can be true, of different heads and layers.
+per-head patterns is measured as well: both can be true, of different heads and layers.
 
-An ARM's sequence grows. Two of its steps are compared on the positions that exist at both, centres of mass on those
-that exist at all steps. And its received attention is a running mean to which a step adds one row, which makes it calm
-by construction; `top_turnover_newest` therefore looks at that row alone, and asks only whether its strongest position
-stays, because what else one query attends to is its own business.
+Two sets of query rows are measured. *All rows*: received attention, the mean over all queries, as in the paper's
+figures. For an ARM it is a running mean to which a step adds one row, and therefore calm by construction. *Writing
+rows*: the rows whose logits write the tokens of the answer (see `writing`), one per token in both kinds of model. The
+claim MDM against ARM rests on the writing rows, over equal numbers of tokens; this is its primary variant, named
+before anything was measured. All rows are reported as well. The third variant, both models on identical text, needs a
+replay of a given text and is not measured yet.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,51 +22,60 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.anchors import parse_rule
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, extreme, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
-from floatlens.findings.received import AVERAGE, Layers, anchors_of, few_layers, newest_rows, profile
+from floatlens.findings.outcome import Outcome, difference, mean_of, missing, names, rows_of
+from floatlens.findings.received import AVERAGE, Layers, anchors_of, choose_layers, few_layers, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
-from floatlens.findings.sides import compare, one_side
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Verdict
+from floatlens.findings.writing import floating_by_length, writing_profile
+from floatlens.paper import definitions
 from floatlens.record.trace import Trace
-from floatlens.stats import (
-    INCONCLUSIVE,
-    NOT_SUPPORTED,
-    SUPPORTED,
-    bootstrap_difference,
-    bootstrap_mean,
-    judge_threshold,
-)
+from floatlens.stats import NAN, interval_of_mean
 
 VIEWS = ("heatmap", "numbers")
-STILL = 0.1  # anchors that move lose more than one in ten from a step to the next; those that stay lose fewer
+FEWEST_TOKENS = 4  # written tokens that both models must have, one per quarter of `renewal`
 LABELS = {
-    "turnover": "turnover (1 − Jaccard)",
-    "dwell": "dwell time (steps)",
+    "floating": "floating (all rows)",
+    "renewal": "renewal (all rows)",
     "head_similarity": "similarity of heads'\npatterns, step to step (cosine)",
+}
+TASKS = {
+    "world:common": "question",
+    "world:fresh": "question",
+    "world:long": "free continuation",
+    "world:hops": "two questions",
+    "world:slots": "slot filling",
+    "world:needle": "key-value retrieval",
 }
 
 
 def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-    """Do the anchors move? Numbers of each sample and layer.
+    """Measure how much the anchors move, per sample and layer. Definitions: `paper.definitions`.
 
     | variable | dims | what |
     |---|---|---|
-    | turnover | sample, layer | 1 − Jaccard of the anchor sets of neighbouring steps, mean over steps that have any |
-    | turnover_total | sample, layer | 1 − Jaccard of the first and the last step's anchors |
+    | floating | sample, layer | mean distance of the anchor mass over all pairs of steps |
+    | renewal | sample, layer | distance between the first and the last quarter of the steps |
+    | without_anchors | sample, layer | share of steps that have no anchor |
+    | floating_writing, renewal_writing | sample, layer, tokens | the same of the writing rows over the first tokens |
+    | spread_writing | sample, layer, tokens | effective number of attended positions over those that a writing row sees |
+    | n_written | sample | tokens of the answer that were written |
+    | movement | sample, layer | movement of the centre of received attention, in shares of the answer |
+    | shift | sample, layer | movement beyond the null |
+    | between_layers, within_layers | sample | distance of the anchor mass of two layers; of one layer at two steps |
+    | anchor_mass | sample, position | where the anchors lie, mean over steps and layers |
+    | task, length | sample | kind of task (by data set), number of positions |
+    | turnover | sample, layer | 1 − Jaccard of the anchors of neighbouring steps, mean over steps |
+    | turnover_total | sample, layer | 1 − Jaccard of the anchors of the first and the last step |
     | top_turnover | sample, layer | share of steps at which the strongest position changes |
-    | top_turnover_newest | sample, layer | the same for the newest query's row alone (ARM; NaN for an MDM) |
-    | dwell | sample, layer | steps that a position stays an anchor without a break |
-    | n_anchors | sample, layer | mean number of anchors at a step |
-    | centre, anchor_centre | sample, step, layer | centre of mass of received attention; of the anchors' part |
-    | slope, anchor_slope | sample, layer | its change per step, in positions |
-    | shift, anchor_shift | sample, layer | its change over the whole decoding, in shares of the sequence |
+    | dwell, n_anchors | sample, layer | steps that a position stays an anchor; anchors per step |
+    | centre | sample, step, layer | centre of mass of received attention |
     | wasserstein | sample, layer | 1-Wasserstein distance between the profiles of neighbouring steps, in positions |
-    | top_variance_steps | sample, layer | variance over steps of the position of the strongest anchor |
-    | top_variance_layers | sample | variance over layers of it, mean over steps |
+    | top_variance_steps | sample, layer | variance of the strongest position over steps |
+    | top_variance_layers | sample | variance of it over layers, mean over steps |
     | head_similarity | sample, layer | cosine of a head's received attention at neighbouring steps, mean over heads |
     """
     rule_id = parse_rule(rule).id
@@ -75,38 +86,90 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     require(trace, "received", finding="drift")
     profile_SLT = profile(trace, layer)
     a = profile_SLT.values
+    layers = range(a.shape[1])
     anchors = anchors_of(a, rule, trace.attention)
     there = np.isfinite(a)
-    always = there.all(axis=(0, 1))
-    weights = np.where(anchors & always, a, np.nan)
-    centres = {"": centre(np.where(always, a, np.nan)), "anchor_": centre(weights)}
+    p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
     top = np.where(there, a, -1.0).argmax(axis=-1).astype(float)
-    newest = np.full(a.shape[1], np.nan)
-    precise = trace.data["received"].dtype != np.float16  # differences of rounded sums would be noise
-    if trace.cached and len(a) > 2 and precise:
-        rows = newest_rows(a)
-        newest = mean_over(turnover(anchors_of(rows, "top(1)", trace.attention), np.isfinite(rows)), 0)
+    centres = definitions.centre(np.where(there.all(axis=(0, 1)), a, np.nan))
     by_layer: dict[str, Array] = {
-        "turnover": mean_over(turnover(anchors, there), 0),
-        "top_turnover": mean_over(turnover(anchors_of(a, "top(1)", trace.attention), there), 0),
-        "top_turnover_newest": newest,
-        "turnover_total": turnover(anchors[[0, -1]], there[[0, -1]])[0],
-        "dwell": dwell(anchors),
+        "floating": np.array([definitions.floating(p_SLT[:, n]) for n in layers]),
+        "renewal": np.array([definitions.renewal(p_SLT[:, n]) for n in layers]),
+        "without_anchors": np.array([definitions.share_without_anchors(p_SLT[:, n]) for n in layers]),
+        "turnover": mean_over(definitions.turnover(anchors, there), 0),
+        "top_turnover": mean_over(definitions.turnover(anchors_of(a, "top(1)", trace.attention), there), 0),
+        "turnover_total": definitions.turnover(anchors[[0, -1]], there[[0, -1]])[0],
+        "dwell": definitions.dwell(anchors),
         "n_anchors": anchors.sum(axis=-1).mean(axis=0),
-        "wasserstein": mean_over(wasserstein(a), 0),
+        "wasserstein": mean_over(neighbour_distance(a), 0),
         "top_variance_steps": top.var(axis=0),
         "head_similarity": _head_similarity(trace, profile_SLT["layer"].values),
+        **_shift(trace, a),
     }
-    steps = profile_SLT["step"].values
-    for name, series in centres.items():
-        by_layer[f"{name}slope"] = slope(series, steps)
-        by_layer[f"{name}shift"] = slope(series, steps) * (steps[-1] - steps[0]) / always.sum()
-    coords = {"layer": profile_SLT["layer"], "step": profile_SLT["step"]}
+    coords = {name: profile_SLT[name] for name in ("layer", "step", "position")}
     found = xr.Dataset({k: ("layer", v) for k, v in by_layer.items()}, coords=coords)
-    for name, series in centres.items():
-        found[f"{name}centre"] = (("step", "layer"), series)
+    found["centre"] = (("step", "layer"), centres)
     found["top_variance_layers"] = top.var(axis=1).mean()
-    return found
+    apart = definitions.layer_distance(p_SLT)
+    found["between_layers"], found["within_layers"] = apart.between, apart.within
+    found["anchor_mass"] = ("position", definitions.anchor_mass(p_SLT.sum(axis=(0, 1)), np.ones(a.shape[-1], bool)))
+    found["length"], found["task"] = a.shape[-1], np.array(task_of(trace), dtype=object)
+    return found.merge(_writing(trace, layer, rule))
+
+
+def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
+    """Movement of the centre, raw and beyond the null; for masked diffusion models, whose positions exist from the start."""
+    shift, movement = np.full(a_SLT.shape[1], np.nan), np.full(a_SLT.shape[1], np.nan)
+    open_T = trace.data["committed_at"].values >= 0
+    ends = a_SLT[[0, -1]]
+    if trace.kind == "mdm" and open_T.any() and np.isfinite(ends).all() and len(a_SLT) > 1:
+        steps = trace.data["step"].values[[0, -1]]
+        masked = open_T & (trace.data["committed_at"].values >= steps[:, None])
+        for n in range(a_SLT.shape[1]):
+            movement[n] = definitions.movement(ends[:, n], int(open_T.sum()))
+            shift[n] = definitions.shift(ends[:, n], masked, int(open_T.sum()))
+    return {"shift": shift, "movement": movement}
+
+
+def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
+    """Floating, renewal and spread of the writing rows over the first 1, 2, … tokens; nothing if they were not recorded."""
+    if "received_writing" not in trace.data:
+        return xr.Dataset({"n_written": 0})
+    rows_SLT = writing_profile(trace)
+    if layer == "average":
+        rows_SLT = rows_SLT.mean(axis=1, keepdims=True)
+        chosen = [AVERAGE]
+    else:
+        chosen = choose_layers(trace, layer)
+        every = [int(n) for n in trace.data["layer"].values]
+        rows_SLT = rows_SLT[:, [every.index(n) for n in chosen]]
+    count = len(rows_SLT)
+    if not count:
+        return xr.Dataset({"n_written": 0})
+    # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
+    anchors = anchors_of(rows_SLT, rule, "bidirectional")
+    p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), anchors)
+    spread_SL = definitions.effective_positions(rows_SLT) / np.isfinite(rows_SLT).sum(axis=-1)
+    numbers: dict[str, list[Array]] = {"floating_writing": [], "renewal_writing": [], "spread_writing": []}
+    for n in range(len(chosen)):
+        numbers["floating_writing"].append(floating_by_length(p_SLT[:, n]))
+        numbers["renewal_writing"].append(
+            np.array([definitions.renewal(p_SLT[:length, n]) for length in range(1, count + 1)])
+        )
+        numbers["spread_writing"].append(np.cumsum(spread_SL[:, n]) / np.arange(1, count + 1))
+    return xr.Dataset(
+        {**{name: (("layer", "tokens"), np.array(values)) for name, values in numbers.items()}, "n_written": count},
+        coords={"layer": chosen, "tokens": np.arange(1, count + 1)},
+    )
+
+
+def task_of(trace: Trace) -> str:
+    """The kind of task that a trace's data set sets; the name of the data set if it is not one of the world's.
+
+    In a study, the sample id begins with the name of the data set.
+    """
+    data = str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)[0]
+    return TASKS.get(data, data)
 
 
 def _head_similarity(trace: Trace, layers: Array) -> Array:
@@ -128,12 +191,14 @@ def figure(
     sample: int | str | None = None,
     positions: slice | None = None,
     view: str = "heatmap",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Received attention, steps × positions, anchors hatched, commits as dots (`heatmap`), or per layer (`numbers`).
+    """Draw received attention, steps × positions, with anchors and commits (`heatmap`), or numbers by layer (`numbers`).
 
-    One column a model, one row a layer: those asked for, "average", or the first, middle and last. `positions`
-    cuts out a part of the sequence. With `backend="none"` the data that would be drawn, one row a cell.
+    One column per model, one row per layer: those asked for, "average", or the first, middle and last. `positions`
+    selects a part of the sequence. With `backend="none"`, returns the data that would be drawn, one row per cell.
+    `paper` adds the published maps of LLaDA, layers 0 and 31, to the heatmap.
     """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
@@ -147,6 +212,11 @@ def figure(
         anchors = anchors_of(found.values, rule, trace.attention)
         for place, index in enumerate(found["layer"].values):
             panels.append((trace, int(index), found.values[:, place], anchors[:, place]))
+    if paper:
+        trace = published.temporal_trace()
+        for place, index in enumerate(trace.data["layer"].values):
+            a_ST = trace.data["received"].values[:, place, 0]
+            panels.append((trace, int(index), a_ST, published.published_anchors(int(index))))
     if backend == "none":
         return pd.concat([_cells(*panel, positions) for panel in panels], ignore_index=True)
     return _draw(panels, rule, positions)
@@ -226,141 +296,238 @@ def _panel(
     figure.colorbar(mesh, ax=axes, pad=0.01, aspect=12).ax.tick_params(labelsize=6)
 
 
+def over_equal_tokens(measured: xr.Dataset, name: str, mdm: str | None, arm: str | None) -> Array:
+    """A number of the writing rows over as many tokens as both models wrote for the question, mean over layers (sample).
+
+    NaN where one of them wrote fewer than `FEWEST_TOKENS`.
+    """
+    values = np.full(measured.sizes["sample"], np.nan)
+    if name not in measured:
+        return values
+    written, ids = measured["n_written"].values, measured["sample_id"].values
+    sides = {kind: rows_of(measured, kind, model) for kind, model in (("mdm", mdm), ("arm", arm))}
+    fewest = {
+        kind: {ids[r]: min(int(written[q]) for q in rows if ids[q] == ids[r]) for r in rows}
+        for kind, rows in sides.items()
+    }
+    for rows, others in ((sides["mdm"], fewest["arm"]), (sides["arm"], fewest["mdm"])):
+        for row in rows:
+            tokens = min(int(written[row]), others.get(ids[row], 0))
+            if tokens >= FEWEST_TOKENS:
+                values[row] = mean_over(measured[name].sel(tokens=tokens).values[row], 0)
+    return values
+
+
 @register_claim(
     "drift.moves",
     finding="drift",
-    sentence="Anchors move in the MDM and not in the ARM",
+    sentence="Anchors move more in the MDM than in the ARM",
     source="arXiv 2601.07894, section 3.1",
+    statistic="floating of the writing rows over equal numbers of tokens, MDM minus ARM, mean over layers",
+    effect=0.1,
+    why="a tenth of the anchor mass lies elsewhere at another step than in the ARM; a fixed sink gives 0, one move "
+    "halfway 0.5, and the calmer of the two published layers 0.12",
+    rejected_if="the MDM's anchors move no more than those of the ARM, or less than 0.1 more",
+    needs="traces of both models on the same questions, with received_writing",
 )
-def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, arm: str | None = None) -> Verdict:
-    """Anchors move in the MDM and not in the ARM.
-
-    Supported when the MDM's turnover lies above one in ten, the ARM's below it, and their difference above zero, and
-    the MDM's strongest position changes more often than that of the ARM's newest query by itself.
-    """
-    measured = traces if is_measured(traces, "drift") else measure(traces, rule=rule)
-    return compare(
+def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return difference(
         measured,
-        mean_over(measured["turnover"].values, 1),
-        finding="drift",
-        claim="Anchors move in the MDM and not in the ARM",
-        statistic="turnover of anchors from step to step, MDM minus ARM, mean over layers",
+        over_equal_tokens(measured, "floating_writing", mdm, arm),
         mdm=mdm,
         arm=arm,
-        decide=lambda interval, sides: _moves(measured, interval, sides),
+        beside={
+            "renewal of the writing rows": over_equal_tokens(measured, "renewal_writing", mdm, arm),
+            "floating of all rows": mean_over(measured["floating"].values, 1),
+            "renewal of all rows": mean_over(measured["renewal"].values, 1),
+        },
     )
 
 
-def _moves(
-    measured: xr.Dataset, interval: tuple[float, float], sides: dict[str, Array]
-) -> tuple[str, str, dict[str, Any]]:
-    top, newest = (mean_over(measured[n].values, 1) for n in ("top_turnover", "top_turnover_newest"))
-    ids = {name: [str(i) for i in measured["sample_id"].values[sides[name]]] for name in ("mdm", "arm")}
-    (mdm, mdm_interval), (arm, arm_interval) = (bootstrap_mean(sides[f"{s}_values"]) for s in ("mdm", "arm"))
-    row, row_interval, _ = bootstrap_difference(top[sides["mdm"]], newest[sides["arm"]], ids["mdm"], ids["arm"])
-    details = {
-        "turnover of the MDM": [mdm, *mdm_interval],
-        "turnover of the ARM": [arm, *arm_interval],
-        "changes of the strongest position, MDM minus the ARM's newest query": [row, *row_interval],
-        "moving means a turnover above": STILL,
-    }
-    numbers = f"(turnover {mdm:.2f} against {arm:.2f})"
-    if judge_threshold(arm_interval, STILL) == SUPPORTED:
-        return NOT_SUPPORTED, f"the ARM's anchors move too {numbers}", details
-    if judge_threshold(mdm_interval, STILL) == NOT_SUPPORTED or judge_threshold(interval) == NOT_SUPPORTED:
-        return NOT_SUPPORTED, f"the MDM's anchors do not move {numbers}", details
-    if not (
-        judge_threshold(interval) == judge_threshold(mdm_interval, STILL) == SUPPORTED
-        and judge_threshold(arm_interval, STILL) == NOT_SUPPORTED
-    ):
-        return INCONCLUSIVE, f"an interval crosses its threshold {numbers}", details
-    if np.isfinite(row) and judge_threshold(row_interval) != SUPPORTED:
-        why = f"the strongest position of the ARM's newest query changes as often ({np.nanmean(newest[sides['arm']]):.2f})"
-        return INCONCLUSIVE, why, details
-    return SUPPORTED, numbers.strip("()"), details
+@register_claim(
+    "drift.renewal",
+    finding="drift",
+    sentence="The MDM ends on other anchors than it began",
+    source="arXiv 2601.07894, section 3.1",
+    statistic="renewal of all rows, mean over layers",
+    effect=0.1,
+    why="a tenth of the anchor mass has moved; the published layers have 0.75 and 0.25",
+    rejected_if="less than a tenth of the anchor mass lies elsewhere in the last quarter of the steps than in the "
+    "first",
+    needs="traces of an MDM",
+)
+def renewal(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    return mean_of(
+        measured,
+        mean_over(measured["renewal"].values, 1),
+        kind="mdm",
+        model=mdm,
+        beside={
+            "floating of all rows": mean_over(measured["floating"].values, 1),
+            "turnover per step": mean_over(measured["turnover"].values, 1),
+            "share of steps without anchors": mean_over(measured["without_anchors"].values, 1),
+        },
+    )
 
 
 @register_claim(
     "drift.shift",
     finding="drift",
-    sentence="Anchors shift right over steps",
+    sentence="Attention shifts right beyond the reveal order",
     source="arXiv 2601.07894, section 3.1",
+    statistic="movement of the centre of received attention beyond the null, in shares of the answer, mean over layers",
+    effect=0.05,
+    why="a twentieth of the answer; equal attention on what is visible already moves by half of the answer if text "
+    "is written from left to right",
+    rejected_if="the centre moves right no further than the order in which tokens are revealed explains",
+    needs="traces of an MDM",
 )
-def claim_shift(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> Verdict:
-    """Anchors shift right over steps: the centre of the MDM's anchors moves to later positions."""
-    measured = traces if is_measured(traces, "drift") else measure(traces, rule=rule)
-    return one_side(
+def shifts(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    return mean_of(
         measured,
-        mean_over(measured["anchor_shift"].values, 1),
-        finding="drift",
-        claim="Anchors shift right over steps",
-        statistic="shift of the anchors' centre over the decoding, in shares of the sequence, mean over layers",
-        mdm=mdm,
-        beside={"shift of the centre of all received attention": mean_over(measured["shift"].values, 1)},
+        mean_over(measured["shift"].values, 1),
+        kind="mdm",
+        model=mdm,
+        beside={"movement without the null": mean_over(measured["movement"].values, 1)},
     )
 
 
-def turnover(anchors: Array, there: Array | None = None) -> Array:
-    """Share of anchors replaced from one step to the next: 1 − Jaccard, on positions that exist at both steps.
+@register_claim(
+    "drift.layers",
+    finding="drift",
+    sentence="The MDM's anchors differ between layers",
+    source="arXiv 2601.07894, section 3.1",
+    statistic="distance of the anchor mass between layers minus within a layer, over pairs of different steps",
+    effect=0.1,
+    why="a tenth of the anchor mass lies elsewhere in another layer, beyond what moves within one; the published "
+    "layers 0 and 31 have 0.37",
+    rejected_if="anchors of different layers are no further apart than those of one layer at different steps",
+    needs="traces of an MDM, two layers or more",
+)
+def layers_differ(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    between, within = measured["between_layers"].values, measured["within_layers"].values
+    return mean_of(
+        measured, between - within, kind="mdm", model=mdm, beside={"between layers": between, "within a layer": within}
+    )
 
-    Steps come first, positions last. NaN when neither step has an anchor.
 
-    >>> turnover(np.array([[1, 0, 0], [0, 1, 0]], bool))
-    array([1.])
+@register_claim(
+    "drift.spread",
+    finding="drift",
+    sentence="The MDM spreads attention wider than the ARM",
+    source="arXiv 2601.07894, section 3.1",
+    statistic="effective number of attended positions over those that the writing row sees, MDM minus ARM, mean over "
+    "layers",
+    effect=0.05,
+    why="one visible position in twenty",
+    rejected_if="the MDM's writing rows attend to no larger share of the visible positions than the ARM's",
+    needs="traces of both models on the same questions, with received_writing",
+)
+def spread_wider(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return difference(measured, over_equal_tokens(measured, "spread_writing", mdm, arm), mdm=mdm, arm=arm)
+
+
+@register_claim(
+    "drift.task",
+    finding="drift",
+    sentence="Where the MDM's anchors lie depends on the task",
+    source="arXiv 2601.07894, section 3",
+    statistic="distance of the anchor mass between tasks minus within a task, over pairs of samples of equal length",
+    effect=0.05,
+    why="a twentieth of the anchor mass; smaller than the effects above, since a sample's mean over steps and layers "
+    "is compared",
+    rejected_if="samples of different tasks are no further apart than samples of one task",
+    needs="traces of an MDM on two data sets or more, with prompts of equal lengths among them",
+)
+def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    rows = rows_of(measured, "mdm", mdm)
+    models = names(measured, rows)
+    if not len(rows):
+        return missing("mdm")
+    mass_NT, tasks = np.nan_to_num(measured["anchor_mass"].values[rows]), measured["task"].values[rows].astype(str)
+    found = length_matched_tasks(mass_NT, tasks, measured["length"].values[rows])
+    if found is None:
+        return Outcome(
+            NAN,
+            (NAN, NAN),
+            0,
+            models,
+            reason=f"no two tasks have prompts of equal length; tasks: {', '.join(sorted(set(tasks)))}",
+        )
+    value, interval = interval_of_mean(found.pseudo_values)
+    details = {"between tasks": found.between, "within a task": found.within, "p of a permutation": found.p}
+    return Outcome(value, interval, len(found.pseudo_values), models, details, f"p = {found.p:.3f} by permutation")
+
+
+class LengthMatched(NamedTuple):
+    """Distances between and within tasks on samples of equal length; `pseudo_values` are those of the jackknife."""
+
+    between: float
+    within: float
+    pseudo_values: Array
+    p: float
+
+
+def length_matched_tasks(
+    mass_NT: Array, tasks_N: Array, lengths_N: Array, *, resamples: int = 1999, seed: int = 0
+) -> LengthMatched | None:
+    """Between-task minus within-task distance over pairs of samples of equal length; None without both kinds of pairs.
+
+    All pairs share samples, so the interval rests on the jackknife's pseudo-values, one per sample. The permutation
+    shuffles tasks among samples of equal length.
+
+    >>> mass = np.tile(np.eye(2), (3, 1))
+    >>> found = length_matched_tasks(mass, np.array(["a", "b"] * 3), np.full(6, 2))
+    >>> found.between, found.within, found.pseudo_values.round(6).tolist()
+    (1.0, 0.0, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     """
-    both = np.ones_like(anchors[1:]) if there is None else there[1:] & there[:-1]
-    before, after = anchors[:-1] & both, anchors[1:] & both
-    union = (before | after).sum(axis=-1)
-    return np.where(union > 0, 1.0 - (before & after).sum(axis=-1) / np.maximum(union, 1), np.nan)
+    there = definitions.has_anchors(mass_NT)
+    mass, tasks, lengths = mass_NT[there], tasks_N[there], lengths_N[there]
+    equal_NN = (lengths[:, None] == lengths) & ~np.eye(len(mass), dtype=bool)
+    apart_NN = np.array([np.abs(mass - row).sum(axis=-1) / 2 for row in mass]).reshape(len(mass), len(mass))
+
+    def totals(labels: Array) -> tuple[Array, Array, Array, Array]:
+        same = labels[:, None] == labels
+        pairs = (equal_NN & ~same, equal_NN & same)
+        sums = [np.where(pair, apart_NN, 0.0).sum(axis=1) for pair in pairs]
+        return sums[0], pairs[0].sum(axis=1), sums[1], pairs[1].sum(axis=1)
+
+    between, n_between, within, n_within = totals(tasks)
+    used = np.flatnonzero(n_between + n_within > 0)
+    if not n_between.sum() or not n_within.sum() or len(used) < 3:
+        return None
+    value = between.sum() / n_between.sum() - within.sum() / n_within.sum()
+    pseudo = []
+    for i in used:  # a pair is counted once in each of its two samples
+        rest = [x.sum() - 2 * x[i] for x in (between, n_between, within, n_within)]
+        without = rest[0] / rest[1] - rest[2] / rest[3] if rest[1] and rest[3] else np.nan
+        pseudo.append(len(used) * value - (len(used) - 1) * without)
+    rng, beyond = np.random.default_rng(seed), 0
+    for _ in range(resamples):
+        shuffled = tasks.copy()
+        for length in np.unique(lengths):
+            group = np.flatnonzero(lengths == length)
+            shuffled[group] = tasks[rng.permutation(group)]
+        b, n_b, w, n_w = (x.sum() for x in totals(shuffled))
+        beyond += bool(n_b and n_w and b / n_b - w / n_w >= value - 1e-12)
+    return LengthMatched(
+        float(between.sum() / n_between.sum()),
+        float(within.sum() / n_within.sum()),
+        np.array(pseudo),
+        (1 + beyond) / (1 + resamples),
+    )
 
 
-def dwell(anchors: Array) -> Array:
-    """Mean number of steps that a position stays an anchor without a break; NaN without anchors.
-
-    >>> dwell(np.array([[1, 0], [1, 0], [0, 1]], bool))
-    array(1.5)
-    """
-    begins = np.concatenate([anchors[:1], anchors[1:] & ~anchors[:-1]])
-    cells, runs = anchors.sum(axis=(0, -1)), begins.sum(axis=(0, -1))
-    return np.where(runs > 0, cells / np.maximum(runs, 1), np.nan)
-
-
-def centre(weights: Array) -> Array:
-    """Centre of mass over positions (last axis); NaN where there is no mass.
-
-    >>> centre(np.array([0.0, 0.5, 0.5]))
-    array(1.5)
-    """
-    mass = np.nan_to_num(weights)
-    total = mass.sum(axis=-1)
-    return np.where(total > 0, mass @ np.arange(mass.shape[-1]) / np.where(total > 0, total, 1.0), np.nan)
-
-
-def slope(series: Array, steps: Array | None = None) -> Array:
-    """Least-squares change per step (first axis) over the steps that have a value; NaN with fewer than two.
-
-    >>> slope(np.array([1.0, np.nan, 5.0]))
-    array(2.)
-    """
-    there = np.isfinite(series)
-    steps = np.arange(len(series)) if steps is None else steps
-    step = steps.astype(float).reshape(-1, *[1] * (series.ndim - 1))
-    away = np.where(there, step - mean_over(np.where(there, step, np.nan), 0), 0.0)
-    spread = (away**2).sum(axis=0)
-    rise = (away * np.where(there, series, 0.0)).sum(axis=0)
-    return np.where(there.sum(axis=0) > 1, rise / np.where(spread > 0, spread, 1.0), np.nan)
-
-
-def wasserstein(a: Array) -> Array:
+def neighbour_distance(a: Array) -> Array:
     """1-Wasserstein distance between neighbouring steps' profiles, in positions, on those that exist at both.
 
-    >>> wasserstein(np.array([[1.0, 0, 0], [0, 0, 1.0]]))
+    >>> neighbour_distance(np.array([[1.0, 0, 0], [0, 0, 1.0]]))
     array([2.])
     """
     both = np.isfinite(a[1:]) & np.isfinite(a[:-1])
     before, after = (np.where(both, x, 0.0) for x in (a[:-1], a[1:]))
-    cdfs = [np.cumsum(x / np.maximum(x.sum(axis=-1, keepdims=True), 1e-12), axis=-1) for x in (before, after)]
-    return np.abs(cdfs[0] - cdfs[1]).sum(axis=-1)
+    before, after = (x / np.maximum(x.sum(axis=-1, keepdims=True), 1e-12) for x in (before, after))
+    return definitions.wasserstein(before, after)
 
 
 def similarity(a: Array) -> Array:
@@ -380,36 +547,47 @@ def tables(measured: xr.Dataset) -> list[Table]:
         {
             "model": model,
             "kind": kind,
-            "turnover": mean(part["turnover"].values),
+            "floating": mean(part["floating"].values),
+            "renewal": mean(part["renewal"].values),
+            "floating, writing rows": _last(part, "floating_writing"),
+            "shift beyond the null": mean(part["shift"].values),
+            "turnover per step": mean(part["turnover"].values),
             "dwell, steps": mean(part["dwell"].values),
-            "anchors a step": mean(part["n_anchors"].values),
-            "strongest position changes": mean(part["top_turnover"].values),
-            "shift of the anchors": mean(part["anchor_shift"].values),
-            "step-to-step similarity of heads": mean(part["head_similarity"].values),
+            "anchors per step": mean(part["n_anchors"].values),
+            "steps without anchors": mean(part["without_anchors"].values),
             "samples": part.sizes["sample"],
         }
         for model, kind, part in by_model(measured)
     ]
-    return [as_table("Means over samples, steps and layers", pd.DataFrame(rows), number)]
+    return [as_table("Means over samples and layers", pd.DataFrame(rows), number)]
+
+
+def _last(part: xr.Dataset, name: str) -> float:
+    """Mean over samples and layers of a number of the writing rows over all tokens that were written."""
+    if name not in part:
+        return NAN
+    written = part["n_written"].values.astype(int)
+    values = [mean_over(part[name].sel(tokens=n).values[row], 0) for row, n in enumerate(written) if n > 1]
+    return mean(np.array(values)) if values else NAN
 
 
 def sentences(measured: xr.Dataset) -> list[str]:
     found = []
     for model, kind, part in by_model(measured):
-        layer, most = extreme(part, "turnover")
+        layer, most = extreme(part, "floating")
         found.append(
-            f"In {model} ({kind}) {percent(mean(part['turnover'].values))} of the anchors are replaced from one step to "
-            f"the next, most at layer {layer} ({percent(most)}); an anchor stays for "
-            f"{number(mean(part['dwell'].values), 2)} steps, and the strongest position changes at "
-            f"{percent(mean(part['top_turnover'].values))} of the steps."
+            f"In {model} ({kind}) the anchors of two steps differ by {percent(mean(part['floating'].values))} of "
+            f"their mass on average, most at layer {layer} ({percent(most)}); between the first and the last quarter "
+            f"of the steps {percent(mean(part['renewal'].values))} of it moves. An anchor stays for "
+            f"{number(mean(part['dwell'].values), 2)} steps."
         )
     for model, kind, part in by_model(measured):
-        if kind == "MDM":
-            shift = mean(part["anchor_shift"].values)
+        shift = mean(part["shift"].values)
+        if kind == "MDM" and shift == shift:
             way = "right" if shift > 0 else "left"
             found.append(
-                f"Over the whole decoding the centre of {model}'s anchors moves {way} by {percent(abs(shift))} of the "
-                "sequence."
+                f"Beyond the order in which tokens are revealed, the centre of {model}'s attention moves {way} by "
+                f"{percent(abs(shift))} of the answer."
             )
     return found
 
@@ -420,13 +598,16 @@ REPORT = ReportText(
     views={
         "heatmap": (
             "Received attention, steps down, positions across",
-            "Dark is much attention, on a square-root scale. Framed or hatched cells are anchors; a vertical streak is an "
-            "anchor that stays, a broken one an anchor that moves. Dots show where and when a token is committed.",
+            "Dark is much attention, on a square-root scale. Framed or hatched cells are anchors; a vertical streak "
+            "is an anchor that stays, a broken one an anchor that moves. Dots show where and when a token is "
+            "committed.",
         ),
         "numbers": (
             "Movement by layer",
-            "Turnover is the share of anchors replaced from one step to the next; dwell time is how long one stays. An ARM "
-            "is calm by construction, since each of its steps adds one row to a running mean: compare with care.",
+            "Floating is the mean distance of the anchors of two steps: 0 for a fixed sink, about 0.5 for one move "
+            "halfway. Renewal compares the first and the last quarter of the steps. The received attention of an ARM "
+            "is a running mean, which is calm by construction; the claim MDM against ARM therefore rests on the "
+            "writing rows.",
         ),
     },
     tables=tables,

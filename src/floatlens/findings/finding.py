@@ -1,7 +1,7 @@
 """What a finding is: a measurement, its figures, its claims, and what the report says about it.
 
-A new finding is one file with one `register_finding(Finding(...))` line, in this folder or in a package of your own; a new
-claim is a function with `@register_claim(...)` above it, also for a finding that exists already.
+A new finding is one file with one `register_finding(Finding(...))` line, in this folder or in a package of your own. A
+new claim is a function with `@register_claim(...)` above it, also for a finding that exists already.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 import pandas as pd
 import xarray as xr
 
+from floatlens.findings.outcome import Outcome
 from floatlens.findings.samples import is_measured, models_of
 from floatlens.findings.verdict import Verdict
 from floatlens.registry import Registry
+from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW, judge
 
 
 @dataclass
@@ -69,30 +72,83 @@ class ReportText:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence made testable.
+    """A sentence made testable: a statistic with one value per sample, and the smallest effect that would matter.
 
-    `test(measured, ...)` returns a `Verdict`. Its keyword parameters say what it is about: `mdm` for a claim on a masked
-    diffusion model, `mdm` and `arm` for a comparison with an autoregressive one, `model` for any model by itself.
+    Parameters
+    ----------
+    id
+        A short name that is used once, such as "drift.moves".
+    finding
+        The finding whose measurements the claim is tested on.
+    sentence, source
+        The claim in plain words, and where it was made.
+    statistic
+        What is averaged over samples.
+    effect, why
+        The smallest effect that matters, in units of the statistic, and the reason for it.
+    rejected_if
+        What would reject the claim.
+    needs
+        What must have been recorded or asked.
+    test
+        `test(measured, ...)` returns an `Outcome`. Its keyword parameters say what it is about: `mdm` for a claim on a
+        masked diffusion model, `arm` for one on an autoregressive model, `mdm` and `arm` for a comparison, `model` for
+        any model by itself.
     """
 
     id: str
     finding: str
     sentence: str
     source: str
-    test: Callable[..., Verdict]
+    statistic: str
+    effect: float
+    why: str
+    rejected_if: str
+    needs: str
+    test: Callable[..., Outcome]
+
+    def verdict(self, measured: xr.Dataset, **about: Any) -> Verdict:
+        """Test the claim on the models in `about`, or on all models of a kind together."""
+        found = self.test(measured, **about)
+        decided = judge(found.value, found.interval, found.n, self.effect)
+        reason = found.reason
+        if found.blocked:
+            decided, reason = (decided if decided == TOO_FEW else INCONCLUSIVE), found.blocked
+        elif decided == TOO_FEW and not (found.n == 0 and reason):
+            reason = f"{found.n} samples have a value; at least {SMALLEST_N} are needed"
+        return Verdict(
+            self.finding,
+            self.sentence,
+            self.statistic,
+            found.value,
+            found.interval,
+            decided,
+            str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
+            found.n,
+            found.models,
+            reason,
+            found.details,
+            self.id,
+            self.effect,
+            self.source,
+        )
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
         """Test the claim on every model, or pair of models, that it is about."""
-        about = inspect.signature(self.test).parameters
-        if "model" in about:
-            return [self.test(measured, model=model) for model in models_of(measured)]
+        about = self.about
+        if about == ("model",):
+            return [self.verdict(measured, model=model) for model in models_of(measured)]
         sides: dict[str, list[str | None]] = {"mdm": [], "arm": []}
         for model in models_of(measured):
             sides[str(measured["model_kind"].values[measured["model"].values == model][0])].append(model)
-        if "arm" not in about:
-            return [self.test(measured, mdm=mdm) for mdm in sides["mdm"] or [None]]
-        pairs = [(mdm, arm) for mdm in sides["mdm"] or [None] for arm in sides["arm"] or [None]]
-        return [self.test(measured, mdm=mdm, arm=arm) for mdm, arm in pairs]
+        choices = [sides[kind] or [None] for kind in about]
+        return [self.verdict(measured, **dict(zip(about, models, strict=True))) for models in product(*choices)]
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """Which models the claim is about: ("model",), ("mdm",), ("arm",) or ("mdm", "arm")."""
+        named = inspect.signature(self.test).parameters
+        return ("model",) if "model" in named else tuple(kind for kind in ("mdm", "arm") if kind in named)
 
 
 @dataclass(frozen=True)
@@ -112,11 +168,11 @@ class Finding:
     views, maps
         The figures. Those in `maps` need traces; all others can also be drawn from what `measure` returned.
     reads
-        "traces" or "answers": what of a run is measured.
-    part
-        The part of a study that makes what the finding reads.
-    applies
-        Whether a table of answers has what the finding needs.
+        "traces", "answers", or "both" (a pair of the two): what of a run is measured.
+    setting
+        The traces that the finding is made for: "short" (a question without passages, as in the paper's figures of
+        anchors) or "passages". A run that has only the other kind is measured on that. part The part of a study that
+        makes what the finding reads. applies Whether a table of answers has what the finding needs.
 
     A finding can be called, which measures: `drift(traces)` is the same as `drift.measure(traces)`.
     """
@@ -128,19 +184,24 @@ class Finding:
     report: ReportText
     views: Sequence[str] = ()
     maps: Sequence[str] = ()
-    reads: Literal["traces", "answers"] = "traces"
+    reads: Literal["traces", "answers", "both"] = "traces"
+    setting: Literal["short", "passages"] = "short"
     part: str = ""
     applies: Callable[[pd.DataFrame], bool] = lambda answers: len(answers) > 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "part", self.part or {"traces": "traces", "answers": "knowledge"}[self.reads])
+        object.__setattr__(self, "part", self.part or {"answers": "knowledge"}.get(self.reads, "traces"))
 
     def __call__(self, samples: Any, **settings: Any) -> Any:
         return self.measure(samples, **settings)
 
     def claim(self, samples: Any, **settings: Any) -> Verdict:
         """Test the first claim; all MDMs among the samples count as one side, all ARMs as the other."""
-        return self.registered_claims()[0].test(samples, **settings)
+        first = self.registered_claims()[0]
+        about = {name: value for name, value in settings.items() if name in ("mdm", "arm", "model")}
+        others = {name: value for name, value in settings.items() if name not in about}
+        measured = samples if is_measured(samples, self.name) else self.measure(samples, **others)
+        return first.verdict(measured, **about)
 
     def claims(self, samples: Any, **settings: Any) -> list[Verdict]:
         """Test all claims, for each model by itself or for each pair of an MDM and an ARM."""
@@ -153,7 +214,7 @@ class Finding:
 
 
 # In the order of the paper, which is the order of the report; findings of plug-ins follow.
-PAPER_ORDER = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "causes")
+PAPER_ORDER = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes")
 FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings")
 CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings")
 
@@ -165,22 +226,27 @@ def register_finding(finding: Finding) -> Finding:
 
 
 def register_claim(
-    id: str, *, finding: str, sentence: str, source: str
-) -> Callable[[Callable[..., Verdict]], Callable[..., Verdict]]:
-    """Add a claim: a function from what `finding` measured to a `Verdict`.
+    id: str,
+    *,
+    finding: str,
+    sentence: str,
+    source: str,
+    effect: float,
+    statistic: str = "",
+    why: str = "",
+    rejected_if: str = "",
+    needs: str = "",
+) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+    """Add a claim: a function from what `finding` measured to an `Outcome`. The parameters are those of `Claim`.
 
-    Parameters
-    ----------
-    id
-        A short name that is used once, such as "drift.moves".
-    finding
-        The finding whose measurements the claim is tested on.
-    sentence, source
-        The claim in plain words, and where it was made.
+    >>> @register_claim("mine.large", finding="mine", sentence="It is large.", source="me", effect=0.5)  # doctest: +SKIP
+    ... def large(measured, *, mdm=None):
+    ...     return mean_of(measured, measured["size"].values, kind="mdm", model=mdm)
     """
+    rejected_if = rejected_if or f"the 95 % interval lies below {effect:g}"
 
-    def add(test: Callable[..., Verdict]) -> Callable[..., Verdict]:
-        CLAIMS.add(id, Claim(id, finding, sentence, source, test))
+    def add(test: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        CLAIMS.add(id, Claim(id, finding, sentence, source, statistic, effect, why, rejected_if, needs, test))
         return test
 
     return add

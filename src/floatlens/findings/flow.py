@@ -1,8 +1,10 @@
 """Flow: from which parts of the prompt does the answer draw, and does it follow the gold document?
 
-Region flow of arXiv 2601.07894: attention pooled to regions, rows normalised, half of it replaced by the residual
-stream, (A + I)/2, and multiplied through the layers (rollout, Abnar and Zuidema 2020). Without the rollout, per layer,
-it stands beside; and step by step for an MDM, which rereads the whole prompt at each.
+Region flow of arXiv 2601.07894. The claim rests on the writing rows (see `writing`): their attention to each document
+per token of the document, because a sum over tokens favours long documents. The rollout (Abnar and Zuidema 2020)
+multiplies the regions' attention, (A + I)/2 with the residual stream, through the layers. Over all layers it converges
+to one vector, the same for every source, so that nothing in it depends on the answer any more; it stops at the last
+layer at which its rows still differ, and that layer is reported.
 """
 
 from __future__ import annotations
@@ -19,40 +21,54 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.outcome import Outcome, mean_of, rows_of
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
-from floatlens.findings.sides import one_side
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Verdict
+from floatlens.findings.writing import writing_profile
+from floatlens.paper import definitions
 from floatlens.record.trace import Trace
-from floatlens.stats import bootstrap
 
 VIEWS = ("rollout", "layers", "steps")
 GOLD = "#007a7a"
 TARGETS = ("gold document", "another document", "query", "bos", "answer")
 
 
-def measure(traces: Traces, *, step: int | None = None, residual: bool = True) -> xr.Dataset:
-    """Where does attention flow between regions? Mean over steps, or at one step.
+STOP = 0.1  # total variation; below it, nothing in the rollout depends on the source
+
+
+def measure(traces: Traces, *, step: int | None = None, residual: bool = True, stop: float = STOP) -> xr.Dataset:
+    """Measure where attention flows between regions, mean over steps or at one step.
+
+    The rollout stops at the last layer at which two of its rows differ by `stop` in total variation; 0 rolls out all
+    layers.
 
     | variable | dims | what |
     |---|---|---|
-    | rollout | sample, region, region_to | flow through all layers; rows sum to one |
-    | rollout_steps | sample, step, region, region_to | the same at each step |
+    | writing | sample, layer, region_to | attention of the writing rows to each region, mean over the answer's tokens |
+    | writing_per_token | sample, layer, region_to | the same per token of the region |
+    | rollout | sample, region, region_to | flow through the layers; rows sum to one |
+    | rollout_layer | sample | last layer of the rollout, mean over steps; −1 if rows never differ |
+    | rollout_steps | sample, step, region, region_to | the rollout at each step |
     | pooled | sample, layer, region, region_to | attention between regions at each layer, without rollout |
     | gold | sample | names of the gold documents' regions |
     | gold_position | sample | number of the (first) gold document, counted from 1; −1 without one |
-    | follows | sample | rollout from the answer to a gold document minus to another document, means over documents |
-    | follows_per_token | sample | the same divided by the documents' lengths, in per cent a token |
+    | follows | sample | writing rows: attention per token of a gold document minus of another, over the mean document |
+    | follows_rollout | sample | the same of the rollout from the answer |
     """
     return per_sample(
-        traces, lambda trace: _measure_one(trace, step, residual), "flow", residual=int(residual), rule=""
+        traces,
+        lambda trace: _measure_one(trace, step, residual, stop),
+        "flow",
+        residual=int(residual),
+        stop=stop,
+        rule="",
     )
 
 
-def _measure_one(trace: Trace, step: int | None, residual: bool) -> xr.Dataset:
+def _measure_one(trace: Trace, step: int | None, residual: bool, stop: float) -> xr.Dataset:
     require(trace, "flow", finding="flow")
     flow = trace.data["flow"].transpose("step", "layer", "region", "region_to")
     if step is not None:
@@ -62,25 +78,54 @@ def _measure_one(trace: Trace, step: int | None, residual: bool) -> xr.Dataset:
     values_SLRR = flow.values.astype(np.float64)
     absent_SR = np.nan_to_num(values_SLRR).sum(axis=(1, 3)) == 0  # a region without queries yet: an ARM's answer
     values_SLRR = np.where(absent_SR[:, None, :, None] | absent_SR[:, None, None, :], np.nan, values_SLRR)
-    rolled_SRR = np.array([rollout(one, residual=residual) for one in values_SLRR])
+    if residual:
+        rolled, reached = zip(*(definitions.rollout_while_rows_differ(one, stop) for one in values_SLRR), strict=True)
+        rolled_SRR, layer = np.array(rolled), float(np.mean(reached))
+    else:
+        rolled_SRR, layer = (
+            np.array([rollout(one, residual=False) for one in values_SLRR]),
+            float(values_SLRR.shape[1] - 1),
+        )
     regions = [str(r) for r in flow["region"].values]
     gold = [g for g in trace.gold if g in regions]
     numbers = [document_number(g) for g in gold]
-    rolled = mean_over(rolled_SRR, 0)
-    lengths = {r.name: max(r.end - r.start, 1) for r in trace.regions}
-    per_token = rolled / np.array([lengths.get(r, 1) for r in regions]) * 100
+    rolled_RR = mean_over(rolled_SRR, 0)
+    lengths = {r.name: r.end - r.start for r in trace.regions}
+    tokens_R = np.array([lengths.get(r, 0) for r in regions])
+    writing_LR = _writing(trace, regions)
+    per_token_LR = definitions.flow_per_token(writing_LR, np.broadcast_to(tokens_R, writing_LR.shape))
+    answer_R = rolled_RR[regions.index("answer")] if "answer" in regions else np.full(len(regions), np.nan)
     return xr.Dataset(
         {
-            "rollout": (("region", "region_to"), rolled),
+            "writing": (("layer", "region_to"), writing_LR),
+            "writing_per_token": (("layer", "region_to"), per_token_LR),
+            "rollout": (("region", "region_to"), rolled_RR),
+            "rollout_layer": layer,
             "rollout_steps": (("step", "region", "region_to"), rolled_SRR),
             "pooled": (("layer", "region", "region_to"), mean_over(values_SLRR, 0)),
             "gold": np.array(", ".join(gold), dtype=object),
             "gold_position": numbers[0] if numbers else -1,
-            "follows": follows(rolled, regions, gold),
-            "follows_per_token": follows(per_token, regions, gold),
+            "follows": follows(mean_over(per_token_LR, 0), regions, gold),
+            "follows_rollout": follows(definitions.flow_per_token(answer_R, tokens_R), regions, gold),
         },
         coords={"step": flow["step"], "layer": flow["layer"], "region": regions, "region_to": regions},
     )
+
+
+def _writing(trace: Trace, regions: list[str]) -> Array:
+    """Attention of the writing rows to each region (layer, region); NaN if they were not recorded."""
+    found = np.full((trace.data.sizes["layer"], len(regions)), np.nan)
+    if "received_writing" not in trace.data:
+        return found
+    rows_SLT = np.nan_to_num(writing_profile(trace))
+    if not len(rows_SLT):
+        return found
+    mean_LT = rows_SLT.mean(axis=0)
+    spans = {region.name: slice(region.start, region.end) for region in trace.regions}
+    for place, name in enumerate(regions):
+        if name in spans:
+            found[:, place] = mean_LT[:, spans[name]].sum(axis=-1)
+    return found
 
 
 def document_number(region: str) -> int:
@@ -110,9 +155,13 @@ def figure(
     residual: bool = True,
     source: str = "answer",
     view: str = "rollout",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Region × region after rollout, a column a gold position (`rollout`); or flow from `source` by layer or step."""
+    """Draw region × region after rollout, one column per gold position, or flow from `source` by layer or step.
+
+    `paper` adds the published rollouts of LLaDA, which go through all layers.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "flow") else measure(traces, step=step, residual=residual)
@@ -120,13 +169,15 @@ def figure(
         known = ", ".join(map(str, measured["region"].values))
         raise FloatLensError(f"there is no region {source!r} to flow from; there are {known}")
     data = _cells(measured) if view == "rollout" else _lines(measured, source, "layer" if view == "layers" else "step")
+    if paper and view == "rollout":
+        data = pd.concat([data, published.flow_rows()], ignore_index=True)
     if backend == "none":
         return data
     return _draw_maps(measured, data) if view == "rollout" else _draw_lines(measured, data, source)
 
 
 def _cells(measured: xr.Dataset) -> pd.DataFrame:
-    """One row a model, gold position and pair of regions."""
+    """One row per model, gold position and pair of regions."""
     order = ordered([str(r) for r in measured["region"].values])
     rolled = measured["rollout"].sel(region=order, region_to=order).values
     models, positions = measured["model"].values, measured["gold_position"].values
@@ -147,7 +198,7 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def _lines(measured: xr.Dataset, source: str, along: str) -> pd.DataFrame:
-    """One row a model, target and layer or step: mean and std over samples of the flow from `source`."""
+    """One row per model, target and layer or step: mean and std over samples of the flow from `source`."""
     variable = measured["pooled" if along == "layer" else "rollout_steps"].sel(region=source)
     values_NXR = variable.transpose("sample", along, "region_to").values
     regions = [str(r) for r in measured["region_to"].values]
@@ -187,7 +238,7 @@ def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
 
 
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models = models_of(measured)
+    models = list(dict.fromkeys(data["model"]))
     positions = sorted(set(data["gold_position"]))
     regions = ordered(list(dict.fromkeys(data["region"])))
     with style.sheet():
@@ -225,7 +276,9 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
             bar.set_label("flow (% of the row)")
         for axes in grid[-1]:
             axes.set_xlabel("to")
-        how = "rollout with residual (A + I)/2" if measured.attrs["residual"] else "rollout without residual"
+        how = "rollout without residual"
+        if measured.attrs["residual"]:
+            how = f"rollout with residual (A + I)/2 to layer {float(measured['rollout_layer'].mean()):.1f} on average"
         text = "mean over steps and samples; the gold document's column is framed. Each model has its own scale"
         style.caption(figure, f"Region flow, {how}, {text}; flow to bos may lie beyond it.")
     return figure
@@ -266,40 +319,33 @@ def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure
 @register_claim(
     "flow.gold",
     finding="flow",
-    sentence="Flow follows the gold document in the MDM",
+    sentence="The MDM's answer draws on the gold document",
     source="arXiv 2601.07894",
+    statistic="attention of the writing rows per token of the gold document minus of another, over the mean document",
+    effect=0.1,
+    why="a tenth more than another document; the published rollout has 0.4 to 0.5, summed over tokens and the same "
+    "for every source",
+    rejected_if="per token, the rows that write the answer attend to the gold document less than a tenth more than "
+    "to others",
+    needs="traces of an MDM with passages, the gold one at several positions, with received_writing",
 )
-def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
-    """Flow follows the gold document in the MDM: from the answer, more to the gold document than to another one.
-
-    Gold positions weigh the same, so that what a position draws by itself cancels when every position was gold; with
-    gold at one place only, place and relevance cannot be told apart and the claim stays open.
-    """
-    measured = traces if is_measured(traces, "flow") else measure(traces)
+def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    rows = rows_of(measured, "mdm", mdm)
     values, positions = measured["follows"].values, measured["gold_position"].values
-
-    def estimate(rows: Array) -> tuple[float, tuple[float, float]]:
-        data = (values[rows], positions[rows])
-        return balanced_mean(*data), bootstrap(data, balanced_mean, paired=True, vectorized=False)
-
-    def objection(rows: Array) -> str:
-        where = sorted(set(positions[rows]))
-        return "" if len(where) > 1 else f"gold is always doc{where[0]}: place and relevance cannot be told apart"
-
-    return one_side(
+    seen = sorted({int(p) for p in positions[rows][np.isfinite(values[rows])]})
+    blocked = f"gold is always doc{seen[0]}: position and relevance cannot be told apart" if len(seen) == 1 else ""
+    return mean_of(
         measured,
         values,
-        finding="flow",
-        claim="Flow follows the gold document in the MDM",
-        statistic="rollout from the answer to the gold document minus to another one, gold positions weighed equally",
-        mdm=mdm,
-        beside={
-            **{f"gold at {p}": np.where(positions == p, values, np.nan) for p in sorted(set(positions)) if p > 0},
-            "per token, %": measured["follows_per_token"].values,
-        },
-        estimate=estimate,
-        objection=objection,
+        kind="mdm",
+        model=mdm,
         what="samples with a gold document",
+        beside={
+            **{f"gold at {p}": np.where(positions == p, values, np.nan) for p in seen if p > 0},
+            "by rollout": measured["follows_rollout"].values,
+            "last layer of the rollout": measured["rollout_layer"].values.astype(float),
+        },
+        blocked=blocked,
     )
 
 
@@ -343,26 +389,19 @@ def rollout(pooled_LRR: Array, *, residual: bool = True) -> Array:
     return through
 
 
-def follows(flow_RR: Array, regions: list[str], gold: list[str], source: str = "answer") -> float:
-    """Flow from the answer to a gold document minus to another one, means over documents; NaN without both.
+def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
+    """Flow to a gold document minus to another one, over the mean over documents; NaN without both.
 
-    >>> follows(np.array([[0.0] * 3] * 2 + [[0.6, 0.1, 0.3]]), ["doc1", "doc2", "answer"], ["doc1"])
-    0.5
+    What a position draws by itself cancels when every position was gold equally often.
+
+    >>> follows(np.array([0.6, 0.2, 0.2]), ["doc1", "doc2", "answer"], ["doc1"])
+    1.0
     """
     to_gold, to_others = (columns_of(t, regions, gold) for t in TARGETS[:2])
-    if source not in regions or not to_gold or not to_others:
+    if not to_gold or not to_others:
         return float("nan")
-    row = flow_RR[regions.index(source)]
-    return float(row[to_gold].mean() - row[to_others].mean())
-
-
-def balanced_mean(values: Array, groups: Array) -> float:
-    """Mean of the groups' means.
-
-    >>> balanced_mean(np.array([1.0, 1.0, 4.0]), np.array([1, 1, 2]))
-    2.5
-    """
-    return float(np.mean([values[groups == g].mean() for g in np.unique(groups)]))
+    whole = to_R[to_gold + to_others].mean()
+    return float((to_R[to_gold].mean() - to_R[to_others].mean()) / whole) if whole > 0 else float("nan")
 
 
 def tables(measured: xr.Dataset) -> list[Table]:
@@ -380,14 +419,15 @@ def sentences(measured: xr.Dataset) -> list[str]:
         gold, other = to["gold document"], to["another document"]
         more = "more" if gold > other else "less"
         found.append(
-            f"Through all layers the answer of {model} ({kind}) draws {percent(gold, 1)} from the gold document and "
+            f"Up to layer {number(mean(part['rollout_layer'].values), 2)}, where sources can still be told apart, "
+            f"the answer of {model} ({kind}) draws {percent(gold, 1)} from the gold document and "
             f"{percent(other, 1)} from each other one on average, {more} from the gold by "
             f"{percent(abs(gold - other), 1)} of the row; {percent(to['query'], 1)} comes from the question and "
             f"{percent(to['answer'])} from the answer itself."
         )
     places = sorted({int(p) for p in measured["gold_position"].values if p > 0})
     if len(places) > 1:
-        found.append(f"Gold stood at {len(places)} different places, so place and relevance can be told apart.")
+        found.append(f"Gold stood at {len(places)} different positions, so position and relevance can be told apart.")
     return found
 
 
@@ -419,11 +459,11 @@ REPORT = ReportText(
     question="From which parts of the prompt does the answer draw?",
     views={
         "rollout": (
-            "Flow between regions through all layers, one column a place of the gold document",
-            "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. A mark "
-            "that moves with the frame is flow that follows the gold document. Shown are prompts of the commonest size. "
-            "What an ARM shows above the diagonal passed through other, the template's tokens all over the prompt: it does "
-            "not look ahead.",
+            "Flow between regions, one column per position of the gold document",
+            "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. "
+            "A mark that moves with the frame is flow that follows the gold document. Shown are prompts of the "
+            "commonest size. What an ARM shows above the diagonal passed through other, the template's tokens all "
+            "over the prompt: it does not look ahead.",
         ),
         "layers": (
             "What the answer attends to, by layer",
@@ -439,6 +479,6 @@ REPORT = ReportText(
     select=select,
 )
 flow = register_finding(
-    Finding("flow", paper="region flow", measure=measure, figure=figure, views=VIEWS, report=REPORT)
+    Finding("flow", paper="region flow", measure=measure, figure=figure, views=VIEWS, report=REPORT, setting="passages")
 )
 claims = flow.claims

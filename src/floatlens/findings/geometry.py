@@ -6,9 +6,11 @@ into a norm part and an angle part by Shapley values: for a pair of keys with no
     n₁c₁ − n₂c₂ = (n₁ − n₂)(c₁ + c₂)/2 + (c₁ − c₂)(n₁ + n₂)/2.
 
 It is symmetric in the two factors and holds for scores of any sign, where a split of logarithms does not exist (half
-of all cosines are negative). Averaged over all pairs of an anchor and another key it needs means alone, and the two
-parts still sum to the advantage. The cosine of a key is that of its recorded means, qk / qk_norm: the mean over
-queries of cos θ, weighted by the queries' norms, because only this one gives back the score. Scores are unscaled q·k.
+of all cosines are negative). Shares of the advantage may exceed 100 % or be negative: a short key with a good
+direction wins by more than its angle alone needs. Averaged over all pairs of an anchor and another key the split needs
+means alone, and the two parts still sum to the advantage. The cosine of a key is that of its recorded means, qk /
+qk_norm: the mean over queries of cos θ, weighted by the queries' norms, because only this one gives back the score.
+Scores are unscaled q·k.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_table
+from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
 from floatlens.findings.samples import (
     Array,
@@ -40,9 +43,7 @@ from floatlens.findings.samples import (
     pick,
     require,
 )
-from floatlens.findings.sides import one_side
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
 
 VIEWS = ("split", "heatmap")
@@ -51,7 +52,7 @@ PARTS = {"advantage": "whole advantage", "norm_part": "from the norm", "angle_pa
 
 
 def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-    """Where does the anchors' score advantage come from? Mean over heads and over the steps that have anchors.
+    """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors.
 
     | variable | dims | what |
     |---|---|---|
@@ -109,9 +110,10 @@ def figure(
     head: int | None = None,
     step: int | None = None,
     view: str = "split",
+    paper: bool = False,
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """The split by layer for all models (`split`), or maps of score, norm product and cosine for one trace (`heatmap`).
+    """Draw the split by layer for all models (`split`), or maps of score, norm product and cosine for one trace (`heatmap`).
 
     Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, else steps ×
     positions of the column means, of one head or of their mean. Anchors are hatched and marked above the map.
@@ -121,7 +123,7 @@ def figure(
     if view == "split":
         measured = traces if is_measured(traces, "geometry") else measure(traces, layer=layer, rule=rule)
         data = layer_table(measured, {**PARTS, "value_ratio": ""})
-        return data if backend == "none" else _draw_split(data, measured)
+        return data if backend == "none" else _draw_split(data, measured, published.geometry_note() if paper else "")
     trace = pick(traces, sample)[0]
     require(trace, "received", *FACTORS, finding="geometry")
     maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
@@ -245,7 +247,7 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
     return figure
 
 
-def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
+def _draw_split(data: pd.DataFrame, measured: xr.Dataset, note: str = "") -> Figure:
     models = models_of(measured)
     looks: dict[str, dict[str, Any]] = {
         "advantage": {"color": style.INK, "marker": "o"},
@@ -272,38 +274,71 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset) -> Figure:
         grid[1, 0].set_ylabel("value norm,\nanchors / others")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
         style.caption(
-            figure, f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples."
+            figure,
+            f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples. {note}",
         )
     return figure
+
+
+def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
+    """Share of a part in the whole advantage, in the shallow and in the deep half of the layers, per sample.
+
+    A ratio of sums over layers, so that a layer without an advantage does not blow up the share. NaN where the anchors
+    have no advantage in that half.
+
+    >>> share_of_half(np.array([[1.0, 3.0]]), np.array([[2.0, 2.0]]), np.array([[0.0, 1.0]]))
+    (array([0.5]), array([1.5]))
+    """
+    parts, wholes = halves(part_NL, depth_NL), halves(whole_NL, depth_NL)
+    shares = [
+        np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+        for part, whole in zip(parts, wholes, strict=True)
+    ]
+    return shares[0], shares[1]
 
 
 @register_claim(
     "geometry.angle",
     finding="geometry",
-    sentence="The anchors' advantage turns from norm and angle to angle with depth",
+    sentence="Deep in the MDM, anchors win by direction",
     source="arXiv 2601.07894",
+    statistic="share of the angle in the anchors' score advantage, deep half of the layers, minus one half",
+    effect=0.1,
+    why="the angle carries at least 60 % of the advantage; the published layers 11 and 28 have 62 % and 134 %",
+    rejected_if="the angle carries less than 60 % of the anchors' advantage in the deep half",
+    needs="traces of an MDM with qk and qk_norm",
 )
-def claim(traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None) -> Verdict:
-    """The anchors' advantage turns from norm and angle to angle with depth.
-
-    Three things must hold: the norm helps in the shallow half of the layers, it helps less in the deep half, and there
-    the angle helps. A part's help is its signed share of the sum of absolute parts, so a norm that works against the
-    anchors counts as such.
-    """
-    measured = traces if is_measured(traces, "geometry") else measure(traces, rule=rule)
-    shallow, deep = halves(measured["norm_share"].values, measured["depth"].values)
-    angle = halves(measured["angle_share"].values, measured["depth"].values)[1]
-    return one_side(
+def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    angle = share_of_half(measured["angle_part"].values, measured["advantage"].values, measured["depth"].values)
+    norm = share_of_half(measured["norm_part"].values, measured["advantage"].values, measured["depth"].values)
+    return mean_of(
         measured,
-        shallow - deep,
-        finding="geometry",
-        claim="The anchors' advantage turns from norm and angle to angle with depth",
-        statistic="share of the norm in the anchors' score advantage, shallow half of the layers minus deep half",
-        mdm=mdm,
-        also={
-            "share of the norm, shallow half": shallow,
-            "share of the angle, deep half": angle,
-        },
+        angle[1] - 0.5,
+        kind="mdm",
+        model=mdm,
+        beside={"share of the angle, deep half": angle[1], "share of the norm, deep half": norm[1]},
+    )
+
+
+@register_claim(
+    "geometry.turn",
+    finding="geometry",
+    sentence="In the MDM, direction counts more with depth",
+    source="arXiv 2601.07894",
+    statistic="share of the angle in the anchors' score advantage, deep half of the layers minus shallow half",
+    effect=0.1,
+    why="a tenth of the advantage; the published layers 11 and 28 differ by 0.73",
+    rejected_if="the share of the angle grows by less than a tenth from the shallow to the deep half",
+    needs="traces of an MDM with qk and qk_norm, two layers or more",
+)
+def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    shallow, deep = share_of_half(measured["angle_part"].values, measured["advantage"].values, measured["depth"].values)
+    return mean_of(
+        measured,
+        deep - shallow,
+        kind="mdm",
+        model=mdm,
+        beside={"share of the angle, shallow half": shallow, "share of the angle, deep half": deep},
     )
 
 
@@ -354,8 +389,7 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
 def tables(measured: xr.Dataset) -> list[Table]:
     rows = []
     for model, kind, part in by_model(measured):
-        norm = [mean(x) for x in halves(part["norm_share"].values, part["depth"].values)]
-        angle = [mean(x) for x in halves(part["angle_share"].values, part["depth"].values)]
+        norm, angle = (_shares(part, name) for name in ("norm_part", "angle_part"))
         rows.append(
             {
                 "model": model,
@@ -372,16 +406,21 @@ def tables(measured: xr.Dataset) -> list[Table]:
     return [as_table("Means over samples; shallow and deep halves of the layers", pd.DataFrame(rows), number)]
 
 
+def _shares(part: xr.Dataset, name: str) -> tuple[float, float]:
+    shallow, deep = share_of_half(part[name].values, part["advantage"].values, part["depth"].values)
+    return mean(shallow), mean(deep)
+
+
 def sentences(measured: xr.Dataset) -> list[str]:
     found = []
     for model, kind, part in by_model(measured):
-        shallow, deep = (mean(x) for x in halves(part["norm_share"].values, part["depth"].values))
+        shallow, deep = _shares(part, "angle_part")
         ratio = mean(part["value_ratio"].values)
         found.append(
-            f"In {model} ({kind}) the length of the keys has a share of {percent(shallow)} in the anchors' score advantage "
-            f"in the shallow half of the layers and of {percent(deep)} in the deep half (a negative share works against "
-            f"them); the rest is their direction. Anchors carry values {number(ratio, 2)} times as long as those of other "
-            "keys."
+            f"In {model} ({kind}) the direction of the keys carries {percent(shallow)} of the anchors' score "
+            f"advantage in the shallow half of the layers and {percent(deep)} in the deep half; the rest is their "
+            f"length, which works against them where the share exceeds 100 %. The values of anchors are "
+            f"{number(ratio, 2)} times as long as those of other keys."
         )
     return found
 
@@ -392,13 +431,14 @@ REPORT = ReportText(
     views={
         "split": (
             "The anchors' score advantage and its two parts, by layer",
-            "q·k is the product of the norms times the cosine. The two coloured lines are an exact split of the black one: "
-            "what the norm adds and what the angle adds. Below: how long the anchors' values are, 1 is like all others.",
+            "q·k is the product of the norms times the cosine. The two coloured lines are an exact split of the "
+            "black one: what the norm adds and what the angle adds. Below: how long the anchors' values are, 1 is "
+            "like all others.",
         ),
         "heatmap": (
             "Score, norm product and cosine of one sample",
-            "Steps down, positions across, means over queries and heads. Framed: anchors. An anchor that stands out in the "
-            "middle map wins by its norm, one that stands out in the right map by its angle.",
+            "Steps down, positions across, means over queries and heads. Framed: anchors. An anchor that stands out "
+            "in the middle map wins by its norm, one that stands out in the right map by its angle.",
         ),
     },
     tables=tables,

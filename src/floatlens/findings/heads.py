@@ -1,9 +1,9 @@
 """Retrieval heads: which heads fetch the answer from the gold document, and how deep do they sit?
 
 Wu et al. 2024 (arXiv 2404.15574), made step-wise: a head scores when, at the step that commits an answer token, its
-most attended key is that very token inside the gold evidence. For an ARM that step is the one that generates the token.
-Beside it stand the mass score (attention on the gold evidence at that step) and a query-only score that needs no
-generation (arXiv 2506.09944): attention from the question to the gold documents at the first step, per head where
+most attended key is that very token inside the gold evidence. For an ARM that step is the one that generates the
+token. Beside it stand the mass score (attention on the gold evidence at that step) and a query-only score that needs
+no generation (arXiv 2506.09944): attention from the question to the gold documents at the first step, per head where
 `query_mass` was recorded, else per layer from the region flow.
 """
 
@@ -25,15 +25,14 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, style
+from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.outcome import Outcome, mean_of, rows_of
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
-from floatlens.findings.sides import one_side, side
 from floatlens.findings.spelling import count, number
-from floatlens.findings.verdict import Verdict
+from floatlens.paper import definitions
 from floatlens.record.trace import Trace
-from floatlens.stats import bootstrap
 
 VIEWS = ("map", "depth")
 RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5
@@ -41,7 +40,7 @@ SCORES = {"hit": "copy score", "mass": "mass on gold evidence", "query": "query-
 
 
 def measure(traces: Traces, *, top: float = 0.05) -> xr.Dataset:
-    """Which heads copy from the gold document? Scores in [0, 1] of each sample, weighted by committed tokens.
+    """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
 
     | variable | dims | what |
     |---|---|---|
@@ -132,7 +131,7 @@ def _query_flow(trace: Trace) -> Array:
 
 
 def table(traces: Traces, **settings: Any) -> pd.DataFrame:
-    """One row a model and layer: mean scores, heads above 0.1 and 0.5, of the mean over the model's usable samples."""
+    """Return one row per model and layer: mean scores over usable samples, heads above 0.1 and 0.5."""
     measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
     parts = []
     for model in models_of(measured):
@@ -154,7 +153,7 @@ def table(traces: Traces, **settings: Any) -> pd.DataFrame:
 
 
 def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
-    """Do the same heads come out on top in other samples and at other steps? One row a model; Jaccard, 1 = the same."""
+    """Return how far the same heads lead in other samples and at other steps, one row per model (Jaccard, 1 = the same)."""
     measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
     top = float(measured.attrs["top"])
     found = []
@@ -181,13 +180,18 @@ def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
 
 
 def figure(
-    traces: Traces, *, top: float = 0.05, view: str = "map", backend: str = "matplotlib"
+    traces: Traces, *, top: float = 0.05, view: str = "map", paper: bool = False, backend: str = "matplotlib"
 ) -> Figure | pd.DataFrame:
-    """Scores layer × head (`map`), or the number of retrieval heads by layer (`depth`); one column a model."""
+    """Draw scores, layer × head (`map`), or the number of retrieval heads by layer (`depth`); one column per model.
+
+    `paper` adds the published maps of LLaDA and Dream to the map.
+    """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "heads") else measure(traces, top=top)
     data = table(measured) if view == "depth" else _cells(measured)
+    if paper and view == "map":
+        data = pd.concat([data, published.head_rows()], ignore_index=True)
     if backend == "none":
         return data
     return _draw_depth(measured, data) if view == "depth" else _draw_map(measured, data)
@@ -219,7 +223,8 @@ def _note(measured: xr.Dataset) -> str:
 
 
 def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models, rows = models_of(measured), [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
+    models = list(dict.fromkeys([*models_of(measured), *data["model"]]))
+    rows = [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
     with style.sheet():
         figure = style.new_figure(0.7 + 2.2 * len(rows), width=max(3.4, min(style.WIDTH, 2.5 * len(models))))
         grid = figure.subplots(len(rows), len(models), squeeze=False)
@@ -257,7 +262,7 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         most = int(data["heads"].max())
-        grid[0].set_ylabel(f"retrieval heads (of {most} a layer)")
+        grid[0].set_ylabel(f"retrieval heads (of {most} per layer)")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
         style.caption(figure, f"Copy score at the commit step, mean over samples. {_note(measured)}")
     return figure
@@ -266,39 +271,62 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
 @register_claim(
     "heads.deep",
     finding="heads",
-    sentence="Retrieval heads sit deep in the MDM",
+    sentence="The MDM's retrieval heads sit deep",
     source="arXiv 2601.07894",
+    statistic="score-weighted depth of the heads (0 first layer, 1 last) minus one half",
+    effect=0.05,
+    why="a twentieth of the model's depth; the published maps have 0.12 (LLaDA) and 0.15 (Dream). A count of heads "
+    "above a threshold depends on the threshold",
+    rejected_if="the copy score lies on average less than a twentieth of the depth below the middle",
+    needs="traces of an MDM with passages, gold documents and evidence",
 )
-def claim(traces: Traces, *, mdm: str | None = None) -> Verdict:
-    """Retrieval heads sit deep in the MDM: mean depth of the heads that score above 0.1, less one half."""
-    measured = traces if is_measured(traces, "heads") else measure(traces)
-    hits, depth = measured["hit"].values, measured["depth"].values
-
-    def statistic(rows: Array) -> float:
-        return depth_of_heads(mean_over(hits[rows], 0), mean_over(depth[rows], 0)) - 0.5
-
-    def objection(rows: Array) -> str:
-        return "" if (mean_over(hits[rows], 0) > RETRIEVES).any() else "no head scores above 0.1"
-
-    found = one_side(
-        measured,
-        np.where(measured["reason"].values == "", 0.0, np.nan),
-        finding="heads",
-        claim="Retrieval heads sit deep in the MDM",
-        statistic="mean depth (0 first layer, 1 last) of heads with a copy score above 0.1, minus 0.5",
-        mdm=mdm,
-        estimate=lambda rows: (statistic(rows), bootstrap((rows,), statistic, vectorized=False)),
-        objection=objection,
-        what="samples with usable evidence",
+def sit_deep(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    depth_N = np.array(
+        [
+            depth_of_scores(hit_LH, depth_L)
+            for hit_LH, depth_L in zip(measured["hit"].values, measured["depth"].values, strict=True)
+        ]
     )
-    rows = side(measured, "mdm", mdm)
-    mean_LH = mean_over(hits[rows], 0)
+    usable = measured["reason"].values == ""
+    found = mean_of(
+        measured,
+        np.where(usable, depth_N - 0.5, np.nan),
+        kind="mdm",
+        model=mdm,
+        what="samples with usable evidence",
+        beside={"score-weighted depth by attention mass": _depths(measured, "mass")},
+    )
+    rows = rows_of(measured, "mdm", mdm)
+    if not len(rows):
+        return found
+    mean_LH = mean_over(measured["hit"].values[rows], 0)
+    there = np.isfinite(mean_LH).any(axis=1)
     details = {
+        **found.details,
+        "rank correlation of layer and score": definitions.depth_correlation(mean_LH[there])
+        if there.any()
+        else float("nan"),
+        "share of heads above 0.5 in the deep half": definitions.deep_share(mean_LH[there], STRONG),
         "heads above 0.1": int((mean_LH > RETRIEVES).sum()),
         "heads above 0.5": int((mean_LH > STRONG).sum()),
         "left out": dict(Counter(str(r) for r in measured["reason"].values[rows] if r)),
     }
     return replace(found, details=details)
+
+
+def _depths(measured: xr.Dataset, name: str) -> Array:
+    pairs = zip(measured[name].values, measured["depth"].values, strict=True)
+    return np.array([depth_of_scores(score_LH, depth_L) for score_LH, depth_L in pairs]) - 0.5
+
+
+def depth_of_scores(score_LH: Array, depth_L: Array) -> float:
+    """`definitions.retrieval_depth` with the depths of the layers that were recorded; NaN where no head scores.
+
+    >>> depth_of_scores(np.array([[0.0, 0.0], [0.5, 0.5], [np.nan, np.nan]]), np.array([0.0, 1.0, np.nan]))
+    1.0
+    """
+    total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
+    return float(total_L @ np.nan_to_num(depth_L) / total_L.sum()) if total_L.sum() > 0 else float("nan")
 
 
 def step_mean(values_SLH: Array, count_S: Array) -> Array:
@@ -331,16 +359,6 @@ def jaccard(x: set[int], y: set[int]) -> float:
     return len(x & y) / len(x | y) if x | y else float("nan")
 
 
-def depth_of_heads(score_LH: Array, depth_L: Array) -> float:
-    """Mean depth of the heads that score above 0.1; one half, which is neither shallow nor deep, when there are none.
-
-    >>> depth_of_heads(np.array([[0.0, 0.05], [0.9, 0.0]]), np.array([0.0, 1.0]))
-    1.0
-    """
-    layer, _ = np.nonzero(score_LH > RETRIEVES)
-    return float(depth_L[layer].mean()) if len(layer) else 0.5
-
-
 def tables(measured: xr.Dataset) -> list[Table]:
     rows = []
     for model, kind, part in by_model(measured):
@@ -352,9 +370,7 @@ def tables(measured: xr.Dataset) -> list[Table]:
                 "heads above 0.1": int((hit_LH > RETRIEVES).sum()),
                 "heads above 0.5": int((hit_LH > STRONG).sum()),
                 "heads": int(np.isfinite(hit_LH).sum()),
-                "mean depth of heads above 0.1": depth_of_heads(hit_LH, mean_over(part["depth"].values, 0))
-                if (hit_LH > RETRIEVES).any()
-                else float("nan"),
+                "score-weighted depth": depth_of_scores(hit_LH, mean_over(part["depth"].values, 0)),
                 "step-to-step overlap of the top heads": mean(part["overlap_steps"].values),
                 "samples used": int((part["reason"].values == "").sum()),
             }
@@ -372,9 +388,9 @@ def sentences(measured: xr.Dataset) -> list[str]:
         layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
         strong = int((hit_LH > RETRIEVES).sum())
         found.append(
-            f"{model} ({kind}) has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that look at the very token "
-            f"being copied in more than one of ten commits; the best is head {head} of layer {part['layer'].values[layer]} "
-            f"with a score of {number(float(hit_LH[layer, head]), 2)}."
+            f"{model} ({kind}) has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that look at the very "
+            f"token being copied in more than one of ten commits; the best is head {head} of layer "
+            f"{part['layer'].values[layer]} with a score of {number(float(hit_LH[layer, head]), 2)}."
         )
     return found
 
@@ -390,9 +406,9 @@ REPORT = ReportText(
     views={
         "map": (
             "Scores of every head, layers down, heads across",
-            "A head's copy score is the share of committed answer tokens at whose commit its most attended key was that "
-            "very token in the gold document. The mass score counts all attention on the gold evidence; the query-only "
-            "score needs no generation.",
+            "A head's copy score is the share of committed answer tokens at whose commit its most attended key was "
+            "that very token in the gold document. The mass score counts all attention on the gold evidence; the "
+            "query-only score needs no generation.",
         ),
         "depth": (
             "Where in the model the heads sit",
@@ -404,6 +420,14 @@ REPORT = ReportText(
     notes=notes,
 )
 heads = register_finding(
-    Finding("heads", paper="retrieval heads", measure=measure, figure=figure, views=VIEWS, report=REPORT)
+    Finding(
+        "heads",
+        paper="retrieval heads",
+        measure=measure,
+        figure=figure,
+        views=VIEWS,
+        report=REPORT,
+        setting="passages",
+    )
 )
 claims = heads.claims

@@ -56,28 +56,9 @@ def few_layers(trace: Trace) -> list[int]:
     return sorted({there[0], there[len(there) // 2], there[-1]})
 
 
-def anchors_of(profile_SLT: Array, rule: str | Rule, attention: str) -> Array:
-    """Anchors (bool, same shape) in a profile by a named rule; a causal model's visibility goes to the rule."""
-    return find_anchors(profile_SLT, rule, attention)
-
-
-def newest_rows(profile_SLT: Array) -> Array:
-    """Attention of the newest query at each step of an autoregressive model, from running column means.
-
-    A step of a causal model adds one row to the attention matrix and leaves the others, so the column sums of two
-    steps differ by that row: n_s·a_s − n_{s−1}·a_{s−1}. The first step has no earlier one and is left out. Where steps
-    in between were not recorded it is the mean of the rows that were added.
-
-    >>> rows = np.array([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]])
-    >>> a = np.array([[rows[:2].sum(0)[0] / 2, rows[:2].sum(0)[1] / 2, np.nan], rows.mean(0)])
-    >>> newest_rows(a[:, None])[0, 0].round(6)
-    array([0.2, 0.2, 0.6])
-    """
-    there = np.isfinite(profile_SLT)
-    count = there.sum(axis=-1, keepdims=True)
-    sums = np.where(there, profile_SLT, 0.0).astype(np.float64) * count
-    rows = np.diff(sums, axis=0) / np.maximum(np.diff(count, axis=0), 1)
-    return np.where(there[1:], rows, np.nan)
+def anchors_of(profile: Array, rule: str | Rule, attention: str) -> Array:
+    """Return the anchors (bool, same shape) in received attention; see `floatlens.anchors.find_anchors`."""
+    return find_anchors(profile, rule, attention)
 
 
 def spell(numbers: Iterable[int]) -> str:

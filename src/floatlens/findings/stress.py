@@ -1,11 +1,13 @@
 """Stress: does a model that floats lose less when the passages get harder to use?
 
-Noise, place of the gold passage, layout of multi-hop evidence, number of masks, place of the question (arXiv 2601.07894
-and the robustness tests it builds on). Measured on the answers of `floatlens stress`.
+Noise, position of the gold passage, layout of multi-hop evidence, number of masks, position of the question (arXiv
+2601.07894 and the robustness tests it builds on). Measured on the answers of `floatlens stress`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,24 +23,23 @@ from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
-from floatlens.findings.samples import Array, is_measured, mean_over
-from floatlens.findings.sides import NAN, compare, names, side
+from floatlens.findings.outcome import Outcome, contrast
+from floatlens.findings.samples import Array
 from floatlens.findings.spelling import listed, number, percent
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Verdict
-from floatlens.stats import INCONCLUSIVE, judge_scores, too_few
+from floatlens.stats import NAN, NO_INTERVAL
 from floatlens.version import __version__
 
 VIEWS = ("curves",)
 
 
 def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
-    """How does the score of each question change from level to level? One row a stress, model and question.
+    """Measure how the score of each question changes from level to level, one row per stress, model and question.
 
     | variable | dims | what |
     |---|---|---|
     | value | sample, level | score of the answer; NaN where the stress has no such level or there was no answer |
-    | x | sample, level | the level's place on the axis, NaN if it has none |
+    | x | sample, level | position of the level on the axis, NaN if it has none |
     | loss | sample | first minus last level on the axis |
     """
     if isinstance(answers, xr.Dataset):
@@ -82,7 +83,7 @@ def _loss(value: Array, x: Array) -> Array:
 
 
 def long(measured: xr.Dataset) -> pd.DataFrame:
-    """The measurement as a table of answers, one row a question and level."""
+    """Return the measurement as a table of answers, one row per question and level."""
     table = measured[["value", "x"]].to_dataframe().reset_index()
     table = table[np.isfinite(table["value"])].rename(
         columns={"value": str(measured.attrs["score"]), "sample_id": "id", "model_kind": "kind"}
@@ -94,7 +95,7 @@ def long(measured: xr.Dataset) -> pd.DataFrame:
 def figure(
     answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "curves", backend: str = "matplotlib"
 ) -> Figure | pd.DataFrame:
-    """Score over the levels, one line a model with its 95 % interval, a panel a stress and data set."""
+    """Draw the score over the levels, one line per model with its interval, one panel per stress and data set."""
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = measure(answers, score=score)
@@ -147,123 +148,123 @@ def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> 
     axes.set_xticks(ticks, labels)
 
 
-def _of(answers: Answers | xr.Dataset, stress: str, score: str) -> xr.Dataset:
-    measured = answers if is_measured(answers, "stress") else measure(answers, score=score)  # type: ignore[arg-type]
-    return measured.isel(sample=np.flatnonzero(measured["stress"].values == stress))
+def _compare(
+    measured: xr.Dataset,
+    stress: str,
+    weigh: Callable[[list[str], Array], Array | None],
+    mdm: str | None,
+    arm: str | None,
+) -> Outcome:
+    """A weighted sum of the scores over the levels of a stress, ARM minus MDM.
+
+    `weigh(levels, x)` gives the weight of each level that has answers, or None if the levels do not allow the
+    comparison.
+    """
+    part = measured.isel(sample=np.flatnonzero(measured["stress"].values == stress))
+    if not part.sizes["sample"]:
+        return _absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
+    used = np.flatnonzero(np.isfinite(part["value"].values).any(axis=0))
+    levels = [str(level).partition("=")[2] for level in part["level"].values[used]]
+    x = np.array([np.nan if not np.isfinite(c).any() else np.nanmean(c) for c in part["x"].values[:, used].T])
+    weights = weigh(levels, x)
+    if weights is None:
+        return _absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
+    both = np.concatenate([-weights, weights])
+    found = contrast(part, part["value"].values[:, used], both, mdm=mdm, arm=arm, binary=True)
+    if not found.n:
+        return found
+    losses = {"MDM": -100 * found.details["MDM"], "ARM": -100 * found.details["ARM"]}
+    reason = f"{losses['MDM']:.0f} points in the MDM, {losses['ARM']:.0f} in the ARM"
+    return replace(found, details={f"{kind}, points": value for kind, value in losses.items()}, reason=reason)
 
 
-def _points(found: tuple[float, float], unit: dict[str, float]) -> tuple[str, str]:
-    verdict = judge_scores(found)
-    reason = f"{unit['MDM']:.1f} points for the MDM, {unit['ARM']:.1f} for the ARM"
-    return verdict, reason if verdict != INCONCLUSIVE else f"the interval holds zero ({reason})"
+def _absent(reason: str) -> Outcome:
+    return Outcome(NAN, NO_INTERVAL, 0, (), reason=reason)
+
+
+def weigh_ends_of_axis(levels: list[str], x: Array) -> Array | None:
+    """First minus last level on the axis.
+
+    >>> weigh_ends_of_axis(["0", "4", "8"], np.array([0.0, 0.8, 0.9]))
+    array([ 1.,  0., -1.])
+    """
+    placed = np.flatnonzero(np.isfinite(x))
+    if len(placed) < 2:
+        return None
+    weights = np.zeros(len(x))
+    weights[placed[x[placed].argmin()]], weights[placed[x[placed].argmax()]] = 1.0, -1.0
+    return weights
+
+
+def weigh_ends_against_middle(levels: list[str], x: Array) -> Array | None:
+    """Mean of the first and the last position minus the mean of those between.
+
+    >>> weigh_ends_against_middle(["0", "1", "2", "3"], np.arange(4.0))
+    array([ 0.5, -0.5, -0.5,  0.5])
+    """
+    placed = np.flatnonzero(np.isfinite(x))
+    if len(placed) < 3:
+        return None
+    order = placed[x[placed].argsort()]
+    weights = np.zeros(len(x))
+    weights[order[[0, -1]]], weights[order[1:-1]] = 0.5, -1 / (len(order) - 2)
+    return weights
+
+
+def weigh_together_against_others(levels: list[str], x: Array) -> Array | None:
+    """Evidence together, in order, minus the mean of all other layouts.
+
+    >>> weigh_together_against_others(["together", "apart 2", "reversed"], np.array([0.0, 2.0, np.nan]))
+    array([ 1. , -0.5, -0.5])
+    """
+    if "together" not in levels or len(levels) < 2:
+        return None
+    return np.array([1.0 if level == "together" else -1 / (len(levels) - 1) for level in levels])
 
 
 @register_claim(
     "stress.noise",
     finding="stress",
-    sentence="",
+    sentence="The MDM loses less under noise than the ARM",
     source="arXiv 2601.07894",
+    statistic="score without noise minus score with most noise, ARM minus MDM, mean over questions",
+    effect=0.05,
+    why="five questions in a hundred",
+    rejected_if="noise costs the ARM less than five points more than the MDM",
+    needs="answers of both models under the stress noise",
 )
-def noise_claim(
-    answers: Answers | xr.Dataset, *, score: str = "accuracy", mdm: str | None = None, arm: str | None = None
-) -> Verdict:
-    """The MDM loses less under noise than the ARM."""
-    claim, statistic = "The MDM loses less under noise than the ARM", "loss from no noise to the most, ARM minus MDM"
-    measured = _of(answers, "noise", score)
-    if not measured.sizes["sample"]:
-        return _absent("noise", claim, statistic)
-
-    def decide(interval: tuple[float, float], sides: dict[str, Array]) -> tuple[str, str, dict[str, Any]]:
-        losses = {name.upper(): 100 * float(mean_over(sides[f"{name}_values"], 0)) for name in ("mdm", "arm")}
-        return *_points(interval, losses), {f"{name} loss, points": value for name, value in losses.items()}
-
-    return compare(
-        measured,
-        measured["loss"].values,
-        finding="stress",
-        claim=claim,
-        statistic=statistic,
-        mdm=mdm,
-        arm=arm,
-        decide=decide,
-        sign=-1,
-    )
+def noise_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return _compare(measured, "noise", weigh_ends_of_axis, mdm, arm)
 
 
 @register_claim(
     "stress.position",
     finding="stress",
-    sentence="",
+    sentence="The MDM loses less in the middle than the ARM",
     source="arXiv 2601.07894",
+    statistic="score with gold first or last minus between, ARM minus MDM, mean over questions",
+    effect=0.05,
+    why="five questions in a hundred; a range over positions would be positive for every model by chance alone",
+    rejected_if="the middle costs the ARM less than five points more than the MDM",
+    needs="answers of both models under the stress position, three positions or more",
 )
-def position_claim(
-    answers: Answers | xr.Dataset, *, score: str = "accuracy", mdm: str | None = None, arm: str | None = None
-) -> Verdict:
-    """The MDM is flatter than the ARM over the place of the gold passage.
-
-    The range of a curve is best minus worst place. Questions are drawn together for both models, with all their places.
-    """
-    claim = "The MDM is flatter than the ARM over the place of the gold passage"
-    statistic = "range over the places of the gold passage, ARM minus MDM, mean over data sets"
-    measured = _of(answers, "position", score)
-    if not measured.sizes["sample"]:
-        return _absent("position", claim, statistic)
-    rows = {"MDM": side(measured, "mdm", mdm), "ARM": side(measured, "arm", arm)}
-    models = names(measured, rows["MDM"]) + names(measured, rows["ARM"])
-    for kind, found in rows.items():
-        if not len(found):
-            return _absent(
-                "position", claim, statistic, f"there is no {kind} among the answers to compare with", models
-            )
-    pairs = _paired(measured, rows["MDM"], rows["ARM"])
-    n = sum(len(both) for both in pairs)
-    if reason := too_few(n, "questions"):
-        return Verdict("stress", claim, statistic, float("nan"), NAN, INCONCLUSIVE, "", n, models, reason)
-    ranges = {
-        kind: 100 * float(np.mean([_range(both[:, i].mean(axis=0)) for both in pairs])) for i, kind in enumerate(rows)
-    }
-    drawn = np.mean([_drawn(both) for both in pairs], axis=0)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    interval = (float(low), float(high))
-    verdict, reason = _points(interval, ranges)
-    value = (ranges["ARM"] - ranges["MDM"]) / 100
-    details = {f"{kind} range, points": found for kind, found in ranges.items()}
-    return Verdict("stress", claim, statistic, value, interval, verdict, "", n, models, reason, details)
+def position_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return _compare(measured, "position", weigh_ends_against_middle, mdm, arm)
 
 
-def _paired(measured: xr.Dataset, mdm: Array, arm: Array) -> list[Array]:
-    """For each data set the scores (question, model, level) of the questions that both sides answered at every level."""
-    found = []
-    for data in dict.fromkeys(measured["data"].values):
-        here = {
-            name: [i for i in rows if measured["data"].values[i] == data] for name, rows in (("m", mdm), ("a", arm))
-        }
-        used = np.isfinite(measured["value"].values[here["m"] + here["a"]]).any(axis=0)
-        scores: dict[str, dict[str, Array]] = {}
-        for name, rows in here.items():
-            values = measured["value"].values[rows][:, used]
-            ids = measured["sample_id"].values[rows]
-            scores[name] = {str(i): v for i, v in zip(ids, values, strict=True) if np.isfinite(v).all()}
-        common = [i for i in scores["m"] if i in scores["a"]]
-        if common:
-            found.append(np.stack([np.stack([scores["m"][i], scores["a"][i]]) for i in common]))
-    return found
-
-
-def _range(means: Array) -> Array:
-    return np.asarray(means.max(axis=-1) - means.min(axis=-1))
-
-
-def _drawn(both_NMX: Array) -> Array:
-    """Range of the ARM minus range of the MDM, over draws of the same questions for both."""
-    count, models, levels = both_NMX.shape
-    means = curves.resampled(both_NMX.reshape(count, models * levels)).reshape(-1, models, levels)
-    return np.asarray(_range(means[:, 1]) - _range(means[:, 0]))
-
-
-def _absent(stress: str, claim: str, statistic: str, reason: str = "", models: tuple[str, ...] = ()) -> Verdict:
-    reason = reason or f"there are no answers under {stress}; make them with floatlens stress {stress}"
-    return Verdict("stress", claim, statistic, float("nan"), NAN, INCONCLUSIVE, "", 0, models, reason)
+@register_claim(
+    "stress.layout",
+    finding="stress",
+    sentence="The order of evidence matters less to the MDM",
+    source="arXiv 2601.07894",
+    statistic="score with evidence together and in order minus other layouts, ARM minus MDM, mean over questions",
+    effect=0.05,
+    why="five questions in a hundred",
+    rejected_if="other layouts cost the ARM less than five points more than the MDM",
+    needs="answers of both models under the stress layout",
+)
+def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return _compare(measured, "layout", weigh_together_against_others, mdm, arm)
 
 
 def tables(measured: xr.Dataset) -> list[Table]:
@@ -302,9 +303,9 @@ REPORT = ReportText(
     question="What is left when the passages get harder to use?",
     views={
         "curves": (
-            "Score over the levels of each stress, one line a model",
-            "A flat line is a model that does not care. Bands are 95 % intervals over questions; levels without a place on "
-            "the axis stand at its right end.",
+            "Score over the levels of each stress, one line per model",
+            "A flat line is a model that does not care. Bands are 95 % intervals over questions; levels without a "
+            "position on the axis are shown at its right end.",
         )
     },
     tables=tables,
@@ -318,6 +319,7 @@ stress = register_finding(
         figure=figure,
         views=VIEWS,
         reads="answers",
+        setting="passages",
         report=REPORT,
         part="stress",
         applies=lambda answers: bool((answers["stress"] != "").any()),

@@ -21,11 +21,10 @@ from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import Layers, anchors_of, profile
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
-from floatlens.findings.sides import one_side
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Verdict
 from floatlens.record.trace import Trace
 
 VIEWS = ("depth",)
@@ -41,7 +40,7 @@ SHADES = dict(
 def measure(
     traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
 ) -> xr.Dataset:
-    """What kind of token are the anchors? Shares that sum to one over `kind`, over all steps; NaN without anchors.
+    """Measure what kinds of token the anchors are: shares that sum to one over `kind`, all steps; NaN without anchors.
 
     | variable | dims | what |
     |---|---|---|
@@ -91,8 +90,8 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
     """Kind of the token at each step and position (object array), empty where there is none.
 
     The finished text is classified as a whole, since a word's kind depends on its pieces and neighbours; a token that
-    is still another at a step (a mask, or one that is revised) is classified by itself. Special tokens and the mask are
-    known by their ids where the trace has them, whatever they look like.
+    is still another at a step (a mask, or one that is revised) is classified by itself. Special tokens and the mask
+    are known by their ids where the trace has them, whatever they look like.
     """
     ids_ST, final = trace.data["tokens"].values, trace.final_tokens
     ask = classifier or (lambda tokens: classify(tokens, template_positions(trace)))
@@ -144,7 +143,7 @@ def _checked(kinds: Any, tokens: list[str]) -> list[str]:
 
 
 def table(traces: Traces, **settings: Any) -> pd.DataFrame:
-    """One row a model, layer and kind: share of anchors and of their mass, mean over samples, and of all tokens."""
+    """Return one row per model, layer and kind: share of anchors and of their mass, mean over samples, and of all tokens."""
     measured = traces if is_measured(traces, "tokens") else measure(traces, **settings)
     parts = []
     for model in models_of(measured):
@@ -174,7 +173,7 @@ def figure(
     view: str = "depth",
     backend: str = "matplotlib",
 ) -> Figure | pd.DataFrame:
-    """Anchor mass by kind, a bar a layer, one panel a model, and all tokens beside; structure blue, content orange."""
+    """Draw anchor mass by kind: one bar per layer, one panel per model; structure in blue, content in orange."""
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = (
@@ -218,24 +217,24 @@ def figure(
 @register_claim(
     "tokens.structure",
     finding="tokens",
-    sentence="Shallow anchors are more structural than deep ones",
+    sentence="The MDM's shallow anchors are the more structural",
     source="arXiv 2601.07894",
+    statistic="share of anchor mass on structural tokens, shallow half of the layers minus deep half",
+    effect=0.1,
+    why="a tenth of the anchor mass",
+    rejected_if="structural tokens hold less than a tenth more of the anchor mass in the shallow half than in the "
+    "deep half",
+    needs="traces of an MDM with token strings, two layers or more",
 )
-def claim(
-    traces: Traces, *, rule: str = "sigma(3)", mdm: str | None = None, classifier: Classifier | None = None
-) -> Verdict:
-    """Shallow anchors are more structural than deep ones: share of structural anchor mass, shallow minus deep half."""
-    measured = traces if is_measured(traces, "tokens") else measure(traces, rule=rule, classifier=classifier)
+def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     shallow, deep = halves(measured["structural_mass"].values, measured["depth"].values)
     by_number = halves(measured["structural_share"].values, measured["depth"].values)
     structural = measured["group"].values == "structural"
-    return one_side(
+    return mean_of(
         measured,
         shallow - deep,
-        finding="tokens",
-        claim="Shallow anchors are more structural than deep ones",
-        statistic="share of anchor mass on structural tokens, shallow half of the layers minus deep half",
-        mdm=mdm,
+        kind="mdm",
+        model=mdm,
         beside={
             "structural share, shallow half": shallow,
             "structural share, deep half": deep,
@@ -286,8 +285,8 @@ def sentences(measured: xr.Dataset) -> list[str]:
         by_kind = mean_over(mean_over(part["mass"].values, 0), 0)
         leading = names[int(np.nanargmax(by_kind))] if np.isfinite(by_kind).any() else "none"
         found.append(
-            f"In {model} ({kind}) structural tokens hold {percent(shallow)} of the anchors' attention in the shallow half "
-            f"of the layers and {percent(deep)} in the deep half; the leading kind over all layers is {leading}."
+            f"In {model} ({kind}) structural tokens hold {percent(shallow)} of the anchors' attention in the shallow "
+            f"half of the layers and {percent(deep)} in the deep half; the leading kind over all layers is {leading}."
         )
     return found
 
@@ -298,9 +297,9 @@ REPORT = ReportText(
     views={
         "depth": (
             "What the anchors are, layer by layer",
-            "Each bar splits the anchors' attention at a layer by kind of token: structure in blues, content in oranges. "
-            "The bar on the right is how common each kind is among all tokens; where a layer's bar differs from it, anchors "
-            "are chosen, not drawn at random.",
+            "Each bar splits the anchors' attention at a layer by kind of token: structure in blues, content in "
+            "oranges. The bar on the right is how common each kind is among all tokens; where a layer's bar differs "
+            "from it, anchors are chosen, not drawn at random.",
         )
     },
     tables=tables,

@@ -19,8 +19,8 @@ from floatlens.stats import finite_or_none
 class Verdict:
     """The result of testing a claim.
 
-    `value` is the statistic, `interval` its 95 % interval over `n` samples, `reason` explains the verdict, and `details`
-    holds further numbers.
+    `value` is the statistic, `interval` its 95 % interval over `n` samples, `effect` the smallest effect that matters,
+    `reason` explains the verdict, and `details` holds further numbers. `id` and `source` are those of the claim.
     """
 
     finding: str
@@ -34,11 +34,15 @@ class Verdict:
     models: tuple[str, ...] = ()
     reason: str = ""
     details: dict[str, Any] = field(default_factory=dict)
+    id: str = ""
+    effect: float = float("nan")
+    source: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a number that does not exist is null."""
         return {
-            **{k: getattr(self, k) for k in ("finding", "claim", "statistic")},
+            **{k: getattr(self, k) for k in ("id", "finding", "claim", "source", "statistic")},
+            "effect": finite_or_none(self.effect),
             "value": finite_or_none(self.value),
             "interval": [finite_or_none(x) for x in self.interval],
             **{k: getattr(self, k) for k in ("verdict", "rule", "n", "reason")},

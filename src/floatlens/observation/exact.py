@@ -119,6 +119,15 @@ def evidence(m: ExactMatrices, call: Call) -> torch.Tensor:
     return torch.where(writes, pair, torch.nan)
 
 
+def received_writing(m: ExactMatrices, call: Call) -> torch.Tensor:
+    rows = call.layout.writes_BN.any(0).nonzero()[:, 0].tolist()
+    out = torch.full((call.B, rows[-1] + 1 - rows[0] if rows else 0, call.length), torch.nan)
+    for b, q in call.layout.writes_BN.nonzero().tolist():
+        if call.first_query <= q < call.length:
+            out[b, q - rows[0]] = m.weights_BHQT[b, :, q].mean(0)
+    return out
+
+
 def query_mass(m: ExactMatrices, call: Call) -> torch.Tensor:
     out = torch.full((call.B, call.H), torch.nan)
     for row, names in enumerate(call.layout.region_names):
@@ -133,6 +142,7 @@ def query_mass(m: ExactMatrices, call: Call) -> torch.Tensor:
 EXACT: dict[str, Callable[[ExactMatrices, Call], torch.Tensor]] = {
     "received": received,
     "received_final": received,
+    "received_writing": received_writing,
     "entropy": entropy,
     "qk": lambda m, call: column_mean(m.score_BHQT, m, call),
     "qk_norm": lambda m, call: column_mean(m.norm_BHQT, m, call),

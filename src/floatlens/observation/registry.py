@@ -10,7 +10,8 @@ from floatlens.registry import Registry
 
 STATISTICS: Registry[type[Statistic]] = Registry("statistic", "floatlens.observation.statistics")
 DEFAULT = (
-    "received", "received_final", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "evidence", "query_mass",
+    "received", "received_final", "received_writing", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow",
+    "evidence", "query_mass",
 )  # fmt: skip
 NEEDS_GOLD = ("evidence", "query_mass")
 MATRICES = ("attention", "attention_mean", "queries", "keys")

@@ -15,6 +15,7 @@ from floatlens.errors import NotANumber
 from floatlens.observation.prompt_batch import PromptBatch
 from floatlens.observation.registry import MATRICES
 from floatlens.observation.session import Session
+from floatlens.observation.statistics.received_writing import writing_span
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
@@ -69,6 +70,8 @@ class Recorder:
                     continue
                 if name == "evidence":
                     self._evidence(at, layers, step)
+                elif name == "received_writing":
+                    self._writing(at, layers, step)
                 else:
                     self._store(name, at, layers, step)
         self.session.begin()
@@ -92,6 +95,24 @@ class Recorder:
             first = step.first_query(size) if dim == "query" else 0
             where.append(slice(first, first + size))
         self.arrays[name][(slice(None), at, slice(None), *where)] = value_BL.float().cpu().numpy()
+
+    def _writing(self, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
+        """Mean over the rows that wrote at the step of where they looked."""
+        layout, name = self.session.layout, "received_writing"
+        assert layout is not None
+        first, end = writing_span(layout.writes_BN)
+        if not layers or first == end:
+            return
+        if name not in self.arrays:
+            self.arrays[name] = np.full((len(self.tokens), len(self.steps), len(layers), self.N), np.nan, np.float32)
+            self.layers[name] = sorted(layers)
+        for row, committed_T in enumerate(step.committed_BT.cpu()):
+            rows = committed_T.nonzero()[:, 0] - self.shifted - first
+            rows = rows[(rows >= 0) & (rows < end - first)]
+            for index, layer in enumerate(self.layers[name]):
+                value_WT = layers[layer][row].detach().float().cpu()[rows]
+                if len(rows):
+                    self.arrays[name][row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
 
     def _evidence(self, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
         """Of the committed tokens that stand in the gold evidence: mean mass on it, share whose top key is a copy."""
@@ -148,7 +169,7 @@ class Recorder:
         layers = sorted({layer for chosen in common.values() for layer in chosen})
         names = layout.region_names[row]
         dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
-        dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",)}
+        dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
         for name, whole in self.arrays.items():
             if name in NEEDS_GOLD and not layout.gold_BN[row].any():
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding
+from floatlens.findings.settings import condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.record.trace import Trace
 from floatlens.report.section import Drawing, Section
@@ -64,7 +66,8 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
     return tuple(
         name
         for name, finding in FINDINGS.items()
-        if (traced if finding.reads == "traces" else len(answers) > 0 and finding.applies(answers))
+        if (traced or finding.reads == "answers")
+        and (finding.reads == "traces" or (len(answers) > 0 and finding.applies(answers)))
     )
 
 
@@ -76,8 +79,11 @@ def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
     return answers_of(paths)
 
 
-def shown_sample(runs: Sequence[Path]) -> str | None:
-    """Choose the sample for maps and the explorer: traced for every model, with the longest answer."""
+def shown_sample(runs: Sequence[Path], condition: str = "") -> str | None:
+    """Choose the sample for maps and the explorer: traced for every model, with the longest answer.
+
+    `condition` prefers samples that a study asked under it.
+    """
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
         for _, path in RunFolder.open(run).samples():
@@ -89,18 +95,19 @@ def shown_sample(runs: Sequence[Path]) -> str | None:
         return None
     lengths = next(iter(by_model.values()))
     common = set.intersection(*(set(known) for known in by_model.values())) - {""}
+    common = {name for name in common if condition_of(name) == condition} or common
     return min(common, key=lambda name: (-lengths[name], name)) if common else None
 
 
 def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     if finding.reads == "traces":
-        return RunTraces(folders)
+        return RunTraces(folders_for(finding, folders))
     answers = answers_in(folders)
     if answers.empty:
         raise FloatLensError(
             f"there are no answers for {finding.name}; create them with floatlens eval or floatlens stress"
         )
-    return answers
+    return (RunTraces(folders_for(finding, folders)), answers) if finding.reads == "both" else answers
 
 
 def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any:
@@ -113,11 +120,12 @@ def _drawn(finding: Finding, measured: Any, mapped: Any, target: Path) -> list[D
     found = []
     for view in finding.views:
         source = mapped if view in finding.maps else finding.report.select(measured, view)
-        data = finding.figure(source, view=view, backend="none")
+        beside = {"paper": True} if "paper" in inspect.signature(finding.figure).parameters else {}
+        data = finding.figure(source, view=view, backend="none", **beside)
         if isinstance(data, pd.DataFrame) and data.empty:  # for example doses, in a run without any
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
-        style.save(finding.figure(source, view=view), data, target / stem)
+        style.save(finding.figure(source, view=view, **beside), data, target / stem)
         title, reading = finding.report.views.get(view, (view, ""))
         found.append(Drawing(stem, title, reading))
     return found
@@ -133,7 +141,7 @@ def _settings(finding: Finding, measured: Any) -> dict[str, str]:
         found["residual"] = "(A + I)/2" if attributes["residual"] else "none"
     if isinstance(measured, xr.Dataset) and "sample" in measured.sizes:
         found["measured on"] = count(measured.sizes["sample"], "sample" if finding.reads == "traces" else "question")
-    found["intervals"] = "95 %, bootstrap over samples"
+    found["intervals"] = "95 % over samples, see docs/intervals.md"
     return found
 
 

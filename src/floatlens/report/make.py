@@ -10,6 +10,8 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.files import atomic_write
+from floatlens.findings.finding import FINDINGS
+from floatlens.findings.settings import CONDITIONS
 from floatlens.record.trace import Trace
 from floatlens.report.about import About, about
 from floatlens.report.analyse import FIGURES, analyse, available, shown_sample
@@ -48,8 +50,9 @@ def make(
             f"{places} holds neither traces nor answers; create some with floatlens trace, eval or study"
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
-        target, shown = Path(temporary), shown_sample(homes)
-        found: list[Any] = run_all(analyse, [(name, homes, target, shown) for name in names], jobs, watch)
+        target = Path(temporary)
+        tasks = [(name, homes, target, shown_sample(homes, CONDITIONS[FINDINGS[name].setting])) for name in names]
+        found: list[Any] = run_all(analyse, tasks, jobs, watch)
         for each in found:
             if isinstance(each, BaseException):
                 raise each
@@ -65,7 +68,7 @@ def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, h
 
 def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
     """Return films of the same question for each model, MDMs first; without a shared question, each model's first trace."""
-    shown = shown_sample(homes)
+    shown = shown_sample(homes, CONDITIONS["passages"])
     chosen: dict[str, Trace] = {}
     for home in homes:
         for name, path in RunFolder.open(home).samples():

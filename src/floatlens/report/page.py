@@ -22,12 +22,13 @@ from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.report import whiskers
 from floatlens.report.about import About
+from floatlens.report.aloud import say_aloud
 from floatlens.report.download import Download, csv_of
 from floatlens.report.drawing import inlined
 from floatlens.report.section import Section
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
-VERDICTS = ("supported", "not supported", "inconclusive", "not measured")
+VERDICTS = ("supported", "not supported", "inconclusive", "too few samples", "not measured")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
         ],
         matrix=matrix(sections),
         tally={verdict: n for verdict in VERDICTS if (n := sum(told(claim) == verdict for claim in claims))},
+        aloud=say_aloud(claims),
         explorer=Markup(explorer.embed(films, "films")) if films else "",
         films=[
             {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
@@ -88,7 +90,8 @@ def matrix(sections: Sequence[Section]) -> dict[str, Any]:
         every = [claim for several in cells.values() for claim in several]
         reach = whiskers.reach(every)
         shown = [[_cell(claim, reach) for claim in cells.get(column, [])] for column in columns]
-        made.append({"section": name, "claim": text, "statistic": every[0]["statistic"], "cells": shown})
+        statistic = f"{every[0]['statistic']}; smallest effect that matters: {number(every[0].get('effect'))}"
+        made.append({"section": name, "claim": text, "statistic": statistic, "cells": shown})
     return {"columns": list(columns), "rows": made}
 
 
@@ -117,6 +120,7 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
         "reason": claim["reason"],
         "n": claim["n"],
         "rule": claim["rule"],
+        "effect": number(claim.get("effect")),
         "whisker": Markup(whiskers.drawn(claim, reach, said)),
     }
 

@@ -1,4 +1,4 @@
-"""A word-sized drawing of a statistic, its interval and zero."""
+"""A word-sized drawing of a statistic, its interval and the smallest effect that matters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ WIDTH, HEIGHT, EDGE = 132, 18, 5
 
 
 def reach(claims: Iterable[dict[str, Any]]) -> float:
-    """Return the largest distance from zero among the claims, so that a row shares one scale."""
-    numbers = [abs(x) for claim in claims for x in (claim["value"], *claim["interval"]) if x is not None]
+    """Return the largest distance from the smallest effect among the claims, so that a row shares one scale."""
+    numbers = [
+        abs(x - effect(claim)) for claim in claims for x in (claim["value"], *claim["interval"]) if x is not None
+    ]
     return max(numbers, default=0.0) or 1.0
 
 
+def effect(claim: dict[str, Any]) -> float:
+    """Return the smallest effect that matters, 0 for a claim without one."""
+    return float(claim.get("effect") or 0.0)
+
+
 def drawn(claim: dict[str, Any], most: float, said: str) -> str:
-    """Return the drawing as SVG; only the zero line if there is no number."""
+    """Return the drawing as SVG; only the line of the effect if there is no number."""
 
     def x(value: float) -> float:
-        return round(WIDTH / 2 + value / most * (WIDTH / 2 - EDGE), 1)
+        return round(WIDTH / 2 + (value - effect(claim)) / most * (WIDTH / 2 - EDGE), 1)
 
     middle = HEIGHT / 2
     parts = [f'<line class="zero" x1="{WIDTH / 2}" x2="{WIDTH / 2}" y1="1" y2="{HEIGHT - 1}"/>']

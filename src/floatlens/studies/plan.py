@@ -10,6 +10,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
+from floatlens.findings.settings import traced_conditions
 from floatlens.models.checkpoint import find
 from floatlens.runs.manifest import describe
 from floatlens.studies.parts.registry import PARTS
@@ -18,7 +19,12 @@ from floatlens.studies.sizes import Sizes
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The plan of a study. With `wide`, every suitable data set is used for stress tests, not only the first."""
+    """The plan of a study.
+
+    `setting` says which questions are traced, see `findings.settings`. Models in `traced_only` are traced on short questions
+    and nothing else; data sets in `short_data` serve short questions only. `answer_tokens` are the new tokens of questions
+    with passages, if fewer will do. With `wide`, every suitable data set is used for stress tests, not only the first.
+    """
 
     models: tuple[str, ...]
     data: tuple[str, ...]
@@ -33,6 +39,12 @@ class StudyPlan:
     corpus: str | None = None
     interventions: tuple[str, ...] | None = None
     wide: bool = False
+    setting: str = "paper"
+    traced_only: tuple[str, ...] = ()
+    short_data: tuple[str, ...] = ()
+    answer_tokens: int | None = None
+    stresses: tuple[str, ...] | None = None
+    offset: int = 0  # first question of each data set, for questions that no earlier study has used
     device: str | None = None
     dtype: str = "auto"
     allow_pickle: bool = False
@@ -41,12 +53,29 @@ class StudyPlan:
     def parts(self) -> tuple[str, ...]:
         """The parts that the findings need; later parts can use results of earlier ones."""
         needed = {FINDINGS[name].part for name in self.findings}
+        if any(FINDINGS[name].reads == "both" for name in self.findings):
+            needed |= {"traces", "knowledge"}
         return tuple(name for name in PARTS if name in needed)
+
+    def parts_of(self, model: str) -> tuple[str, ...]:
+        """The parts for one model."""
+        return tuple(name for name in self.parts if name == "traces" or model not in self.traced_only)
+
+    @property
+    def answering(self) -> Asking:
+        """How questions with passages are asked, and those without that they are compared with."""
+        return replace(self.asking, max_new_tokens=self.answer_tokens or self.asking.max_new_tokens)
+
+    @property
+    def traced(self) -> tuple[str, ...]:
+        """The conditions under which questions are traced."""
+        return traced_conditions([FINDINGS[name] for name in self.findings], self.setting)
 
     def reading(self) -> StudyPlan:
         """Return the plan with the number of questions to read for its largest part."""
         most = [getattr(self.sizes, name) for name in self.parts]
-        return replace(self, limit=None if None in most else max(most))
+        most += [self.sizes.short] if CLOSED in self.traced else []
+        return replace(self, limit=None if None in most else self.offset + max(most))
 
     def comparison(self) -> EvaluationPlan:
         """Return the questions as an evaluation plan."""

@@ -14,10 +14,11 @@ import pandas as pd
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking
-from floatlens.evaluation.sources import DataSource, open_sources
+from floatlens.evaluation.sources import DataSource
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write
 from floatlens.findings.finding import FINDINGS
+from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
@@ -28,6 +29,7 @@ from floatlens.runs.model_pool import run_all
 from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import MODELS
 from floatlens.runs.storage import is_url
+from floatlens.studies.parts.part import sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan, chosen
 from floatlens.studies.sizes import FULL, Sizes, fitted, longest, parse_time
@@ -76,6 +78,12 @@ def study(
     budget: str | None = None,
     full: bool = False,
     sizes: Sizes | None = None,
+    setting: str = "paper",
+    traced_only: Sequence[str] = (),
+    short_data: Sequence[str] = (),
+    answer_tokens: int | None = None,
+    stresses: Sequence[str] | None = None,
+    offset: int = 0,
     interventions: Sequence[str] | None = None,
     split: str | None = None,
     passages: int | None = None,
@@ -106,6 +114,19 @@ def study(
         Findings to run or to leave out.
     limit
         Maximum number of questions per data set in every part; `full` uses every question, as the paper does.
+    setting
+        Which questions are traced: "paper" (short ones without passages for findings on anchors, with passages for
+        the others), "short" or "passages" for all of them.
+    traced_only
+        Models that are traced on short questions and nothing else, such as a large one beside small ones.
+    short_data
+        Data sets among `data` that serve short questions only.
+    answer_tokens
+        New tokens of questions with passages, and of those that they are compared with; default: `max_new_tokens`.
+    stresses
+        Stress tests to run; default: all.
+    offset
+        Number of questions to skip in each data set, for a study on questions that no earlier one has used.
     budget
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
     interventions
@@ -142,6 +163,12 @@ def study(
         corpus=corpus,
         interventions=None if interventions is None else tuple(interventions),
         wide=full,
+        setting=check_setting(setting),
+        traced_only=tuple(traced_only),
+        short_data=tuple(short_data),
+        answer_tokens=answer_tokens,
+        stresses=None if stresses is None else tuple(stresses),
+        offset=offset,
         device=device,
         dtype=dtype,
         allow_pickle=allow_pickle,
@@ -150,7 +177,7 @@ def study(
     if is_url(out):
         raise FloatLensError(f"a study is written to a folder, not to {out}; copy it there when it is done")
     does = engine or LocalEngine()
-    sources = open_sources(plan.comparison())
+    sources = sources_of(plan)
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
         homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
@@ -181,8 +208,8 @@ def analysed(
     plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: ProgressCallback | None = None
 ) -> list[Section]:
     """Analyse all findings, in parallel where there are cores."""
-    shown = shown_sample(homes)
-    tasks = [(name, homes, target, shown) for name in plan.findings]
+    shown = {setting: shown_sample(homes, condition) for setting, condition in CONDITIONS.items()}
+    tasks = [(name, homes, target, shown[FINDINGS[name].setting]) for name in plan.findings]
     found = run_all(analyse, tasks, jobs, watch)
     return [
         each
@@ -244,11 +271,14 @@ def predicted(
     for name in parts:
         for kind, n in PARTS[name].units(sizes, plan, sources).items():
             units[kind] = units.get(kind, 0) + n
+    alone = {"short": units.get("short", 0)}
     each = {
-        m: rate["load"] + sum(n * rate.get(kind, 0.0) for kind, n in units.items()) / does.workers
+        m: rate["load"]
+        + sum(n * rate.get(kind, 0.0) for kind, n in (alone if m in plan.traced_only else units).items()) / does.workers
         for m, rate in rates.items()
     }
-    drawing = (DRAWING + PER_TRACE * units.get("trace", 0) * len(rates)) / max(1, min(jobs, 2))
+    traces = units.get("trace", 0) + units.get("short", 0)
+    drawing = (DRAWING + PER_TRACE * traces * len(rates)) / max(1, min(jobs, 2))
     return longest(each, jobs if does.in_process else 1) + drawing
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from floatlens.errors import FloatLensError
+from floatlens.stats import SMALLEST_N
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-LEAST = 5  # samples that a claim needs; below this a part is dropped instead of reduced
+LEAST = SMALLEST_N  # samples that a claim needs; below this a part is dropped instead of reduced
 FIRST_TO_GO = (
     "stress",
     "causes",
@@ -19,18 +20,22 @@ FIRST_TO_GO = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """Questions per data set that are traced, answered, stressed and asked under interventions; None means all."""
+    """Number of questions per data set and part; None means all.
 
-    traces: int | None = 10
+    `traces` counts questions traced with passages, `short` questions traced without.
+    """
+
+    traces: int | None = 24
     knowledge: int | None = 100
-    stress: int | None = 40
-    causes: int | None = 40
+    stress: int | None = 50
+    causes: int | None = 50
+    short: int | None = 24
 
     def limited(self, limit: int | None) -> Sizes:
         """Return sizes with no part larger than `limit`.
 
         >>> Sizes().limited(20)
-        Sizes(traces=10, knowledge=20, stress=20, causes=20)
+        Sizes(traces=20, knowledge=20, stress=20, causes=20, short=20)
         """
         if limit is None:
             return self
@@ -44,8 +49,8 @@ class Sizes:
         return Sizes(**{name: min(most, most if size is None else size) for name, size in asdict(self).items()})
 
 
-DEMO = Sizes(traces=2, knowledge=6, stress=5, causes=5)
-FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500)
+DEMO = Sizes(traces=8, knowledge=32, stress=48, causes=12, short=12)
+FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100)
 
 
 def parse_time(text: str) -> float:
@@ -70,9 +75,11 @@ def fitted(
 
     All parts are reduced by the same share, none below what a claim needs; after that, whole parts are dropped.
 
-    >>> fitted(Sizes(10, 100, 40, 40), ["traces", "knowledge"], 30, lambda s, parts: s.traces + s.knowledge / 2)
-    (Sizes(traces=5, knowledge=50, stress=20, causes=20), ('traces', 'knowledge'), ['traces: 5 questions per data set
-    instead of 10', 'knowledge: 50 questions per data set instead of 100'])
+    >>> sizes, parts, cut = fitted(Sizes(), ["traces", "knowledge"], 40, lambda s, parts: s.traces + s.knowledge / 2)
+    >>> sizes
+    Sizes(traces=12, knowledge=54, stress=27, causes=27, short=12)
+    >>> cut
+    ['traces: 12 questions per data set instead of 24', 'knowledge: 54 questions per data set instead of 100']
     """
     kept = list(parts)
     cuts: list[str] = []
@@ -90,8 +97,10 @@ def fitted(
             cuts.append("the time is too short even for the least; the study will take longer")
         break
     for name, size in _numbers(sizes).items():
-        if name in kept and (now := _numbers(cut)[name]) < size:
-            cuts.append(f"{name}: {now} questions per data set instead of {size}")
+        part = "traces" if name == "short" else name
+        if part in kept and (now := _numbers(cut)[name]) < size:
+            what = "short traces" if name == "short" else name
+            cuts.append(f"{what}: {now} questions per data set instead of {size}")
     return replace(cut), tuple(kept), cuts
 
 

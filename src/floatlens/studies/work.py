@@ -15,13 +15,12 @@ from floatlens.evaluation.answers import answers_table
 from floatlens.evaluation.jobs import ModelWorker
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, OPEN
-from floatlens.evaluation.sources import open_sources
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import ERRORS, RunFolder
 from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import CAUSES
-from floatlens.studies.parts.part import Bench, first
+from floatlens.studies.parts.part import Bench, answered, first, sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
 
@@ -56,7 +55,7 @@ def work(
             return found
         bench = set_up(model, plan, folder, does, retry_errors, watch)
         done = Done(model)
-        for name in plan.parts:
+        for name in plan.parts_of(model):
             began = time.perf_counter()
             try:
                 PARTS[name].run(bench)
@@ -91,14 +90,16 @@ def probe(
         began = time.perf_counter()
         bench = set_up(model, plan, folder, does, False, watch)
         spent, rates = 0.0, {}
-        for kind, condition in (("trace", OPEN), ("open", OPEN), ("closed", CLOSED)):
-            if kind == "trace" and "traces" not in plan.parts:
+        for kind, condition in (("trace", OPEN), ("short", CLOSED), ("open", OPEN), ("closed", CLOSED)):
+            traced = kind in ("trace", "short")
+            if traced and ("traces" not in plan.parts or condition not in plan.traced):
                 continue
             tasks = []
-            for source in bench.sources:
-                questions = first(source, PROBED if kind == "trace" else 2 * PROBED)[-PROBED:]
-                tasks.append(bench.task(questions, source.label, condition, plan.asking))
-            seconds = bench.ask(tasks, trace=kind == "trace")
+            for source in bench.sources if kind == "short" else answered(bench.sources, plan):
+                questions = first(source, PROBED if traced else 2 * PROBED)[-PROBED:]
+                asking = plan.asking if kind == "short" else plan.answering
+                tasks.append(bench.task(questions, source.label, condition, asking))
+            seconds = bench.ask(tasks, trace=traced)
             rates[kind] = seconds / max(1, sum(task.count or 0 for task in tasks))
             spent += seconds / does.workers
         return {"load": max(0.0, time.perf_counter() - began - spent), **rates}
@@ -120,5 +121,5 @@ def set_up(
     worker = ModelWorker(Loader(plan.device, plan.dtype, plan.allow_pickle))
     lens = worker.planning_lens(model, engine.in_process)
     journal = Journal(folder, retry_errors=retry_errors, share_prompts=True)
-    sources = open_sources(plan.comparison())
+    sources = sources_of(plan)
     return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

@@ -13,7 +13,7 @@ from floatlens.evaluation.ablate.job import ablate
 from floatlens.evaluation.sources import DataSource
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.run_list import CAUSES
-from floatlens.studies.parts.part import Bench, Part, first
+from floatlens.studies.parts.part import Bench, Part, answered, first
 from floatlens.studies.parts.stress import KNOWN
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PASSES = 3  # cost relative to an answer: the answer itself, its steps replayed,
 
 
 def run(bench: Bench) -> None:
-    plan, source = bench.plan, chosen(bench.sources)
+    plan, source = bench.plan, chosen(answered(bench.sources, bench.plan))
     specs, seeds = asked(plan, bench.lens.shape["layers"] or 1)
     manifest = plan.manifest({"model": bench.model, "interventions": specs, "controls": seeds}, [bench.model])
     questions = {source.label: first(source, plan.sizes.causes)}
@@ -46,7 +46,7 @@ def run(bench: Bench) -> None:
                 questions,
                 specs,
                 seeds=seeds,
-                asking=plan.asking,
+                asking=plan.answering,
                 folder=folder,
                 watch=bench.watch,
                 engine=bench.engine,
@@ -71,7 +71,9 @@ def chosen(sources: Sequence[DataSource]) -> DataSource:
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     specs, seeds = asked(plan, 6)
-    return {"open": PASSES * len(conditions(specs, None, seeds)) * len(first(chosen(sources), sizes.causes))}
+    return {
+        "open": PASSES * len(conditions(specs, None, seeds)) * len(first(chosen(answered(sources, plan)), sizes.causes))
+    }
 
 
 PART = Part("causes", run, units)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.sources import DataSource
-from floatlens.studies.parts.part import Bench, Part, each, first
+from floatlens.studies.parts.part import Bench, Part, answered, each, first
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 def run(bench: Bench) -> None:
     tasks = []
-    for source in bench.sources:
+    for source in answered(bench.sources, bench.plan):
         questions = first(source, bench.plan.sizes.knowledge)
-        tasks += [bench.task(questions, source.label, each, bench.plan.asking) for each in (CLOSED, OPEN)]
+        tasks += [bench.task(questions, source.label, each, bench.plan.answering) for each in (CLOSED, OPEN)]
     bench.ask(tasks)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
+    sources = answered(sources, plan)
     asked = each(sources, sizes.knowledge)
-    traced = min(asked, each(sources, sizes.traces)) if "traces" in plan.parts else 0
-    return {"open": asked - traced, "closed": asked}
+    sized = {OPEN: sizes.traces, CLOSED: sizes.short}
+    shared = [c for c in plan.traced if c == OPEN or plan.answering == plan.asking]
+    traced = {c: min(asked, each(sources, sized[c])) for c in shared if "traces" in plan.parts}
+    return {"open": asked - traced.get(OPEN, 0), "closed": asked - traced.get(CLOSED, 0)}
 
 
 PART = Part("knowledge", run, units)

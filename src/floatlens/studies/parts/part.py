@@ -15,7 +15,7 @@ from floatlens.evaluation.jobs import AnswerJob, ModelWorker, Recording
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key
 from floatlens.evaluation.run import run_jobs
-from floatlens.evaluation.sources import DataSource
+from floatlens.evaluation.sources import DataSource, open_sources
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
@@ -71,12 +71,37 @@ class Part:
     units: Callable[[Sizes, StudyPlan, Sequence[DataSource]], dict[str, int]]
 
 
+@dataclass(frozen=True)
+class FromOffset:
+    """A data set without its first questions."""
+
+    source: DataSource
+    offset: int
+
+    def samples(self) -> list[Sample]:
+        return list(self.source.samples())[self.offset :]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+
+def sources_of(plan: StudyPlan) -> list[Any]:
+    """Open the data sets of a study."""
+    opened = open_sources(plan.comparison())
+    return [FromOffset(source, plan.offset) for source in opened] if plan.offset else list(opened)
+
+
 def first(source: DataSource, count: int | None) -> list[Sample]:
     """Return the first questions of a data set; with a seed, in a random order."""
     held, seed = list(source.samples()), source.plan.seed
     if seed is not None:
         held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
     return held[:count]
+
+
+def answered(sources: Sequence[DataSource], plan: StudyPlan) -> list[DataSource]:
+    """Return the data sets that are asked with passages; the others serve short traces only."""
+    return [source for source in sources if source.name not in plan.short_data]
 
 
 def each(sources: Sequence[DataSource], count: int | None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.sources import DataSource
 from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions
-from floatlens.studies.parts.part import Bench, Part, first
+from floatlens.studies.parts.part import Bench, Part, answered, first
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -40,10 +40,13 @@ def levels(
     made: dict[tuple[str, str], list[StressLevel]] = {}
     notes = []
     for name, stress in STRESSES.items():
+        if plan.stresses is not None and name not in plan.stresses:
+            continue
         reason = ""
-        for source in sorted(sources, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
+        usable = answered(sources, plan)
+        for source in sorted(usable, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
-                found = stress.levels(first(source, None), plan.asking, StressOptions(seed=plan.seed or 0))
+                found = stress.levels(first(source, None), plan.answering, StressOptions(seed=plan.seed or 0))
             except FloatLensError as error:
                 reason = str(error)
                 continue
@@ -51,7 +54,7 @@ def levels(
             if not plan.wide:
                 break
         if not any(name == key[0] for key in made):
-            notes.append(f"{name} was left out: {reason}")
+            notes.append(f"stress {name} was left out: {reason or 'no data set has passages'}")
     return made, notes
 
 

@@ -1,13 +1,16 @@
-"""Traces: one per question, with passages; they serve all findings on attention, and their answers serve Table 1."""
+"""Traces: short questions without passages, and questions with passages; their answers serve Table 1.
+
+Each finding on attention reads the set that it is made for, see `findings.settings`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floatlens.evaluation.planning import OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.sources import DataSource
-from floatlens.studies.parts.part import Bench, Part, each, first
+from floatlens.studies.parts.part import Bench, Part, answered, each, first
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -15,13 +18,26 @@ if TYPE_CHECKING:
 
 
 def run(bench: Bench) -> None:
-    asked = {source.label: first(source, bench.plan.sizes.traces) for source in bench.sources}
-    tasks = [bench.task(questions, data, OPEN, bench.plan.asking) for data, questions in asked.items()]
+    tasks = []
+    for condition, count in counts(bench.plan, bench.plan.sizes, bench.model).items():
+        short = condition == CLOSED
+        asking = bench.plan.asking if short else bench.plan.answering
+        for source in bench.sources if short else answered(bench.sources, bench.plan):
+            tasks.append(bench.task(first(source, count), source.label, condition, asking))
     bench.ask(tasks, trace=True)
 
 
+def counts(plan: StudyPlan, sizes: Sizes, model: str | None = None) -> dict[str, int | None]:
+    """Number of questions to trace per data set, by condition; a model that is only traced has short questions."""
+    wanted = {CLOSED: sizes.short, OPEN: sizes.traces}
+    needed = plan.traced if model not in plan.traced_only else (CLOSED,)
+    return {condition: wanted[condition] for condition in needed}
+
+
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
-    return {"trace": each(sources, sizes.traces)}
+    names = {CLOSED: "short", OPEN: "trace"}
+    used = {CLOSED: sources, OPEN: answered(sources, plan)}
+    return {names[condition]: each(used[condition], count) for condition, count in counts(plan, sizes).items()}
 
 
 PART = Part("traces", run, units)

@@ -1,0 +1,156 @@
+"""The paper's published numbers in the shape of each finding's data, so that a figure can show both.
+
+Names of models end in "(paper)". Layers of models of another depth are placed by relative depth.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from floatlens import paper
+from floatlens.findings.samples import Array
+from floatlens.paper import facts, figures
+from floatlens.record.trace import Trace
+
+NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}
+RULES = {"llada": "top(n=1)", "dream": "top(n=1)", "llama": "first", "qwen": "first"}  # what the curves show in fact
+
+
+def absorption_rows(last_layer: int) -> pd.DataFrame:
+    """The published absorption curves, one row per model and layer, on an axis that ends at `last_layer`.
+
+    >>> rows = absorption_rows(5)
+    >>> rows.groupby("model")["layer"].max().unique().tolist(), sorted(rows["rule"].unique())
+    ([5.0], ['first', 'top(n=1)'])
+    """
+    curves = paper.absorption()
+    parts = []
+    for model in map(str, curves["model"].values):
+        curve = curves.sel(model=model).dropna("layer", subset=["mean"])
+        layers = curve["layer"].values
+        parts.append(
+            pd.DataFrame(
+                {
+                    "model": NAMES[model],
+                    "rule": RULES[model],
+                    "layer": layers / layers.max() * last_layer,
+                    "mean": curve["mean"].values,
+                    "std": (curve["high"].values - curve["low"].values) / 2,
+                    "anchors": 1.0,
+                    "n": 0,
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def head_rows() -> pd.DataFrame:
+    """The published retrieval scores, one row per model, layer and head."""
+    parts = []
+    for model in figures.RETRIEVAL_MODELS:
+        frame = paper.retrieval_heads(model)["score"].to_dataframe().reset_index().rename(columns={"score": "value"})
+        parts.append(frame.assign(model=NAMES[model], score="hit", n=0))
+    return pd.concat(parts, ignore_index=True)[["model", "score", "layer", "head", "value", "n"]]
+
+
+def flow_rows() -> pd.DataFrame:
+    """The published rollouts of LLaDA, one row per gold position and pair of regions."""
+    parts = []
+    for gold in figures.GOLD_POSITIONS:
+        frame = paper.rollout("llada", gold)["value"].to_dataframe().reset_index().rename(columns={"value": "flow"})
+        parts.append(frame.assign(model=NAMES["llada"], gold_position=gold, n=0))
+    return pd.concat(parts, ignore_index=True)[["model", "gold_position", "region", "region_to", "flow", "n"]]
+
+
+def knowledge_rows(score: str) -> pd.DataFrame:
+    """The averages of Table 1, one row per model and condition; scores between 0 and 1."""
+    average = paper.table1()["average"] / 100
+    rows = []
+    for model in map(str, average["model"].values):
+        gain = float(
+            average.sel(model=model, condition="open-book") - average.sel(model=model, condition="closed-book")
+        )
+        for condition in map(str, average["condition"].values):
+            mean = float(average.sel(model=model, condition=condition))
+            about = {"model": NAMES[model], "data": "Table 1 of the paper", "condition": condition, "score": score}
+            numbers = {
+                "mean": mean,
+                "low": mean,
+                "high": mean,
+                "n": 0,
+                "gain": gain,
+                "gain_low": gain,
+                "gain_high": gain,
+            }
+            rows.append({**about, **numbers})
+    return pd.DataFrame(rows)
+
+
+def geometry_note() -> str:
+    """The published split of the anchors' advantage in a line.
+
+    >>> geometry_note()
+    'LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28'
+    """
+    found = next(fact for fact in facts.facts() if fact.statistic == "share of the angle in the advantage (%)")
+    said = ", ".join(f"{value:.0f} % at {name}" for name, value in found.values.items())
+    return f"{NAMES['llada']}: angle {said}"
+
+
+def temporal_trace() -> Trace:
+    """The published temporal figures as a trace of 32 steps, layers 0 and 31, one head.
+
+    Cells under the legend are filled evenly with what is left of their row, so that rows sum to 1.
+    """
+    order = paper.reveal_order()
+    received = np.stack([_filled(paper.temporal(layer)["value"].values) for layer in figures.TEMPORAL_LAYERS], axis=1)
+    steps, _, length = received.shape
+    committed = np.where(np.arange(length) >= figures.PROMPT_LENGTH, order["revealed_at"].values - 1, -1)
+    regions = [
+        {"name": "query", "start": 0, "end": figures.PROMPT_LENGTH},
+        {"name": "answer", "start": figures.PROMPT_LENGTH, "end": length},
+    ]
+    return Trace(
+        xr.Dataset(
+            {
+                "tokens": (("step", "position"), np.where(order["masked"].values, 1, 0)),
+                "committed_at": ("position", committed),
+                "confidence": (("step", "position"), np.full((steps, length), np.nan, np.float32)),
+                "received": (("step", "layer", "head", "position"), received[:, :, None].astype(np.float32)),
+            },
+            coords={
+                "step": np.arange(steps),
+                "layer": list(figures.TEMPORAL_LAYERS),
+                "head": [0],
+                "position": np.arange(length),
+            },
+            attrs={
+                "model": NAMES["llada"],
+                "kind": "mdm",
+                "attention": "bidirectional",
+                "cached": 0,
+                "n_layers": 32,
+                "prompt_length": figures.PROMPT_LENGTH,
+                "regions": json.dumps(regions),
+                "vocabulary": json.dumps({"0": "", "1": "[mask]"}),
+                "sample_id": "Figure of the paper",
+            },
+        )
+    )
+
+
+def published_anchors(layer: int) -> Array:
+    """The cells (step, position) that the authors hatched."""
+    return np.asarray(paper.temporal(layer)["anchor"].values)
+
+
+def _filled(value_ST: Array) -> Array:
+    missing = np.isnan(value_ST)
+    left = np.clip(1 - np.nansum(value_ST, axis=1, keepdims=True), 0.0, None)
+    even = left / np.maximum(missing.sum(axis=1, keepdims=True), 1)
+    filled = np.where(missing, even, value_ST)
+    return np.asarray(filled / filled.sum(axis=1, keepdims=True))

@@ -1,0 +1,50 @@
+"""Attention of the writing rows: where does the query look whose logits write the token?
+
+An autoregressive model writes from its newest query, a masked diffusion model from the query at the position that it
+commits (or the one before it, in shifted models), so these rows can be compared where the mean over all queries cannot.
+Which positions a step commits is known after the forward pass only. All rows that may write are kept until then (those of
+the answer, at most a few dozen); the recorder takes the mean over the ones that did.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.registry import register_statistic
+from floatlens.observation.statistic import Statistic
+from floatlens.observation.tile import softmax
+
+
+@register_statistic
+class ReceivedWriting(Statistic):
+    """Attention (mean over heads) of every row that may write, in the order of `Layout.writes_BN`; NaN if not computed.
+
+    A trace holds the mean over the rows that wrote at the step, along `position` alone.
+    """
+
+    name = "received_writing"
+    dims = ("writer", "position")
+    tiled, by_row = False, True
+
+    def result(self, call: Call) -> torch.Tensor:
+        first, end = writing_span(call.layout.writes_BN)
+        out = torch.full((call.B, end - first, call.length), torch.nan, device=call.q_BHQD.device)
+        start, stop = max(first, call.first_query), min(end, call.length)
+        if start < stop:
+            rows = (start - call.first_query, stop - call.first_query)
+            weights = softmax(call, call.scores(*rows), *rows).mean(1)
+            out[:, start - first : stop - first] = 0.0  # a sliding-window cache no longer holds the first keys
+            out[:, start - first : stop - first, call.first_key :] = weights
+        writes_BQ = call.layout.writes_BN[:, first:end]
+        return out.masked_fill(~writes_BQ[..., None], torch.nan)
+
+
+def writing_span(writes_BN: torch.Tensor) -> tuple[int, int]:
+    """First and last position (exclusive) of the rows that may write in any prompt of the batch.
+
+    >>> writing_span(torch.tensor([[False, True, True, False], [False, False, True, True]]))
+    (1, 4)
+    """
+    places = writes_BN.any(0).nonzero()[:, 0]
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)

@@ -1,0 +1,119 @@
+"""Verdicts for people: one line per claim, and three sentences to say aloud."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from floatlens.findings.spelling import listed
+from floatlens.findings.style import short
+from floatlens.stats import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, TOO_FEW
+
+SHORT = {SUPPORTED: "supported", NOT_SUPPORTED: "not", INCONCLUSIVE: "open", TOO_FEW: "too few samples"}
+Claims = Sequence[dict[str, Any]]
+
+
+def by_claim(claims: Claims) -> dict[str, list[dict[str, Any]]]:
+    """Verdicts by claim, in order; one per model or pair of models."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for claim in claims:
+        found.setdefault(claim.get("id") or claim["claim"], []).append(claim)
+    return found
+
+
+def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
+    """The verdicts on one claim in a few words.
+
+    >>> count_verdicts([{"verdict": "supported", "n": 20}, {"verdict": "supported", "n": 20}])
+    'supported (2)'
+    >>> count_verdicts([{"verdict": "supported", "n": 20}, {"verdict": "not supported", "n": 20}])
+    'supported 1, not 1'
+    """
+    measured = [claim for claim in claims if claim["n"]]
+    if not measured:
+        return "not measured"
+    counts = Counter(claim["verdict"] for claim in measured)
+    if len(counts) == 1:
+        verdict = next(iter(counts))
+        return f"{verdict} ({counts[verdict]})"
+    return ", ".join(f"{text} {counts[verdict]}" for verdict, text in SHORT.items() if counts[verdict])
+
+
+def decided(claims: Claims) -> tuple[int, int]:
+    """How many verdicts are supported or not supported, and how many there are in all.
+
+    >>> decided([{"verdict": "supported"}, {"verdict": "inconclusive"}])
+    (1, 2)
+    """
+    return sum(claim["verdict"] in (SUPPORTED, NOT_SUPPORTED) for claim in claims), len(claims)
+
+
+def say_aloud(claims: Claims) -> list[str]:
+    """Up to three sentences: on the anchors, on the sink, on the use of passages."""
+    found = by_claim([claim for claim in claims if claim["n"]])
+    return [sentence for say in (_anchors, _sink, _passages) if (sentence := say(found))]
+
+
+def _anchors(found: dict[str, list[dict[str, Any]]]) -> str:
+    renewal = found.get("drift.renewal", [])
+    parts = []
+    if moving := _models(renewal, SUPPORTED):
+        share = max(100 * claim["value"] for claim in renewal if claim["verdict"] == SUPPORTED)
+        parts.append(f"the anchors of {listed(moving)} float: up to {share:.0f} % lie elsewhere at the end of writing")
+    if staying := _models(renewal, NOT_SUPPORTED):
+        parts.append(f"the anchors of {listed(staying)} stay")
+    parts += _compare(found, "drift.moves", "they move more in {}", "they move no more in {}", " than in ")
+    return _sentence(parts)
+
+
+def _sink(found: dict[str, list[dict[str, Any]]]) -> str:
+    sinks = found.get("absorption.sink", [])
+    parts = [
+        f"the first token of {short(claim['models'][0])} is a sink, with {claim['value']:.0f} points more than its share"
+        for claim in sinks
+        if claim["verdict"] == SUPPORTED
+    ]
+    if none := _models(sinks, NOT_SUPPORTED):
+        parts.append(f"that of {listed(none)} is none" if parts else f"the first token of {listed(none)} is no sink")
+    parts += _compare(found, "absorption.more", "anchors take less in {}", "anchors take no less in {}", " than in ")
+    return _sentence(parts)
+
+
+def _passages(found: dict[str, list[dict[str, Any]]]) -> str:
+    parts = _compare(
+        found,
+        "knowledge.twice",
+        "passages add twice as much to {}",
+        "passages do not add twice as much to {}",
+        " as to ",
+    )
+    parts += _compare(found, "knowledge.ahead", "with them {}", "with them {}", (" is ahead of ", " is not ahead of "))
+    parts += _compare(found, "stress.noise", "noise costs {}", "noise costs {}", (" less than ", " no less than "))
+    return _sentence(parts)
+
+
+def _compare(
+    found: dict[str, list[dict[str, Any]]], name: str, yes: str, no: str, between: str | tuple[str, str]
+) -> list[str]:
+    """What became of a claim between an MDM and an ARM, for all pairs with the same verdict together."""
+    words = (between, between) if isinstance(between, str) else between
+    parts = []
+    for verdict, text, word in ((SUPPORTED, yes, words[0]), (NOT_SUPPORTED, no, words[1])):
+        pairs = [
+            word.join(short(model) for model in claim["models"][:2])
+            for claim in found.get(name, [])
+            if claim["verdict"] == verdict
+        ]
+        if pairs:
+            parts.append(text.format(listed(pairs)))
+    return parts
+
+
+def _models(claims: Claims, verdict: str) -> list[str]:
+    return [short(claim["models"][0]) for claim in claims if claim["verdict"] == verdict]
+
+
+def _sentence(parts: list[str]) -> str:
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""

@@ -1,0 +1,37 @@
+"""Verdicts in a line, and in sentences."""
+
+from floatlens.report.aloud import count_verdicts, decided, say_aloud
+
+
+def verdict(id, verdict, *models, value=0.3, n=20):
+    return {
+        "id": id,
+        "claim": id,
+        "verdict": verdict,
+        "models": list(models),
+        "value": value,
+        "n": n,
+        "source": "2601.07894",
+    }
+
+
+def test_verdicts_on_one_claim_are_counted():
+    assert count_verdicts([verdict("a", "supported", "m"), verdict("a", "inconclusive", "m")]) == "supported 1, open 1"
+    assert count_verdicts([verdict("a", "too few samples", "m", n=3)]) == "too few samples (1)"
+    assert count_verdicts([verdict("a", "too few samples", n=0)]) == "not measured"
+    assert decided([verdict("a", "not supported", "m"), verdict("a", "too few samples", "m")]) == (1, 2)
+
+
+def test_three_sentences_name_the_models():
+    claims = [
+        verdict("drift.renewal", "supported", "mdm", value=0.42),
+        verdict("drift.moves", "supported", "mdm", "arm"),
+        verdict("absorption.sink", "supported", "big", value=51.2),
+        verdict("absorption.sink", "not supported", "arm", value=1.0),
+        verdict("knowledge.twice", "not supported", "mdm", "arm"),
+    ]
+    anchors, sink, passages = say_aloud(claims)
+    assert "anchors of mdm float: up to 42 %" in anchors and "they move more in mdm than in arm" in anchors
+    assert sink == "The first token of big is a sink, with 51 points more than its share; that of arm is none."
+    assert passages == "Passages do not add twice as much to mdm as to arm."
+    assert say_aloud([]) == []
