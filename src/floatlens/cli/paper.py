@@ -29,10 +29,10 @@ def command(
     from floatlens.findings.nearness import COMPARISONS, compare
     from floatlens.findings.settings import folders_for
     from floatlens.report.analyse import available
-    from floatlens.runs.run_list import members
+    from floatlens.runs.run_list import model_runs
     from floatlens.runs.traces import RunTraces
 
-    folders = [folder for run in runs for folder in members(run)]
+    folders = [folder for run in runs for folder in model_runs(run)]
     names = [name for name in available([folder.path for folder in folders]) if name in COMPARISONS]
     if not names:
         raise FloatLensError(f"{runs[0]} holds nothing that the paper has numbers for; trace or evaluate a model first")

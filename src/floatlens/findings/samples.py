@@ -28,7 +28,7 @@ def as_traces(traces: Traces) -> Sequence[Trace]:
     found: Any = traces if lazy else [Trace(t) if isinstance(t, xr.Dataset) else t for t in traces]
     if not len(found):
         raise FloatLensError("there are 0 traces to look at; trace at least one sample first")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def is_measured(traces: Traces, finding: str) -> TypeGuard[xr.Dataset]:

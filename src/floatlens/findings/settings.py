@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.findings.finding import Finding
 
 CONDITIONS = {"short": CLOSED, "passages": OPEN}
@@ -60,6 +60,9 @@ class OfSetting:
     @property
     def path(self) -> Path:
         return Path(self.folder.path)
+
+    def __str__(self) -> str:
+        return str(self.folder)
 
     def samples(self) -> list[tuple[str, Path]]:
         found = self.folder.samples()

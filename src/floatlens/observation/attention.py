@@ -85,7 +85,7 @@ class Active:
         if self.session is not None:
             self.session.calls += 1
         own = getattr(module, "layer_idx", None)
-        return number if own is None else int(own)  # type: ignore[arg-type]
+        return number if own is None else int(own)
 
 
 _active: ContextVar[Active | None] = ContextVar("floatlens_active", default=None)

@@ -37,7 +37,7 @@ class _FunctionMode(TorchFunctionMode):
         # The mode is off while it handles a call, so attention inside a Python function such as
         # multi_head_attention_forward would not be observed: it is caught by its name instead.
         functional = torch.nn.functional
-        functional.scaled_dot_product_attention = self._attend  # type: ignore[assignment]
+        functional.scaled_dot_product_attention = self._attend
         try:
             return func(*args, **kwargs)
         finally:

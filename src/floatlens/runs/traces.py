@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from pathlib import Path
+from typing import Protocol, overload
 
 from floatlens.errors import FloatLensError
 from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
+
+
+class TraceFolder(Protocol):
+    """A folder of traces: a run, or some of the traces of one."""
+
+    def samples(self) -> list[tuple[str, Path]]: ...
 
 
 class RunTraces(Sequence[Trace]):
@@ -21,7 +27,7 @@ class RunTraces(Sequence[Trace]):
 
     def __init__(
         self,
-        folders: Sequence[RunFolder],
+        folders: Sequence[TraceFolder],
         limit: int | None = None,
         watch: Callable[[int], Callable[[], None]] | None = None,
     ) -> None:
