@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.evaluate import Row
-from floatlens.evaluation.summary import frame
+from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.findings.finding import CLAIMS
 from floatlens.findings.links import links
 from tests.findings.planted import planted
@@ -37,7 +36,7 @@ def answers(right, model="m", kind="mdm"):
     for i in range(N):
         for condition in ("closed-book", "open-book", "position=0", "position=1", "position=2"):
             score = float(right(i, condition))
-            row = Row(
+            row = AnswerRecord(
                 f"q{i}", "Q?", ["a"], model, "d", condition, em=score, accuracy=score, accuracy_words=score, f1=score
             )
             row.kind = kind
@@ -45,7 +44,7 @@ def answers(right, model="m", kind="mdm"):
                 row.stress, _, row.level = condition.partition("=")
                 row.x = float(row.level)
             rows.append(row)
-    return frame(rows)
+    return answers_table(rows)
 
 
 def test_questions_that_float_more_and_gain_more_support_the_link():
