@@ -13,8 +13,10 @@ import floatlens as fl
 from floatlens.data.read import read
 from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED
-from floatlens.evaluation.run import evaluate
+from floatlens.evaluation.jobs import AnswerJob, ModelWorker
+from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.planning import CLOSED, Asking
+from floatlens.evaluation.run import evaluate, run_jobs
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 
@@ -163,6 +165,21 @@ def test_one_failing_question_does_not_take_its_batch_along(tokenizer):
     samples = [Sample(f"q{i}", f"q{i}", ["x"], [Passage("x", gold=True)]) for i in range(6)]
     rows = rows_of(Oracle(tokenizer, fails=fails), samples, batch_size=6)
     assert [r.error for r in rows] == [None, None, None, "the size of tensor a must match", None, None]
+
+
+def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer):
+    lens, asking = Oracle(tokenizer), Asking(batch_size=4)
+    job = AnswerJob("oracle", "d", "open-book", questions(4), asking)
+    journal = Journal()
+    (record,) = run_jobs(
+        [AnswerJob("oracle", "d", "open-book", questions(1), asking)], ModelWorker(lambda _: lens)
+    ).records
+    journal.note(record)
+    (part,) = job.plan(lens, journal)
+    (batch,) = part.batches
+    assert len(batch.prompts) == 4 and part.done == 1  # the answered question keeps the batch as it was
+    assert {lost.id for lost in batch.lost("its worker was killed")} == {"q1", "q2", "q3"}
+    assert sorted(one.records[0].id for one in batch.split()) == ["q1", "q2", "q3"]
 
 
 def test_settings_that_cannot_work_stop_the_run(tokenizer):

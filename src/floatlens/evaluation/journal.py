@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Key, SharedPrompts
 from floatlens.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from floatlens.evaluation.jobs import ResultRecord
 
 
 class Journal:
@@ -44,13 +47,13 @@ class Journal:
         """The path or URL of the run folder."""
         return self.folder.location if self.folder is not None else None
 
-    def add(self, record: Any) -> None:
+    def add(self, record: ResultRecord) -> None:
         """Write a result that no worker has written, and note it."""
         if self.folder is not None:
             self.folder.put(record.key, record.value())
         self.note(record)
 
-    def note(self, record: Any) -> None:
+    def note(self, record: ResultRecord) -> None:
         """Note a result that is in the run folder; an error is also listed in errors.jsonl."""
         self.found[record.key] = record
         if self.folder is not None and record.error:
