@@ -1,4 +1,4 @@
-"""Interventions in force: entered with `lens.intervene`, applied step by step, undone when the block ends."""
+"""Active interventions: entered with `lens.intervene`, applied step by step, undone when the block ends."""
 
 from __future__ import annotations
 

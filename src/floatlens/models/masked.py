@@ -1,4 +1,4 @@
-"""Any masked language model that transformers knows (BERT, RoBERTa, ModernBERT): decoded by LLaDA's sampler."""
+"""Any masked language model of transformers (BERT, RoBERTa, ModernBERT), decoded by LLaDA's sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session that is active while a model runs: it receives every attention call and keeps what was asked for.
+"""The session that is active while a model runs: it receives every attention call and keeps what is recorded.
 
 Which rows a step is about is said by the sampler (`decode.network.ForwardPass`). A call becomes at most two: one with the
 active rows, for the statistics of the step, and one with the rows that are final now, for statistics over all final rows.
@@ -90,7 +90,7 @@ class Session:
         return self._results
 
     def _finish(self) -> None:
-        """Look at what waits; no layer joins its group any more."""
+        """Take the statistics of all calls that wait; no layer joins their groups any more."""
         for group in self.open.values():
             group.closed = True
             if group.waiting:

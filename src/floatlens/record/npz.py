@@ -1,4 +1,4 @@
-"""Traces from the paper's own .npz files, which hold pickled object arrays, read without trusting them.
+"""Import the paper's own .npz files, which hold pickled object arrays, without trusting them.
 
 A pickle can name any function to call. The unpickler here admits NumPy's own constructors and nothing else; a file that
 asks for more is refused by the name of what it asked for.
@@ -36,7 +36,7 @@ class NumpyOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ADMITTED:
             raise FloatLensError(
-                f"the file asks to call {module}.{name}, which is not a NumPy constructor: it is not opened"
+                f"the file asks to call {module}.{name}, which is not a NumPy constructor; the file is refused"
             )
         return ADMITTED[module, name]
 
