@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import Family
+from floatlens.models.family import Family, architecture
 from floatlens.models.registry import FAMILIES, family_of
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
@@ -29,6 +29,14 @@ class Checkpoint:
     family: Family
     revision: str | None = None
     gguf_file: str | None = None
+    family_given: bool = False
+
+    @property
+    def family_reason(self) -> str:
+        """How the family was determined."""
+        if self.family_given:
+            return "given"
+        return f"model_type {self.config.get('model_type')!r}, architecture {architecture(self.config) or None!r}"
 
     @property
     def folder(self) -> Path | None:
@@ -94,7 +102,7 @@ def find(name: str, *, revision: str | None = None, family: str | None = None) -
             f"{', '.join((*BUNDLED, SMOLLM2))}"
         )
     found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
-    return Checkpoint(name, source, config, found, revision)
+    return Checkpoint(name, source, config, found, revision, family_given=family is not None)
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
 
     config = read_config(path)
     found = FAMILIES[family] if family else family_of(config, where=str(path))
-    return Checkpoint(name, str(path.parent), config, found, None, path.name)
+    return Checkpoint(name, str(path.parent), config, found, None, path.name, family is not None)
 
 
 def _hub_config(name: str, revision: str | None) -> dict[str, Any]:

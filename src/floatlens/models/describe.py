@@ -61,6 +61,25 @@ def _shape(config: Any) -> dict[str, int | None]:
     }
 
 
+NO_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")  # layer types of transformers
+
+
+def attention_layers(config: Any) -> list[int]:
+    """The layers of a model that compute softmax attention, by its native config.
+
+    >>> from types import SimpleNamespace
+    >>> attention_layers(SimpleNamespace(num_hidden_layers=3, layer_types=["mamba", "full_attention", "mamba"]))
+    [1]
+    """
+    config = text_config(config)
+    layers = list(range(_shape(config)["layers"] or 0))
+    types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    if isinstance(types, list) and len(types) == len(layers):
+        return [layer for layer in layers if types[layer] not in NO_ATTENTION]
+    indices = getattr(config, "attn_layer_indices", None)
+    return [layer for layer in layers if layer in indices] if isinstance(indices, list) else layers
+
+
 def parameters(checkpoint: Checkpoint) -> int:
     """Number of parameters, counted on the meta device."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -95,6 +114,7 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
     return {
         "name": checkpoint.name,
         "family": checkpoint.family.name,
+        "family_reason": checkpoint.family_reason,
         "about": checkpoint.family.about,
         "class": type(config).__name__.removesuffix("Config"),
         "kind": checkpoint.family.kind,

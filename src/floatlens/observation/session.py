@@ -70,6 +70,7 @@ class Session:
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
         self.paused = False
+        self.observed: set[int] = set()  # layers whose attention was called
         self.room = room
         self.space = Workspace()
         self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
@@ -108,6 +109,11 @@ class Session:
             and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
         ]
 
+    def unobserved(self, layers: Sequence[int]) -> list[int]:
+        """Which of these layers are to be observed and were never called."""
+        wanted = (layer for layer in layers if self.wanted(layer) or self.wanted(layer, final=True))
+        return [layer for layer in wanted if layer not in self.observed]
+
     @torch.no_grad()
     def see(
         self,
@@ -130,6 +136,7 @@ class Session:
         `lse` (B, H, Q) is the log of each row's sum, where the kernel tells it. Layers of another `kind` are never looked
         at together: their windows may differ at a later step.
         """
+        self.observed.add(layer)
         if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
             return
         rows = self.rows or query.shape[0]
