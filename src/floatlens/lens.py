@@ -23,7 +23,7 @@ from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
 from floatlens.models.checkpoint import Checkpoint, find
-from floatlens.models.describe import shape
+from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import load_tokenizer
 from floatlens.models.weights import load_model
@@ -593,7 +593,9 @@ class Lens:
             return label_traces(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
         alone = self.family.attention == "bidirectional" and not self.family.cached
-        return Watch(self.model, self.steps(batch, chosen), recorder, finished, alone)
+        steps_of_batch = self.steps(batch, chosen)
+        layers_seen = attention_layers(self.config)
+        return Watch(self.model, steps_of_batch, recorder, finished, alone=alone, attention_layers=layers_seen)
 
     def check_record(self, settings: Settings, **options: Any) -> None:
         """Refuse to record what does not exist; no weights are needed for that. Options are those of `RecordOptions`."""

@@ -11,7 +11,7 @@ from floatlens.decode.draws import Draws
 from floatlens.decode.filters import filter_logits
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, nucleus
+from floatlens.decode.settings import Settings, check_nucleus
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 
@@ -25,7 +25,7 @@ class AutoregressiveSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        nucleus(self.top_p, self.top_k)
+        check_nucleus(self.top_p, self.top_k)
 
 
 @register_sampler("autoregressive", AutoregressiveSettings)

@@ -1,4 +1,4 @@
-"""Dream's sampler: at time t → s a share 1 − s/t of the masks is revealed, the most certain first.
+"""Dream's sampler: at time t → s a share 1 − s/t of the masks is revealed, the most confident first.
 
 After generation_utils.py of Dream (arXiv 2508.15487); step histories equal its own (tests/golden). The number of
 positions is taken row by row, so that a batch gives what its rows give alone.
@@ -16,7 +16,7 @@ from floatlens.decode.filters import filter_logits
 from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, nucleus, one_of, whole
+from floatlens.decode.settings import Settings, check_nucleus, check_one_of, check_whole
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
@@ -38,13 +38,13 @@ class DreamSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "steps", self.max_new_tokens if self.steps is None else self.steps)
-        whole(self.steps, "steps")
-        one_of(self.alg, "alg", ALGORITHMS)
-        nucleus(self.top_p, self.top_k)
+        check_whole(self.steps, "steps")
+        check_one_of(self.alg, "alg", ALGORITHMS)
+        check_nucleus(self.top_p, self.top_k)
         if not 0 < self.eps < 1:
             raise FloatLensError(f"eps {self.eps} should lie between 0 and 1, such as 0.001")
         if self.alg_temp is not None and self.alg_temp < 0:
-            raise FloatLensError(f"alg_temp {self.alg_temp} is below 0; use 0 to take the most certain positions")
+            raise FloatLensError(f"alg_temp {self.alg_temp} is below 0; use 0 to take the most confident positions")
 
     @property
     def step_count(self) -> int:
@@ -103,7 +103,7 @@ def sample(
 def propose(
     logits_NV: torch.Tensor, settings: DreamSettings, draws: Draws, row: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For each masked position how certain the model is by the chosen measure, its token, and that token's probability."""
+    """Per masked position: the confidence by the chosen measure, the token, and that token's probability."""
     probs_NV = filter_logits(logits_NV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
     if settings.temperature > 0 and len(probs_NV):
         weights = probs_NV / probs_NV.sum(-1, keepdim=True)
@@ -129,7 +129,7 @@ def pick(
     draws: Draws,
     row: int,
 ) -> torch.Tensor:
-    """Which of the masked positions to commit: the `count` most certain, or `count` drawn by certainty."""
+    """Indices of the masked positions to commit: the `count` most confident, or `count` drawn by confidence."""
     if count == 0:
         return places_N.new_empty(0)
     if not settings.alg_temp:

@@ -14,7 +14,7 @@ from floatlens.decode.draws import Draws
 from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, nearest, one_of, whole
+from floatlens.decode.settings import Settings, check_one_of, check_whole, nearest
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
@@ -36,7 +36,7 @@ class LLaDASettings(Settings):
         length = self.max_new_tokens
         block = length if self.block_length is None else self.block_length
         object.__setattr__(self, "block_length", block)
-        whole(block, "block_length")
+        check_whole(block, "block_length")
         if length % block:
             blocks = [n for n in range(1, length + 1) if length % n == 0]
             raise FloatLensError(
@@ -45,14 +45,14 @@ class LLaDASettings(Settings):
             )
         steps = length if self.steps is None else self.steps
         object.__setattr__(self, "steps", steps)
-        whole(steps, "steps")
+        check_whole(steps, "steps")
         count = length // block
         if steps % count:
             works = [n for n in (steps // count * count, -(-steps // count) * count) if n]
             raise FloatLensError(
                 f"steps {steps} cannot be shared by {count} blocks of {block}; use steps {nearest(steps, works)}"
             )
-        one_of(self.remasking, "remasking", ("low_confidence", "random"))
+        check_one_of(self.remasking, "remasking", ("low_confidence", "random"))
         if self.cfg_scale < 0:
             raise FloatLensError(f"cfg_scale {self.cfg_scale} is below 0; use 0 for no guidance")
 
@@ -62,7 +62,7 @@ class LLaDASettings(Settings):
 
 
 def transfers(masked: int, steps: int) -> list[int]:
-    """How many positions each step commits: as even as can be, the larger shares first.
+    """Number of positions that each step commits: as even as possible, the larger numbers first.
 
     >>> transfers(16, 6)
     [3, 3, 3, 3, 2, 2]
@@ -138,7 +138,7 @@ def propose(
     draws: Draws,
     special: SpecialTokens,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For each position the token to commit, its probability, and the rank by which positions are chosen (B, N).
+    """Per position: the token to commit, its probability, and the rank by which positions are chosen (B, N).
 
     The published sampler draws for the whole sequence, so each row skips what belongs to its own prompt's length.
     """

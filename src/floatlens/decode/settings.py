@@ -1,4 +1,4 @@
-"""What every sampler's settings have in common, and the sentences that refuse settings which cannot work."""
+"""Settings: what all samplers have in common, and the checks that refuse what cannot work."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from floatlens.errors import FloatLensError
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a sampler; subclasses add their own. Checked when they are made."""
+    """Settings of a sampler, checked when they are made; subclasses add their own.
+
+    max_new_tokens   number of tokens to write
+    temperature      0 is greedy decoding
+    seed             seed of the random numbers
+    """
 
     max_new_tokens: int = 32
     temperature: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole(self.max_new_tokens, "max_new_tokens")
+        check_whole(self.max_new_tokens, "max_new_tokens")
         if self.temperature < 0:
             raise FloatLensError(f"temperature {self.temperature} is below 0; use 0 for greedy decoding")
 
@@ -45,10 +50,10 @@ class Settings:
         return asdict(self)
 
 
-def whole(value: Any, name: str, least: int = 1) -> None:
+def check_whole(value: Any, name: str, least: int = 1) -> None:
     """Refuse what is not a whole number of at least `least`.
 
-    >>> whole(0, "steps")
+    >>> check_whole(0, "steps")
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: steps should be a whole number of 1 or more, not 0
@@ -57,18 +62,18 @@ def whole(value: Any, name: str, least: int = 1) -> None:
         raise FloatLensError(f"{name} should be a whole number of {least} or more, not {value!r}")
 
 
-def one_of(value: str, name: str, options: tuple[str, ...]) -> None:
+def check_one_of(value: str, name: str, options: tuple[str, ...]) -> None:
     """Refuse what is not among the options."""
     if value not in options:
         raise FloatLensError(f"{name} {value!r} is not known; use one of {', '.join(options)}")
 
 
-def nucleus(top_p: float | None, top_k: int | None) -> None:
+def check_nucleus(top_p: float | None, top_k: int | None) -> None:
     """Refuse a top-p outside (0, 1] and a top-k below 1."""
     if top_p is not None and not 0 < top_p <= 1:
         raise FloatLensError(f"top_p {top_p} should lie above 0 and at most at 1")
     if top_k is not None:
-        whole(top_k, "top_k")
+        check_whole(top_k, "top_k")
 
 
 def nearest(value: int, works: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""AblateHeads: what is this head for? Its output becomes nothing, or what it is on average."""
+"""AblateHeads: what is this head for? Its output becomes zero, or its mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AddSink: does attention that has nowhere to go need a token to rest on? Give it one that does nothing else."""
+"""AddSink: does surplus attention need a token to rest on? Add one that does nothing else."""
 
 from __future__ import annotations
 

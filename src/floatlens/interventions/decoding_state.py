@@ -1,4 +1,4 @@
-"""What interventions know of a run: the batch's positions, its regions and kinds of tokens, and the step that runs.
+"""The state of a run that interventions can read: positions, regions and kinds of tokens of the batch, and the step.
 
 Positions count from each row's first real token; tensors here count the padding, so row b's position j is column
 `pads[b] + j`. Shapes: B rows, N positions of the whole run, T positions so far.
@@ -67,7 +67,7 @@ class DecodingState:
         return np.arange(self.N)[None] >= np.array(self.pads)[:, None]
 
     def seed(self, row: int, *parts: int) -> np.random.Generator:
-        """Random numbers that depend on the prompt itself and not on its place in a batch."""
+        """Random numbers that depend on the prompt itself and not on its row in the batch."""
         ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
         return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
 

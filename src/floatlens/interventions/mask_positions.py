@@ -1,4 +1,4 @@
-"""MaskPositions: what is this token, this document, all punctuation for? Let nobody look at it."""
+"""MaskPositions: what is this token, this document, all punctuation for? Hide it from all queries."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an intervention must know of a model beforehand: which heads retrieve, and what each head is on average.
+"""Runs on reference prompts: how well each head retrieves, and its mean output.
 
-Both are taken from un-intervened runs on reference prompts, and kept with the lens, so that they are run once.
+Both come from un-intervened runs and are kept with the lens, so that they are run once.
 """
 
 from __future__ import annotations

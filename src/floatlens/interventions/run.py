@@ -1,4 +1,4 @@
-"""Interventions in force: entered with `lens.intervene`, applied step by step, undone when the block ends."""
+"""Active interventions: entered with `lens.intervene`, applied step by step, undone when the block ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import torch
 
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
 from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.check import check
 from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.live_anchors import UnchangedReceived
 from floatlens.interventions.registry import parse_intervention
+from floatlens.models.describe import attention_layers
 from floatlens.observation.attention import Inputs, changing, configs_of
 from floatlens.observation.prompt_batch import PromptBatch
 
@@ -80,6 +82,7 @@ def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step
             step = next(steps, None)
         if step is None:
             return
+        change.check_called(lens.model)
         at, tokens_BT = step.index + 1, step.after_BT
         yield step
 
@@ -96,6 +99,17 @@ class Change:
                 self.by_layer.setdefault(layer, []).append(one)
         self.received = UnchangedReceived(self.state)
         self.forward: ForwardPass | None = None
+        self.called: set[int] = set()
+        self.expected = set(self.by_layer) & set(attention_layers(lens.config))
+
+    def check_called(self, model: Any) -> None:
+        """Refuse to go on if a layer that is to be changed was not called: the interventions would silently do nothing."""
+        if missing := sorted(self.expected - self.called):
+            named = ", ".join(str(one) for one in dict.fromkeys(one for n in missing for one in self.by_layer[n]))
+            raise FloatLensError(
+                f"{named} changed nothing in layer {missing[0]} of {type(model).__name__}: its attention does not pass "
+                f"transformers' attention interface, so it cannot be traced or changed"
+            )
 
     def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
         """A step is about to start, with these tokens."""
@@ -104,6 +118,7 @@ class Change:
         self.forward = None
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
+        self.called.add(layer)
         if layer not in self.by_layer:
             return base(), inputs
         forward = current_pass()

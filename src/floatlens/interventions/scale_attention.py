@@ -1,4 +1,4 @@
-"""ScaleAttention: attention turned up or down, to chosen positions or as a whole."""
+"""ScaleAttention: attention scaled up or down, to chosen positions or as a whole."""
 
 from __future__ import annotations
 

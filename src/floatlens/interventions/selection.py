@@ -67,7 +67,7 @@ def select_numbers(choice: str | None, count: int, what: str) -> list[int]:
         start, stop, step = (int(part) if part else None for part in (choice + "::").split(":")[:3])
         found = list(range(start or 0, count if stop is None else stop, step or 1))
         if not found:
-            raise FloatLensError(f"{what}s {choice} are none at all; the end of a slice does not belong to it")
+            raise FloatLensError(f"the slice {choice} of {what}s is empty (the end is exclusive)")
     else:
         found = [int(part) for part in choice.strip("[]").split(",")]
     for number in reversed(found):

@@ -1,4 +1,4 @@
-"""SoftCap: no score may tower over the others."""
+"""SoftCap: bend large scores towards a cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where are the models that come with the package, and are they whole?"""
+"""The bundled models: where they are, checked against their SHA-256."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ def sha256(path: Path) -> str:
 
 
 def record() -> None:
-    """Write the list of sums; done once, when the models are made."""
+    """Write the list of checksums; done once, when the models are made."""
     sums = {
         name: {file.name: sha256(file) for file in sorted((MODELS / name).iterdir()) if file.suffix in LOADED}
         for name in BUNDLED
@@ -35,7 +35,7 @@ def path(name: str) -> Path:
     'tiny-arm'
     """
     if name not in BUNDLED:
-        raise FloatLensError(f"there is no bundled model {name!r}; there are {', '.join(BUNDLED)}")
+        raise FloatLensError(f"there is no bundled model {name!r}; choose one of {', '.join(BUNDLED)}")
     for file, expected in json.loads(SUMS.read_text()).get(name, {"model.safetensors": ""}).items():
         if not (MODELS / name / file).is_file():
             raise FloatLensError(f"{file} of {name} is missing from the installation; install floatlens again")

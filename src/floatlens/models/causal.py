@@ -1,4 +1,4 @@
-"""Any causal language model that transformers knows (Llama, Qwen, Mistral, Gemma, GPT-2, SmolLM and the rest)."""
+"""Any causal language model of transformers (Llama, Qwen, Mistral, Gemma, GPT-2, SmolLM, ...)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model's files are, and what its config says, before any weight is read."""
+"""Find a model's files and read its config, before any weights are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import Family
+from floatlens.models.family import Family, architecture
 from floatlens.models.registry import FAMILIES, family_of
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
@@ -18,7 +18,7 @@ SMOLLM2 = "smollm2"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that was found: its source is a folder or a hub id, its config the raw config.json.
+    """A model that was found: its source is a folder or a Hub id, its config the raw config.json.
 
     A GGUF file has no config.json; transformers makes its config from the file's header.
     """
@@ -29,6 +29,14 @@ class Checkpoint:
     family: Family
     revision: str | None = None
     gguf_file: str | None = None
+    family_given: bool = False
+
+    @property
+    def family_reason(self) -> str:
+        """How the family was determined."""
+        if self.family_given:
+            return "given"
+        return f"model_type {self.config.get('model_type')!r}, architecture {architecture(self.config) or None!r}"
 
     @property
     def folder(self) -> Path | None:
@@ -36,7 +44,7 @@ class Checkpoint:
         return Path(self.source) if Path(self.source).is_dir() else None
 
     def native_config(self) -> Any:
-        """The transformers config that this checkpoint is loaded into, of a size that a model can have."""
+        """The transformers config that this checkpoint is loaded into, checked for a plausible size."""
         from floatlens.models.describe import shape
 
         made = self._native_config()
@@ -71,7 +79,7 @@ class Checkpoint:
 
 
 def find(name: str, *, revision: str | None = None, family: str | None = None) -> Checkpoint:
-    """Find a model by folder, GGUF file, bundled name or hub id. Only a hub id reaches for the network."""
+    """Find a model by folder, GGUF file, bundled name or Hub id. Only a Hub id needs the network."""
     if family is not None and family not in FAMILIES:
         raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
     if name in BUNDLED:
@@ -90,15 +98,15 @@ def find(name: str, *, revision: str | None = None, family: str | None = None) -
         source, config = name, _hub_config(name, revision)
     else:
         raise FloatLensError(
-            f"model {name!r} is not a folder, a .gguf file, a hub id such as org/name, or one of "
+            f"model {name!r} is not a folder, a .gguf file, a Hub id such as org/name, or one of "
             f"{', '.join((*BUNDLED, SMOLLM2))}"
         )
     found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
-    return Checkpoint(name, source, config, found, revision)
+    return Checkpoint(name, source, config, found, revision, family_given=family is not None)
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    """A JSON object from a file, or one sentence that says what is wrong with it."""
+    """Read a JSON object from a file; an error says what is wrong with it."""
     if not path.is_file():
         raise FloatLensError(f"{otherwise}: {path} is missing")
     try:
@@ -135,7 +143,7 @@ def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
 
     config = read_config(path)
     found = FAMILIES[family] if family else family_of(config, where=str(path))
-    return Checkpoint(name, str(path.parent), config, found, None, path.name)
+    return Checkpoint(name, str(path.parent), config, found, None, path.name, family is not None)
 
 
 def _hub_config(name: str, revision: str | None) -> dict[str, Any]:

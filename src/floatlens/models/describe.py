@@ -1,4 +1,4 @@
-"""What a checkpoint is and what it would cost, from its config alone."""
+"""Describe a checkpoint and its memory from its config alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text_config(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-# No model is as large as this; a config that says so would have us build it before a weight is seen to be missing.
+# No model is as large as this; a config that says so would be built before a weight is found to be missing.
 LARGEST = {
     "layers": 10_000,
     "heads": 100_000,
@@ -61,8 +61,27 @@ def _shape(config: Any) -> dict[str, int | None]:
     }
 
 
+NO_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")  # layer types of transformers
+
+
+def attention_layers(config: Any) -> list[int]:
+    """The layers of a model that compute softmax attention, by its native config.
+
+    >>> from types import SimpleNamespace
+    >>> attention_layers(SimpleNamespace(num_hidden_layers=3, layer_types=["mamba", "full_attention", "mamba"]))
+    [1]
+    """
+    config = text_config(config)
+    layers = list(range(_shape(config)["layers"] or 0))
+    types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    if isinstance(types, list) and len(types) == len(layers):
+        return [layer for layer in layers if types[layer] not in NO_ATTENTION]
+    indices = getattr(config, "attn_layer_indices", None)
+    return [layer for layer in layers if layer in indices] if isinstance(indices, list) else layers
+
+
 def parameters(checkpoint: Checkpoint) -> int:
-    """Number of parameters, counted on a model without memory."""
+    """Number of parameters, counted on the meta device."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
@@ -72,7 +91,7 @@ def parameters(checkpoint: Checkpoint) -> int:
 
 
 def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, itemsize: int = 4) -> int:
-    """What a default trace records at one step: received, qk, qk_norm, qk_cos per head, value_norm per key/value head.
+    """Bytes that a default trace records per step: received, qk, qk_norm, qk_cos per head, value_norm per key/value head.
 
     >>> bytes_per_step(layers=32, heads=32, kv_heads=32, positions=300)
     6144000
@@ -81,7 +100,7 @@ def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, items
 
 
 def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 512) -> dict[str, Any]:
-    """Family, shape, mask token, memory and bytes per step; no weight is read."""
+    """Family, shape, mask token, memory and bytes per step; no weights are read."""
     config = checkpoint.native_config()
     about = shape(config)
     count = parameters(checkpoint)
@@ -95,6 +114,7 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
     return {
         "name": checkpoint.name,
         "family": checkpoint.family.name,
+        "family_reason": checkpoint.family_reason,
         "about": checkpoint.family.about,
         "class": type(config).__name__.removesuffix("Config"),
         "kind": checkpoint.family.kind,

@@ -1,7 +1,7 @@
-"""What FloatLens must know about a kind of checkpoint, as one value.
+"""Family: what FloatLens must know about a kind of checkpoint.
 
 Every family file answers the same questions in the same order: how a config is recognised, which native transformers
-config it becomes, how its keys are renamed, and how it decodes.
+config it becomes, how its keys are renamed, what it is, and how it decodes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,33 @@ Config = Mapping[str, Any]
 class Family:
     """A kind of checkpoint.
 
-    `kind`: a masked diffusion model ("mdm") denoises a whole sequence, an autoregressive one ("arm") appends tokens.
-    `attention`: which keys a query may see: all, those before it, or those of its block and of the blocks before.
-    `cached`: whether a step extends a cache of keys and values, so that its queries are the new positions alone.
-    `shifted`: the logits that predict position j stand in row j - 1, as in an autoregressive model.
-    `positions`: of a left-padded batch, "plain" counts the pads, "real" starts at the first real token.
-    `native` is None where transformers reads the checkpoint as it is.
+    Parameters
+    ----------
+    name, about, example
+        Its name, one line about it, and a Hub id.
+    recognises
+        Whether a raw config.json is of this family.
+    native
+        The native transformers config from the raw one; None if transformers reads the checkpoint as it is.
+    renames
+        Regular expressions on the checkpoint's keys, and what replaces them.
+    head
+        The transformers class to load: a causal or a masked language model.
+    tokenizer
+        Name of the native tokenizer class, where the published tokenizer is remote code.
+    kind
+        "mdm" (masked diffusion: denoises masks) or "arm" (autoregressive: appends tokens).
+    attention
+        Which keys a query may see: all ("bidirectional"), those up to its own position ("causal"), or those of its block
+        and of the blocks before it ("block").
+    cached
+        Whether a step reads the keys and values of earlier positions from a cache.
+    sampler
+        Name of its sampler.
+    shifted
+        Whether the logits that predict position j are in row j - 1, as in an autoregressive model.
+    positions
+        In a left-padded batch, "plain" counts the padding, "real" starts at the first real token.
     """
 
     name: str

@@ -1,17 +1,17 @@
-"""Any masked language model that transformers knows (BERT, RoBERTa, ModernBERT): decoded by LLaDA's sampler."""
+"""Any masked language model of transformers (BERT, RoBERTa, ModernBERT), decoded by LLaDA's sampler."""
 
 from __future__ import annotations
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from floatlens.models.family import Config, Family, architecture
+from floatlens.models.family import Config, Family
 from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
-    if config.get("model_type") not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.get("is_decoder"):
-        return False
-    return "MaskedLM" in architecture(config) or "ForPreTraining" in architecture(config)
+    """An encoder, whatever its architecture is called: only `is_decoder` makes one of these types causal."""
+    decoder = config.get("is_decoder") or config.get("is_encoder_decoder")
+    return config.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decoder
 
 
 FAMILY = register_family(

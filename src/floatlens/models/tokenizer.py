@@ -13,7 +13,7 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
-    """The tokenizer, or None where a folder brings none (such a lens takes token ids)."""
+    """The tokenizer, or None if the folder has none (such a lens takes token ids)."""
     import transformers
 
     folder = checkpoint.folder

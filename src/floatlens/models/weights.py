@@ -1,4 +1,4 @@
-"""From a checkpoint to a native transformers model, by key renaming: no remote code, no second copy of the weights."""
+"""Load a checkpoint into a native transformers model by renaming keys: no remote code, no second copy of the weights."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def load_model(
     """Load the weights into the native class, shard by shard, and refuse a checkpoint that lacks any of them.
 
     `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU. `tp_plan` splits every layer over the
-    processes that torchrun started: see `parallel`. With `allow_pickle`, a checkpoint
-    without safetensors may hold its weights as PyTorch's .bin files; torch reads tensors from them and nothing else.
+    processes that torchrun started: see `parallel`. With `allow_pickle`, a checkpoint without safetensors may hold its
+    weights as PyTorch's .bin files; torch reads only tensors from them.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -92,7 +92,7 @@ def check_complete(checkpoint: Checkpoint, missing: Iterable[str]) -> None:
 
 
 def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str, Any]:
-    """What transformers is told to split layers by a tensor parallel plan: "auto" is the model's own."""
+    """The options by which transformers splits layers over processes; "auto" is the model's own plan."""
     from transformers.distributed import DistributedConfig
 
     if device_map is not None:
@@ -134,7 +134,11 @@ def check_files(folder: Path) -> list[Path]:
         files = [folder / "model.safetensors"]
         if not files[0].exists():
             found = pickled(folder)
-            hint = f"; it has {found[0]}, a pickle: convert it, or trust it with --allow-pickle" if found else ""
+            hint = (
+                f"; it has {found[0]}, a pickle: convert it to safetensors, or load it with --allow-pickle if you trust it"
+                if found
+                else ""
+            )
             raise FloatLensError(f"{files[0]} is missing: a checkpoint holds its weights as safetensors{hint}")
     for file in files:
         if not file.is_file():
@@ -149,9 +153,9 @@ def pickled(folder: Path) -> list[str]:
 
 
 def check_links(folder: Path) -> None:
-    """Refuse files that lie outside the folder: a checkpoint that was sent must not read what is elsewhere.
+    """Refuse links that leave the folder: a checkpoint from someone else must not read files elsewhere.
 
-    The hub's cache is made of links into its own blobs/, beside snapshots/; these are as they should be.
+    The Hub's cache is made of links into its own blobs/, beside snapshots/; these are allowed.
     """
     home = folder.resolve()
     allowed = [home]
@@ -163,19 +167,19 @@ def check_links(folder: Path) -> None:
 
 
 def check_header(file: Path) -> None:
-    """Refuse a safetensors file whose header and size disagree: a download that stopped half-way."""
+    """Refuse a safetensors file whose header and size disagree, such as an incomplete download."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > size - 8:
             raise FloatLensError(
-                f"{file} is not a whole safetensors file: {size} bytes, header of {length}; fetch it again"
+                f"{file} is not a complete safetensors file: {size} bytes, header of {length}; download it again"
             )
         try:
             header = json.loads(stream.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError, IndexError):
-            raise FloatLensError(f"{file} has no readable safetensors header; fetch it again") from None
+            raise FloatLensError(f"{file} has no readable safetensors header; download it again") from None
     expected = 8 + length + max(ends, default=0)
     if size != expected:
-        raise FloatLensError(f"{file} is {size} bytes, but its header describes {expected}; fetch it again")
+        raise FloatLensError(f"{file} is {size} bytes, but its header describes {expected}; download it again")

@@ -1,4 +1,4 @@
-"""The way in: an attention function and a mask function that transformers calls by name.
+"""The hook into transformers: an attention function and a mask function that it calls by name.
 
 The output comes from the implementation that the model had before (SDPA, flash, eager); the registered function calls it
 with the same arguments and then shows queries, keys and values to the active session. Both must be registered: with the
@@ -65,7 +65,7 @@ class AttentionChange(Protocol):
 
 @dataclass
 class Active:
-    """What is in force while a model runs; `base` is the implementation that it had before."""
+    """What is active while a model runs; `base` is the implementation that it had before."""
 
     session: Session | None
     base: str
@@ -100,7 +100,7 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Compute attention as the model would, or as a change has it, then let the session look."""
+    """Compute attention as the model would, or as a change does, then show it to the session."""
     active = _current()
     session, base = active.session, active.base
     heard = Logsumexp()
@@ -132,7 +132,7 @@ def inputs_of(
     mask: torch.Tensor | None,
     kwargs: dict[str, Any],
 ) -> Inputs:
-    """What an implementation was given, with the flags that it turns into masks written out."""
+    """The inputs of an implementation, with the flags that it turns into masks written out."""
     if mask is not None and not isinstance(mask, torch.Tensor):
         raise FloatLensError(
             f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'"
@@ -156,7 +156,7 @@ def inputs_of(
 
 
 def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
-    """All heads, where a tensor parallel plan gave this process only some of them: those of the others, in their order."""
+    """All heads, gathered from the processes of a tensor parallel plan in their order."""
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
     if heads in (None, inputs.query.shape[1]) or not torch.distributed.is_initialized():
         return inputs
@@ -175,9 +175,9 @@ def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
 
 
 class Logsumexp(TorchDispatchMode):
-    """Listens to the fused kernel while it runs: beside its output it tells the log of each row's sum.
+    """Catches the log of each row's sum, which the fused kernel returns beside its output.
 
-    In float32 only: in a shorter type the kernel's sums are rounded, and ours are not.
+    In float32 only: in a shorter type the kernel's sums are rounded.
     """
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ Configs = dict[int, Any]
 
 @contextmanager
 def observation_paused() -> Iterator[None]:
-    """The session that is active, if any, sees nothing of what runs in the block."""
+    """Hide what runs in the block from the active session, if there is one."""
     current = _active.get()
     session = current.session if current is not None else None
     if session is None:
@@ -258,7 +258,7 @@ def observation_paused() -> Iterator[None]:
 def observing(model: Any, session: Session, configs: Configs | None = None) -> Iterator[Session]:
     """Show every attention call of a transformers model to `session`; everything is as before when the block ends.
 
-    Who enters the block often finds `configs_of(model)` once.
+    `configs` are `configs_of(model)`, for a caller that enters the block often.
     """
     with _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None), configs):
         yield session
@@ -273,13 +273,13 @@ def changing(model: Any, change: AttentionChange, configs: Configs | None = None
 
 @contextmanager
 def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
-    """Have a model call the registered functions; `make` is told what is in force on the model already."""
+    """Make a model call the registered functions; `make` is given what is active on the model already."""
     configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
     if not names:
         raise FloatLensError(
-            f"{type(model).__name__} does not use transformers' attention interface; use floatlens.observation"
+            f"{type(model).__name__} does not use transformers' attention interface; use floatlens.observe"
         )
     if len(names) > 1:
         raise FloatLensError(

@@ -1,7 +1,7 @@
-"""The oracle: every statistic from the whole matrix, by its definition, one layer at a time, in float32.
+"""The reference: every statistic from the whole matrix, by its definition, one layer at a time, in float32.
 
-It shares no arithmetic with the tiles: keys are repeated for GQA, masks written out, means taken over full matrices.
-Memory grows with the square of the length; it is for tests and for doubt.
+It shares no arithmetic with the tiles: keys are repeated for GQA, masks are written out, means are taken over full
+matrices. Memory grows with the square of the length; it is for tests, and for checking a surprising result.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import Call
+from floatlens.observation.registry import STATISTICS
 
 
 class ExactMatrices:
@@ -49,6 +50,8 @@ class ExactMatrices:
             weights = torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
         else:
             weights = logits.softmax(-1)
+        if call.real_BQ is not None:
+            weights = weights.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
         if call.fresh:
             self.__init__()  # type: ignore[misc]
         seen_Q = torch.zeros(call.length, dtype=torch.bool, device=q.device)
@@ -63,6 +66,12 @@ class ExactMatrices:
         else:
             self.value_BKT = torch.cat([self.value_BKT, value[..., call.query_keys]], -1)
 
+    def real_rows(self, call: Call) -> torch.Tensor:
+        """1.0 for queries that were computed and are not padding, over all positions so far (B, 1, Q, 1)."""
+        real = call.layout.real_BN
+        rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
+        return (rows.to(call.q_BHQD.device) * self.seen_Q)[:, None, :, None]
+
     def _append(self, name: str, rows: torch.Tensor, call: Call) -> None:
         before = getattr(self, name)
         whole = rows.new_zeros(call.B, call.H, call.length, call.length)
@@ -72,20 +81,13 @@ class ExactMatrices:
         setattr(self, name, whole)
 
 
-def real_rows(m: ExactMatrices, call: Call) -> torch.Tensor:
-    """1.0 for queries that were computed and are not padding, over all positions so far (B, 1, Q, 1)."""
-    real = call.layout.real_BN
-    rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
-    return (rows.to(call.q_BHQD.device) * m.seen_Q)[:, None, :, None]
-
-
 def received(m: ExactMatrices, call: Call) -> torch.Tensor:
-    rows = real_rows(m, call)
+    rows = m.real_rows(call)
     return torch.where(rows > 0, m.weights_BHQT, 0.0).sum(2) / rows.sum(2)
 
 
 def entropy(m: ExactMatrices, call: Call) -> torch.Tensor:
-    rows = real_rows(m, call)
+    rows = m.real_rows(call)
     weights = torch.where(rows > 0, m.weights_BHQT, 0.0)
     if call.sinks_H is not None:
         weights = torch.where(rows > 0, weights / weights.sum(-1, keepdim=True), 0.0)
@@ -93,7 +95,7 @@ def entropy(m: ExactMatrices, call: Call) -> torch.Tensor:
 
 
 def column_mean(matrix_BHQT: torch.Tensor, m: ExactMatrices, call: Call) -> torch.Tensor:
-    seen = m.visible_BHQT & (real_rows(m, call) > 0)
+    seen = m.visible_BHQT & (m.real_rows(call) > 0)
     return torch.where(seen, matrix_BHQT, 0.0).sum(2) / seen.sum(2)
 
 
@@ -151,8 +153,8 @@ EXACT: dict[str, Callable[[ExactMatrices, Call], torch.Tensor]] = {
     "flow": flow,
     "evidence": evidence,
     "query_mass": query_mass,
-    "attention": lambda m, call: torch.where(real_rows(m, call) > 0, m.weights_BHQT, 0.0)[:, :, call.query_positions],
-    "attention_mean": lambda m, call: torch.where(real_rows(m, call) > 0, m.weights_BHQT, 0.0)[
+    "attention": lambda m, call: torch.where(m.real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.query_positions],
+    "attention_mean": lambda m, call: torch.where(m.real_rows(call) > 0, m.weights_BHQT, 0.0)[
         :, :, call.query_positions
     ].mean(1),
     "queries": lambda m, call: call.q_BHQD.float(),
@@ -161,7 +163,8 @@ EXACT: dict[str, Callable[[ExactMatrices, Call], torch.Tensor]] = {
 
 
 def exact_statistic(name: str) -> Callable[[ExactMatrices, Call], torch.Tensor]:
-    """The definition of a statistic by its name; a statistic of one's own has none."""
-    if name not in EXACT:
-        raise FloatLensError(f"statistic {name!r} has no exact implementation; use implementation='stream'")
-    return EXACT[name]
+    """The definition of a statistic by its name: here, or as the method `exact` of its class."""
+    definition = EXACT.get(name) or getattr(STATISTICS[name], "exact", None)
+    if definition is None:
+        raise FloatLensError(f"statistic {name!r} has no exact definition; use implementation='stream'")
+    return definition

@@ -1,7 +1,7 @@
-"""Layers whose attention calls are alike, looked at as one call with the rows of all of them.
+"""Groups of layers whose attention calls are alike, handled as one call with the rows of all of them.
 
-Most of what is measured is cheap per layer, so that on small models and in cached decoding the number of operations would
-cost more than the arithmetic. A group holds queries, keys and values of a forward pass for a moment; `ROOM` bounds that.
+Most statistics are cheap per layer, so that on small models and in cached decoding the number of operations would cost
+more than the arithmetic. A group holds queries, keys and values of a forward pass for a moment; `ROOM` bounds that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The session that is active while a model runs: it receives every attention call and keeps what was asked for.
+"""The session that is active while a model runs: it receives every attention call and keeps what is recorded.
 
 Which rows a step is about is said by the sampler (`decode.network.ForwardPass`). A call becomes at most two: one with the
 active rows, for the statistics of the step, and one with the rows that are final now, for statistics over all final rows.
@@ -70,6 +70,7 @@ class Session:
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
         self.paused = False
+        self.observed: set[int] = set()  # layers whose attention was called
         self.room = room
         self.space = Workspace()
         self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
@@ -90,7 +91,7 @@ class Session:
         return self._results
 
     def _finish(self) -> None:
-        """Look at what waits; no layer joins its group any more."""
+        """Take the statistics of all calls that wait; no layer joins their groups any more."""
         for group in self.open.values():
             group.closed = True
             if group.waiting:
@@ -107,6 +108,11 @@ class Session:
             and statistic.final == final
             and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
         ]
+
+    def unobserved(self, layers: Sequence[int]) -> list[int]:
+        """Which of these layers are to be observed and were never called."""
+        wanted = (layer for layer in layers if self.wanted(layer) or self.wanted(layer, final=True))
+        return [layer for layer in wanted if layer not in self.observed]
 
     @torch.no_grad()
     def see(
@@ -130,6 +136,7 @@ class Session:
         `lse` (B, H, Q) is the log of each row's sum, where the kernel tells it. Layers of another `kind` are never looked
         at together: their windows may differ at a later step.
         """
+        self.observed.add(layer)
         if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
             return
         rows = self.rows or query.shape[0]

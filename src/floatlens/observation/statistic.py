@@ -1,8 +1,4 @@
-"""What a statistic is: something that looks at attention while it passes, tile by tile, and keeps a small result.
-
-One object per statistic and layer. When the model extends a cache, the same object goes on from step to step, so a sum
-over all queries so far is a running sum; `start` is told whether the call begins anew.
-"""
+"""The contract of a statistic: it sees attention weights pass, tile by tile, and keeps a small result."""
 
 from __future__ import annotations
 
@@ -15,23 +11,38 @@ from floatlens.observation.tile import Tile
 
 
 class Statistic:
-    """Base of all statistics. A subclass names itself and the dims of what it returns, and overrides what it needs.
+    """Base of all statistics. A subclass names itself and the dims of its result, and overrides what it needs.
 
-    dims: any of "head", "kv_head", "position", "query", "key", "dim", "region", "region_to", after step and layer.
+    Shapes: B batch, H heads, K key/value heads, Q queries of the call, T keys.
+
+    One object serves one layer. `start` is called for every attention call, `tile` for some of its queries at a time,
+    `result` at its end. A bidirectional model computes all rows at every step: `call.fresh` is True, and the object starts
+    anew. A causal model with a cache computes its prompt first (fresh) and then one row per step (not fresh): a mean over
+    all queries so far is a running sum divided by a running count, so that it means the same for both.
+
+    name      what it is recorded as
+    dims      dims of the result after step and layer: any of "head", "kv_head", "position", "query", "key", "dim",
+              "region", "region_to", or one of your own
+    tiled     False: `tile` is not called
+    pooled    True: `result` reads `call.pooled_BHRT` or `call.spread_BH`
+    by_row    True: rows of the batch are independent, so that several layers may come as one call
+    final     True: over the rows that are final, not over those of the step
+    exact     optional static method (matrices, call) -> result: the definition from `ExactMatrices`, used by
+              implementation="exact" and by tests
     """
 
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
-    tiled: ClassVar[bool] = True  # False: `tile` is not called
-    pooled: ClassVar[bool] = False  # True: `result` needs `call.pooled_BHRT` or `call.spread_BH`
-    by_row: ClassVar[bool] = False  # True: rows are independent, so several layers may come as one call
-    final: ClassVar[bool] = False  # True: over the rows that are final, not over those of the step
+    tiled: ClassVar[bool] = True
+    pooled: ClassVar[bool] = False
+    by_row: ClassVar[bool] = False
+    final: ClassVar[bool] = False
 
     def start(self, call: Call) -> None:
-        """A call begins. `call.fresh` is False when it extends what was seen before."""
+        """Prepare for a call; forget earlier rows if `call.fresh`."""
 
     def tile(self, tile: Tile) -> None:
-        """A tile of attention weights passes."""
+        """Take in the weights of some queries: `tile.weights_BHQT`, rows of padding 0. The next tile overwrites them."""
 
     def result(self, call: Call) -> torch.Tensor:
         """The value after this call: (B, *dims)."""

@@ -1,4 +1,4 @@
-"""Attention in tiles of queries, for statistics that look at single weights: all heads at once, some queries.
+"""Attention in tiles of queries, for statistics that need single weights: all heads, some queries.
 
 Softmax over a tile's rows is exact, since a tile holds all keys that its queries may see.
 """
@@ -20,7 +20,7 @@ TILE = 1 << 18
 class Tile:
     """Queries start..end of a call, and the keys that they may see: T here is the number of those keys.
 
-    weights_BHQT  softmax of the scores, 0 in rows of padding; written over by the next tile: keep sums or copies
+    weights_BHQT  softmax of the scores, 0 in rows of padding; overwritten by the next tile: keep sums or copies
     """
 
     call: Call
@@ -39,8 +39,13 @@ class Tile:
         return self.weights_BHQT.shape[-1]
 
     @property
+    def diagonal(self) -> int:
+        """Offset of the diagonal: the own key of the tile's query i is key i + diagonal."""
+        return self.call.query_keys.start + self.start
+
+    @property
     def scores_BHQT(self) -> torch.Tensor:
-        """What the softmax saw, -inf where a key is masked; computed when asked for."""
+        """The scores before the softmax, -inf where a key is masked; computed on demand."""
         return self.call.scores(self.start, self.end, self.T)
 
     @property

@@ -1,6 +1,6 @@
-"""Memory that tiles share: taken once, written over by the next tile.
+"""Buffers that tiles share: allocated once, overwritten by the next tile.
 
-A fresh megabyte for every tile costs more than the arithmetic on it: the allocator maps and clears its pages each time.
+A fresh megabyte per tile costs more than the arithmetic on it: the allocator maps and clears its pages each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Workspace:
         self.buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-        """A float32 tensor of this shape; what it held before is lost."""
+        """A float32 tensor of this shape with arbitrary content."""
         size = math.prod(shape)
         buffer = self.buffers.get((name, device))
         if buffer is None or buffer.numel() < size:
@@ -32,7 +32,7 @@ class Workspace:
         return buffer[:size].view(shape)
 
     def joined(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Tensors of one shape, one after another along the first dim, in float32; one alone stays as it is."""
+        """Tensors of one shape, concatenated along the first dim in float32; a single one is returned as it is."""
         if len(parts) == 1:
             return parts[0]
         whole = self.take(name, (len(parts) * parts[0].shape[0], *parts[0].shape[1:]), parts[0].device)

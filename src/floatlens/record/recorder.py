@@ -1,4 +1,4 @@
-"""From steps and what was observed at each to a Trace: arrays set aside once, filled step by step."""
+"""Recorder: arrays allocated once and filled step by step with what was observed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROWING = ("position", "query", "key")
 
 
 class Recorder:
-    """Keeps what a session saw at the chosen steps, for every row of a batch.
+    """Keeps what a session observed at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
     `shown_only` are statistics that are not kept.

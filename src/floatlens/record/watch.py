@@ -6,7 +6,7 @@ given up at any step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ class Watch(Iterator[WatchedStep]):
     """Made by `Lens.watch`: each `next` runs one step, and `traces()` returns what was recorded.
 
     `alone`: no step builds on what an earlier one showed, so that steps which are not kept need not be observed.
+    `attention_layers`: the layers that compute attention; one that is not seen is an error.
 
     >>> for step, results in lens.watch(["Where was Ada Lovelace born?"]):   # doctest: +SKIP
     ...     print(step.index, results["received"][0].mean(1).argmax(-1))     # the top anchor of layer 0
@@ -40,9 +41,12 @@ class Watch(Iterator[WatchedStep]):
         steps: Iterator[Step],
         recorder: Recorder,
         finished: Callable[[Recorder], list[Trace]],
+        *,
         alone: bool,
+        attention_layers: Sequence[int],
     ) -> None:
-        self.model, self.steps, self.recorder, self.finished, self.alone = model, steps, recorder, finished, alone
+        self.model, self.steps, self.recorder, self.finished = model, steps, recorder, finished
+        self.alone, self.attention_layers = alone, attention_layers
         self.configs = configs_of(model)
         self.index, self.over = 0, False
 
@@ -55,6 +59,8 @@ class Watch(Iterator[WatchedStep]):
         if step is None:
             self.over = True
             raise StopIteration
+        if not session.paused:
+            check_observed(self.model, session.unobserved(self.attention_layers))
         self.index = step.index + 1
         seen = WatchedStep(step, session.results)
         self.recorder.add(step)
@@ -65,3 +71,12 @@ class Watch(Iterator[WatchedStep]):
         if not self.over:
             raise FloatLensError(f"the run is at step {self.index} and not over; its traces exist after the last step")
         return self.finished(self.recorder)
+
+
+def check_observed(model: Any, missing: Sequence[int]) -> None:
+    """Refuse to record a model whose attention was not seen in some layers: the trace would be silently empty there."""
+    if missing:
+        raise FloatLensError(
+            f"no attention was seen in layer {missing[0]} of {type(model).__name__}, and in {len(missing)} layers in all: "
+            f"its attention does not pass transformers' attention interface, so it cannot be traced or changed"
+        )

@@ -1,6 +1,6 @@
-"""Full matrices, for the layers, heads and steps that were asked for: attention, queries, keys.
+"""Full matrices, for the requested layers, heads and steps: attention, queries, keys.
 
-These are the only records that grow with the square of the length; they are never taken by default.
+These are the only records that grow with the square of the length; they are never recorded by default.
 """
 
 from __future__ import annotations
