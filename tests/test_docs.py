@@ -125,7 +125,7 @@ def test_every_object_on_the_api_page_exists() -> None:
 
 @pytest.mark.parametrize("page", FOLDER_PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_readme_of_a_folder_names_files_that_exist(page: Path) -> None:
-    roots = (page.parent, SOURCE, ROOT)
+    roots = (page.parent, SOURCE, SOURCE.parent, ROOT)
     for name in re.findall(r"`([\w/.-]+\.(?:py|pyi|md))`", page.read_text()):
         stem = Path(name).stem
         assert stem == stem.upper() or any((root / name).exists() for root in roots), f"{page} names {name}"
