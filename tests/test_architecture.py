@@ -79,6 +79,14 @@ def test_the_page_names_the_files_that_a_prompt_passes(tmp_path: Path, monkeypat
     assert len(passed) <= AT_MOST
 
 
+def test_the_helpers_that_the_page_names_exist() -> None:
+    rows = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|.*\| (.*) \|$", section("The way of one prompt"), re.MULTILINE)
+    assert rows
+    for file, helpers in rows:
+        for name in re.findall(r"`([\w/.]+)`", helpers):
+            assert any((root / name).exists() for root in ((SOURCE / file).parent, SOURCE)), f"{file}: {name}"
+
+
 def test_the_page_lists_the_folders_in_import_order() -> None:
     listed = re.findall(r"^\| `(\w+)/?(?:\.py)?`", section("The folders"), re.MULTILINE)
     rooms = [row[0] for row in ROOMS[1:-1]]

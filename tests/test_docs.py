@@ -32,6 +32,9 @@ from tests.small_tokenizers import byte_level
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "floatlens"
+FOLDER_PAGES = [ROOT / name / "README.md" for name in ("tests", "benchmarks", "recipes", "recipes/tiny")]
+FOLDER_PAGES += [path for path in sorted(SOURCE.rglob("README.md")) if "checkpoints" not in path.parts]
 # Pages with a pyproject.toml describe a package: tests/howto runs them from outside the tree.
 HOW_TO = [
     f"howto/{path.name}"
@@ -115,6 +118,22 @@ def test_every_public_name_is_in_the_api() -> None:
     page = (DOCS / "api.md").read_text()
     missing = [name for name in floatlens.__all__ if name != "__version__" and not re.search(rf"[.`]{name}\b", page)]
     assert not missing
+
+
+def test_every_object_on_the_api_page_exists() -> None:
+    for name in re.findall(r"^::: (\S+)", (DOCS / "api.md").read_text(), re.MULTILINE):
+        module, _, attribute = name.rpartition(".")
+        assert importlib.util.find_spec(module) is not None and hasattr(importlib.import_module(module), attribute), (
+            name
+        )
+
+
+@pytest.mark.parametrize("page", FOLDER_PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_readme_of_a_folder_names_files_that_exist(page: Path) -> None:
+    roots = (page.parent, SOURCE, SOURCE.parent, ROOT)
+    for name in re.findall(r"`([\w/.-]+\.(?:py|pyi|md))`", page.read_text()):
+        stem = Path(name).stem
+        assert stem == stem.upper() or any((root / name).exists() for root in roots), f"{page} names {name}"
 
 
 def test_the_page_of_commands_has_every_command_and_option() -> None:
