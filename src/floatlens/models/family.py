@@ -24,6 +24,7 @@ class Family:
     `cached`: whether a step extends a cache of keys and values, so that its queries are the new positions alone.
     `shifted`: the logits that predict position j stand in row j - 1, as in an autoregressive model.
     `positions`: of a left-padded batch, "plain" counts the pads, "real" starts at the first real token.
+    `adapter`: a LoRA adapter is "merged" into the weights, or stays "apart", so that a sampler can switch it off.
     `native` is None where transformers reads the checkpoint as it is.
     """
 
@@ -41,6 +42,7 @@ class Family:
     sampler: str = "llada"
     shifted: bool = False
     positions: Literal["plain", "real"] = "real"
+    adapter: Literal["merged", "apart"] = "merged"
 
 
 def number(config: Config, name: str, default: float | None = None) -> Any:
