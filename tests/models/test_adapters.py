@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.models import bundled, checkpoint
+from floatlens.runs.folder import RunFolder
 from floatlens.runs.manifest import describe_model
+from tests.commands import run
 from tests.models import checkpoints
 
 peft = pytest.importorskip("peft")
@@ -163,6 +165,23 @@ def test_the_manifest_has_the_hash_of_the_adapter(base: Path, adapter: Path) -> 
     found = describe_model(checkpoint.find(str(base), adapter=adapter))
     assert found["adapter"]["adapter_model.safetensors"] == bundled.sha256(adapter / "adapter_model.safetensors")
     assert "adapter" not in describe_model(checkpoint.find(str(base)))
+
+
+def test_commands_take_an_adapter_and_record_it(tmp_path: Path) -> None:
+    base = checkpoints.readable(tmp_path / "base")
+    folder = adapters.random_adapter(base, tmp_path / "adapter")
+    adapters.add_mask(folder)
+    given = [str(base), "--adapter", str(folder), "--family", "canvas"]
+    run("trace", *given, "--prompt", "Who?", "--max-new-tokens", 3, "--out", tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["asked"]["adapter"] == str(folder)
+    assert manifest["models"][str(base)]["adapter"]["mask.safetensors"] == bundled.sha256(folder / "mask.safetensors")
+    with RunFolder.open(tmp_path / "run") as folder_of_run:
+        trace = fl.Trace.open(folder_of_run.samples()[0][1])
+    expected = fl.load(str(base), adapter=folder, family="canvas").trace("Who?", max_new_tokens=3)
+    assert trace.final_tokens.tolist() == expected.final_tokens.tolist() and trace.attention == "block"
+    about = json.loads(run("inspect", *given, "--json").stdout)
+    assert about["adapter"] == {"folder": str(folder), "rank": 4, "alpha": 8, "made_for": str(base)}
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def replace_tables(model: Any, state: dict[str, torch.Tensor], config: Mapping[s
             getattr(model.get_submodule(module), name).copy_(state.pop(key))
 
 
-def _sizes(module: torch.nn.Module, name: str, problem: str) -> tuple[int, int]:
+def _sizes(module: Any, name: str, problem: str) -> tuple[int, int]:
     """Width in and out of a module that can have LoRA factors."""
     from transformers.pytorch_utils import Conv1D
 
@@ -324,6 +324,6 @@ class _MaskVector:
     def __init__(self, mask_id: int) -> None:
         self.mask_id = mask_id
 
-    def __call__(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    def __call__(self, module: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         masked = (inputs[0] == self.mask_id)[..., None]
-        return torch.where(masked, module.mask_vector.to(output), output)  # type: ignore[operator]
+        return torch.where(masked, module.mask_vector.to(output), output)
