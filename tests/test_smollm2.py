@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import floatlens
+from floatlens.models.bundled import available_adapters
 
 pytestmark = [
     pytest.mark.smollm2,
@@ -66,3 +67,15 @@ def test_stream_equals_exact_on_real_weights(lens: floatlens.Lens, trace: floatl
 
 def test_some_head_copies_the_answer_from_the_gold_passage(trace: floatlens.Trace) -> None:
     assert float(trace.data["evidence_hit"].mean("step").max()) > 0.5
+
+
+@pytest.mark.skipif("smollm2-canvas" not in available_adapters(), reason="the adapter is not part of this installation")
+def test_the_canvas_model_reads_its_prompt_as_the_unchanged_model_does(lens: floatlens.Lens) -> None:
+    canvas = floatlens.load("smollm2-canvas")
+    assert (canvas.family.kind, canvas.family.attention) == ("mdm", "block")
+    assert lens.tokenizer.convert_ids_to_tokens(canvas.mask_id) == "<empty_output>"
+    prompt = canvas.prompt("When was the lighthouse of Veldoren finished?", PASSAGES[:1])
+    first = len(prompt.ids) - 1
+    final = canvas.trace(prompt, max_new_tokens=2, record=["received", "received_final"]).data["received_final"]
+    plain = lens.trace(prompt.ids[:-1], max_new_tokens=1, record=["received"]).data["received"].isel(step=0)
+    np.testing.assert_allclose(final.isel(step=-1)[..., :first], plain[..., :first], atol=1e-5)

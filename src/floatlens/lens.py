@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias, overload
 
 import torch
@@ -22,10 +23,11 @@ from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
+from floatlens.models.adapter import MASK, apply_adapter, give_mask_vector
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import Family
-from floatlens.models.tokenizer import load_tokenizer
+from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.observation.prompt_batch import PromptBatch
 from floatlens.observation.registry import DEFAULT as DEFAULT_STATISTICS
@@ -49,6 +51,7 @@ def load(
     *,
     family: str | None = None,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     dtype: str | torch.dtype = "auto",
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
@@ -63,11 +66,14 @@ def load(
     Parameters
     ----------
     name
-        A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream") or "smollm2".
+        A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream"), "smollm2", or a bundled
+        adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm").
     family
         Name of the family; detected from the checkpoint's config by default.
     revision
         Revision of a Hub model.
+    adapter
+        Folder of a LoRA adapter in peft's format. It is added to the weights in place; the family "canvas" keeps it apart.
     dtype
         "auto" is the checkpoint's own dtype on an accelerator and float32 on a CPU.
     device_map
@@ -80,7 +86,7 @@ def load(
         Whether to load pickled weights (.bin); they are refused by default.
     """
     lens = Lens(
-        find(name, revision=revision, family=family),
+        find(name, revision=revision, family=family, adapter=adapter),
         dtype=dtype,
         device_map=device_map,
         quantization_config=quantization_config,
@@ -131,7 +137,15 @@ class Lens:
     @cached_property
     def model(self) -> Any:
         """The native transformers model."""
-        return load_model(self.checkpoint, **self.options)
+        model, folder = load_model(self.checkpoint, **self.options), self.checkpoint.adapter
+        if folder is None:
+            return model
+        if self.options["tp_plan"] is not None:
+            raise FloatLensError("an adapter needs all weights in one process; load with device_map instead of tp_plan")
+        model = apply_adapter(model, self.checkpoint, allow_pickle=self.options["allow_pickle"])
+        if self.family.kind == "mdm" and (folder / MASK).is_file():
+            give_mask_vector(model, folder, find_mask_id(model.config, self.tokenizer))
+        return model
 
     @cached_property
     def tokenizer(self) -> Any | None:
@@ -161,12 +175,9 @@ class Lens:
     @cached_property
     def mask_id(self) -> int:
         """The mask token of a diffusion model: from its config, else from its tokenizer."""
-        for source in (self.config, self.tokenizer):
-            found = getattr(source, "mask_token_id", None)
-            if found is not None:
-                return int(found)
-        if self.tokenizer is not None and "<|mask|>" in self.tokenizer.get_vocab():
-            return int(self.tokenizer.convert_tokens_to_ids("<|mask|>"))
+        found = find_mask_id(self.config, self.tokenizer)
+        if found is not None:
+            return found
         raise FloatLensError(f"{self.name} has no mask token: config.json should have the field 'mask_token_id'")
 
     @cached_property

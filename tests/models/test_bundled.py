@@ -25,8 +25,25 @@ def test_weights_answer_the_fixed_sample_exactly_as_the_card_says(name):
     assert f"{expected} of the fixed 100" in (folder / "README.md").read_text()
 
 
-def test_all_models_together_are_at_most_24_megabytes():
-    assert sum(f.stat().st_size for f in bundled.MODELS.rglob("*") if f.is_file()) <= 24e6
+def size(name):
+    return sum(file.stat().st_size for file in (bundled.MODELS / name).rglob("*") if file.is_file())
+
+
+def test_all_models_together_are_at_most_24_megabytes_and_each_adapter_at_most_10():
+    assert sum(size(name) for name in bundled.BUNDLED) <= 24e6
+    assert all(size(name) <= 10e6 for name in bundled.available_adapters())
+
+
+@pytest.mark.parametrize("name", bundled.ADAPTERS)
+def test_a_bundled_adapter_is_the_one_that_was_released_and_has_a_card(name):
+    if name not in bundled.available_adapters():
+        pytest.skip(f"{name} is not part of this installation")
+    folder = bundled.adapter_path(name)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(json.loads(bundled.SUMS.read_text())[name])
+    assert (folder / "mask.safetensors").is_file() or name == "smollm2-arm"
+    text = (folder / "README.md").read_text()
+    for heading in ("## Data", "## Recipe", "## Scores", "## What became of the sink", "## Limits"):
+        assert heading in text
 
 
 def test_a_card_says_how_the_model_was_made_and_shows_its_curves(name):

@@ -26,6 +26,7 @@ def command(
     ] = HOST,
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
+    adapter: common.Adapter = None,
     device: common.Device = None,
     dtype: common.Dtype = "auto",
 ) -> None:
@@ -55,7 +56,7 @@ def command(
         raise FloatLensError(
             f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"
         ) from None
-    lenses, runs = given(what or [], device, dtype)
+    lenses, runs = given(what or [], device, dtype, adapter)
     token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
     bound = bind(host, port)
     app = application(
@@ -79,7 +80,7 @@ def command(
     console.print("\nThe explorer has ended.", markup=False)
 
 
-def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], list[Path]]:
+def given(what: list[str], device: str | None, dtype: str, adapter: str | None = None) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
@@ -92,5 +93,5 @@ def given(what: list[str], device: str | None, dtype: str) -> tuple[list[Any], l
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found
         else:
-            lenses[name] = limit_threads(Lens(find(name), device_map=device, dtype=dtype))
+            lenses[name] = limit_threads(Lens(find(name, adapter=adapter), device_map=device, dtype=dtype))
     return list(lenses.values()), list(dict.fromkeys(runs))

@@ -14,6 +14,7 @@ def command(
     checkpoint: common.Model,
     revision: common.Revision = None,
     family: common.Family = None,
+    adapter: common.Adapter = None,
     dtype: common.Dtype = "auto",
     positions: Annotated[
         int, typer.Option(min=1, help="Length of the sequence for which the memory is computed.")
@@ -35,7 +36,8 @@ def command(
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import describe
 
-    found = describe(find(checkpoint, revision=revision, family=family), dtype=dtype, positions=positions)
+    model = find(checkpoint, revision=revision, family=family, adapter=adapter)
+    found = describe(model, dtype=dtype, positions=positions)
     if as_json:
         print(json.dumps(found))
         return
@@ -54,6 +56,10 @@ def command(
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
         "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
     }
+    if (lora := found["adapter"]) is not None:
+        rows["adapter"] = (
+            f"{lora['folder']}: LoRA of rank {lora['rank']}, made for {lora['made_for'] or 'an unnamed base'}"
+        )
     for label, text in rows.items():
         table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
     Console().print(table)

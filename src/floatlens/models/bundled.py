@@ -1,4 +1,4 @@
-"""The bundled models: where they are, checked against their SHA-256."""
+"""The bundled models and adapters: where they are, checked against their SHA-256."""
 
 import hashlib
 import json
@@ -8,6 +8,8 @@ from pathlib import Path
 from floatlens.errors import FloatLensError
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
+# Adapters on SmolLM2-135M-Instruct, whose weights the extra floatlens[smollm2] brings, by the family that they make of it.
+ADAPTERS = {"smollm2-arm": "causal", "smollm2-canvas": "canvas", "smollm2-mdm": "a2d-shifted"}
 MODELS = Path(__file__).parent / "checkpoints"
 SUMS = MODELS / "sha256.json"
 LOADED = (".json", ".safetensors")
@@ -21,7 +23,7 @@ def record() -> None:
     """Write the list of checksums; done once, when the models are made."""
     sums = {
         name: {file.name: sha256(file) for file in sorted((MODELS / name).iterdir()) if file.suffix in LOADED}
-        for name in BUNDLED
+        for name in (*BUNDLED, *ADAPTERS)
         if (MODELS / name).is_dir()
     }
     SUMS.write_text(json.dumps(sums, indent=2) + "\n")
@@ -36,7 +38,25 @@ def path(name: str) -> Path:
     """
     if name not in BUNDLED:
         raise FloatLensError(f"there is no bundled model {name!r}; choose one of {', '.join(BUNDLED)}")
-    for file, expected in json.loads(SUMS.read_text()).get(name, {"model.safetensors": ""}).items():
+    return _checked(name, "model.safetensors")
+
+
+def available_adapters() -> list[str]:
+    """Return the names of the adapters that this installation has."""
+    return [name for name in ADAPTERS if (MODELS / name / "adapter_model.safetensors").is_file()]
+
+
+@cache
+def adapter_path(name: str) -> Path:
+    """Return the folder of a bundled adapter, with every file checked against its SHA-256."""
+    if name not in available_adapters():
+        there = ", ".join((*BUNDLED, *available_adapters()))
+        raise FloatLensError(f"model {name!r} is not part of this installation of floatlens, which has {there}")
+    return _checked(name, "adapter_model.safetensors")
+
+
+def _checked(name: str, weights: str) -> Path:
+    for file, expected in json.loads(SUMS.read_text()).get(name, {weights: ""}).items():
         if not (MODELS / name / file).is_file():
             raise FloatLensError(f"{file} of {name} is missing from the installation; install floatlens again")
         if sha256(MODELS / name / file) != expected:

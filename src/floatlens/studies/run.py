@@ -95,6 +95,7 @@ def study(
     temperature: float = 0.0,
     seed: int | None = None,
     batch_size: int = 16,
+    adapter: str | None = None,
     device: str | None = None,
     dtype: str = "auto",
     allow_pickle: bool = False,
@@ -131,6 +132,8 @@ def study(
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
     interventions
         Specs as for `floatlens ablate`; the default is what the claims need, at few doses.
+    adapter
+        Folder of a LoRA adapter that is applied to every model.
     resume, retry_errors
         Resume the study in `out`; also retry questions that failed.
     jobs
@@ -169,6 +172,7 @@ def study(
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
         offset=offset,
+        adapter=adapter,
         device=device,
         dtype=dtype,
         allow_pickle=allow_pickle,
@@ -201,7 +205,7 @@ def check(plan: StudyPlan) -> None:
     if not plan.models:
         raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
     for model in plan.models:
-        settings_for(find(model).family.sampler, **plan.asking.generation())
+        settings_for(find(model, adapter=plan.adapter).family.sampler, **plan.asking.generation())
 
 
 def analysed(

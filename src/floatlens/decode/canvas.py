@@ -1,0 +1,117 @@
+"""The canvas sampler: the prompt is read once by the unchanged model, then a canvas of masks is denoised with the adapter.
+
+The canvas is the last prompt token and the masks after it. Each of its rows sees the whole prompt and the whole canvas;
+row j - 1 writes position j. At each step the positions of which the model is most certain are committed, as in Dream's
+sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.decode.draws import Draws
+from floatlens.decode.dream import propose
+from floatlens.decode.llada import transfers
+from floatlens.decode.most_confident import most_confident
+from floatlens.decode.network import ForwardPass, Network
+from floatlens.decode.registry import register_sampler
+from floatlens.decode.settings import Settings, nucleus, one_of, whole
+from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.step import Step
+
+MEASURES = ("entropy", "maskgit_plus", "topk_margin")
+
+
+@dataclass(frozen=True)
+class CanvasSettings(Settings):
+    """Settings of the canvas sampler; `steps` defaults to `max_new_tokens`. `alg` is the measure of certainty."""
+
+    steps: int | None = None
+    alg: str = "entropy"
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", self.max_new_tokens if self.steps is None else self.steps)
+        whole(self.steps, "steps")
+        one_of(self.alg, "alg", MEASURES)
+        nucleus(self.top_p, self.top_k)
+
+    @property
+    def step_count(self) -> int:
+        return self.steps or self.max_new_tokens
+
+
+@register_sampler("canvas", CanvasSettings)
+def sample(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: CanvasSettings,
+    *,
+    special: SpecialTokens,
+    draws: Draws | None = None,
+) -> Iterator[Step]:
+    """Denoise `max_new_tokens` masks after each prompt, one Step per pass over the canvas."""
+    from transformers import DynamicCache
+
+    B, P = ids_BP.shape
+    N, first = settings.max_new_tokens, P - 1
+    draws = draws or Draws([settings.seed] * B)
+    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask)], 1)
+    real_BT = torch.ones_like(x_BT, dtype=torch.bool)
+    if real_BP is not None:
+        real_BT[:, :P] = real_BP
+    positions_BT = (real_BT.long().cumsum(-1) - 1).clamp_min(0)
+    visible_BQT = real_BT[:, None].expand(-1, N + 1, -1)
+    counts = transfers(N, settings.step_count)
+    hidden_BN = torch.ones(B, N, dtype=torch.bool, device=x_BT.device)  # a model may write the mask token itself
+
+    cache = DynamicCache()
+    for index in range(settings.step_count):
+        if index == 0 and first:
+            with network.without_adapter():
+                forward = ForwardPass(x_BT[:, :first], 0, range(0), range(first))
+                rows_BQ = positions_BT[:, :first]
+                network.run(forward, causal(real_BT[:, :first]), keep=1, position_ids_BQ=rows_BQ, cache=cache)
+        active = range(first, P + N)
+        logits_BNV = network.run(
+            ForwardPass(x_BT, first, active, range(0)),
+            visible_BQT,
+            keep=N + 1,
+            position_ids_BQ=positions_BT[:, first:],
+            cache=cache,
+            store=False,
+        )[:, :-1]
+        after_BT = x_BT.clone()
+        committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
+        confidence_BT = torch.full(x_BT.shape, torch.nan, dtype=torch.float32, device=x_BT.device)
+        for row in range(B):
+            masked_M = P + hidden_BN[row].nonzero()[:, 0]
+            if not len(masked_M):
+                continue
+            rank_M, token_M, confidence_BT[row, masked_M] = propose(
+                logits_BNV[row, masked_M - P].float(), settings, draws, row
+            )
+            order = most_confident(rank_M, counts[index])
+            after_BT[row, masked_M[order]] = token_M[order]
+            committed_BT[row, masked_M[order]] = True
+        hidden_BN &= ~committed_BT[:, P:]
+        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, active)
+        x_BT = after_BT
+
+
+def causal(real_BQ: torch.Tensor) -> torch.Tensor:
+    """True where a prompt row may see a key: itself, and the real tokens before it (B, Q, Q).
+
+    >>> causal(torch.tensor([[False, True, True]])).int().tolist()
+    [[[1, 0, 0], [0, 1, 0], [0, 1, 1]]]
+    """
+    Q = real_BQ.shape[1]
+    before_QQ = torch.ones(Q, Q, dtype=torch.bool, device=real_BQ.device).tril()
+    itself_QQ = torch.eye(Q, dtype=torch.bool, device=real_BQ.device)  # padding sees itself, so that no row is empty
+    return (before_QQ & real_BQ[:, None]) | itself_QQ
