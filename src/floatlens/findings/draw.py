@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.findings.samples import Array
 from floatlens.findings.style import FAINT, INK, SEQUENTIAL
 
-AXIS_TOKENS = 60  # up to so many positions the tokens themselves stand on the axis
+AXIS_TOKENS = 60  # up to this many positions, the axis shows the tokens themselves
 
 
 def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> AxesImage:

@@ -460,7 +460,7 @@ REPORT = ReportText(
     views={
         "rollout": (
             "Flow between regions, one column per position of the gold document",
-            "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. "
+            "A row says from where a region draws, in percent of the row; the framed column is the gold document's. "
             "A mark that moves with the frame is flow that follows the gold document. Shown are prompts of the "
             "commonest size. What an ARM shows above the diagonal passed through other, the template's tokens all "
             "over the prompt: it does not look ahead.",
