@@ -19,7 +19,7 @@ def by_model(measured: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
 
 
 def mean(values: Array) -> float:
-    """Mean of all that is there."""
+    """Mean of all finite values."""
     return float(mean_over(np.asarray(values, float).ravel(), 0))
 
 

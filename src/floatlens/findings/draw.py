@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.findings.samples import Array
 from floatlens.findings.style import FAINT, INK, SEQUENTIAL
 
-AXIS_TOKENS = 60  # up to so many positions the tokens themselves stand on the axis
+AXIS_TOKENS = 60  # up to this many positions, the axis shows the tokens themselves
 
 
 def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> AxesImage:
@@ -106,7 +106,7 @@ def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.
     x, mean, std = part[along].to_numpy(), scale * part["mean"].to_numpy(), scale * part["std"].to_numpy()
     if len(x) > 16:
         line["markersize"] = 2.0
-    axes.plot(x, mean, clip_on=False, zorder=3, **line)
+    axes.plot(x, mean, clip_on=False, **{"zorder": 3, **line})
     if np.nanmax(std, initial=0.0) > 0:
         axes.fill_between(x, mean - std, mean + std, color=line.get("color"), alpha=0.16, lw=0)
 

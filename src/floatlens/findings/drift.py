@@ -254,7 +254,7 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
             if row == 0:
                 kind = trace.kind.upper()
                 grid[row, column].set_title(f"{style.short(trace.model)} ({kind})", pad=14, weight="bold")
-            if column:
+            if column and trace.model not in published.NAMES.values():  # the paper's layers are others
                 grid[row, column].set_ylabel("")
         for column, model in enumerate(models):
             for row in range(used[model], rows):

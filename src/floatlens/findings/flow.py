@@ -240,13 +240,13 @@ def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     models = list(dict.fromkeys(data["model"]))
     positions = sorted(set(data["gold_position"]))
-    regions = ordered(list(dict.fromkeys(data["region"])))
     with style.sheet():
         width = max(3.4, min(style.WIDTH, 1.6 + 1.8 * len(positions)))
         side_length = (width - 1.6) / len(positions)
         figure = style.new_figure(0.5 + (side_length + 0.85) * len(models), width=width)
         grid = figure.subplots(len(models), len(positions), squeeze=False)
         for row, model in enumerate(models):
+            regions = ordered(list(dict.fromkeys(data.loc[data["model"] == model, "region"])))
             norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data[data["model"] == model]))
             for column, position in enumerate(positions):
                 axes = grid[row, column]
@@ -460,7 +460,7 @@ REPORT = ReportText(
     views={
         "rollout": (
             "Flow between regions, one column per position of the gold document",
-            "A row says from where a region draws, in per cent of the row; the framed column is the gold document's. "
+            "A row says from where a region draws, in percent of the row; the framed column is the gold document's. "
             "A mark that moves with the frame is flow that follows the gold document. Shown are prompts of the "
             "commonest size. What an ARM shows above the diagonal passed through other, the template's tokens all "
             "over the prompt: it does not look ahead.",

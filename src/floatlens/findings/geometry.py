@@ -180,7 +180,7 @@ def _count_heads(trace: Trace) -> int:
 
 
 def _until(trace: Trace, name: str, layer: int, step: int) -> Array:
-    """Queries or keys as they stand at a step; with a cache each position is recorded at the step that computed it."""
+    """Queries or keys as of a step; with a cache each position is recorded at the step that computed it."""
     array = trace.data[name]
     own = "layer" if "layer" in array.dims else f"{name}_layer"
     if layer not in trace.data[own].values:

@@ -106,9 +106,9 @@ def why_not(trace: Trace) -> str:
         strings = trace.strings()
         text = " ".join(text_of(strings[spans[g].start : spans[g].end]) for g in trace.gold if g in spans)
         if not any(_folded(answer) in _folded(text) for answer in trace.answers):
-            return "the answer does not stand in the gold document"
+            return "the answer is not in the gold document"
     if not trace.data["evidence_count"].values.sum():
-        return "no committed token stands in the gold document"
+        return "no committed token is in the gold document"
     return ""
 
 
@@ -233,6 +233,9 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                 axes = grid[row, column]
                 part = data[(data["model"] == model) & (data["score"] == name)]
                 if part.empty:
+                    if model not in models_of(measured):  # the paper has the copy score alone
+                        axes.set_axis_off()
+                        continue
                     axes.text(0.5, 0.5, "nothing recorded", ha="center", transform=axes.transAxes)
                     axes.set_axis_off()
                 else:
@@ -383,7 +386,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
     for model, kind, part in by_model(measured):
         hit_LH = mean_over(part["hit"].values, 0)
         if not np.isfinite(hit_LH).any():
-            found.append(f"No sample of {model} ({kind}) can be used: no committed token stands in its gold document.")
+            found.append(f"No sample of {model} ({kind}) can be used: no committed token is in its gold document.")
             continue
         layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
         strong = int((hit_LH > RETRIEVES).sum())

@@ -1,4 +1,4 @@
-"""Numbers by layer, mean ± std over samples, one line a model: the commonest figure, and its table."""
+"""Numbers by layer, mean ± std over samples, one line per model: the most common figure, and its table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from floatlens.findings.samples import models_of, spread
 
 
 def layer_table(measured: xr.Dataset, names: Mapping[str, str]) -> pd.DataFrame:
-    """One row a model, layer and number: mean, std and count over the model's samples."""
+    """Return one row per model, layer and number: mean, std and count over the model's samples."""
     parts = []
     for model in models_of(measured):
         rows = measured["model"].values == model
@@ -37,7 +37,7 @@ def layer_table(measured: xr.Dataset, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def layer_lines(measured: xr.Dataset, names: Mapping[str, str], *, backend: str) -> Figure | pd.DataFrame:
-    """A panel a number, a line a model; `names` gives each number's label."""
+    """Draw one panel per number, one line per model; `names` gives each number's label."""
     table = layer_table(measured, names)
     if backend == "none":
         return table

@@ -1,4 +1,4 @@
-"""Received attention, averaged over heads, and the anchors in it: what most findings start from."""
+"""Received attention, averaged over heads, its baseline, and the anchors in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AVERAGE = -1  # the layer label of the average over all layers
 
 
 def profile(trace: Trace, layer: Layers = None) -> xr.DataArray:
-    """Received attention (step, layer, position), mean over heads; NaN where a position is not there yet.
+    """Received attention (step, layer, position), mean over heads; NaN where a position does not exist yet.
 
     `layer` is one layer, several, None for all that were recorded, or "average" for their mean (labelled −1).
     """
@@ -36,12 +36,12 @@ def profile(trace: Trace, layer: Layers = None) -> xr.DataArray:
 
 
 def choose_layers(trace: Trace, layer: Layers) -> list[int]:
-    """The recorded layers that are asked for; an error names those that are there."""
+    """Return the requested layers; an error names those that were recorded."""
     there = [int(n) for n in trace.data["layer"].values]
     if layer is None:
         return there
     if isinstance(layer, str):
-        raise FloatLensError(f"layer {layer!r} is not understood; use numbers, or 'average'")
+        raise FloatLensError(f"layer {layer!r} is not a layer; use numbers, or 'average'")
     asked = [int(layer)] if isinstance(layer, int | np.integer) else [int(n) for n in layer]
     asked = [n + there[-1] + 1 if n < 0 else n for n in asked]
     missing = [n for n in asked if n not in there]
@@ -51,7 +51,7 @@ def choose_layers(trace: Trace, layer: Layers) -> list[int]:
 
 
 def few_layers(trace: Trace) -> list[int]:
-    """First, middle and last recorded layer: what a figure shows when no layer is asked for."""
+    """First, middle and last recorded layer: what a figure shows by default."""
     there = [int(n) for n in trace.data["layer"].values]
     return sorted({there[0], there[len(there) // 2], there[-1]})
 

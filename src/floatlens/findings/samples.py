@@ -1,4 +1,4 @@
-"""One trace or many: what every finding takes, and how the numbers of several samples are put beside each other."""
+"""One trace or many: what every finding takes, and how the numbers of several samples are stacked."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Traces: TypeAlias = Trace | xr.Dataset | Iterable[Trace | xr.Dataset]
 
 
 def as_traces(traces: Traces) -> Sequence[Trace]:
-    """One trace, its Dataset, or a sequence of either, as a sequence of traces.
+    """Convert one trace, its Dataset, or a sequence of either to a sequence of traces.
 
-    A sequence of traces is handed through as it is, so that one which opens its traces when they are asked for
-    stays lazy: findings look at one trace at a time and keep only their numbers.
+    A sequence that opens its traces on access is returned unchanged, so that it stays lazy: findings read one trace at a
+    time and keep only their numbers.
     """
     if isinstance(traces, Trace | xr.Dataset):
         traces = [traces]
     lazy = isinstance(traces, Sequence) and not isinstance(traces, list | tuple)
     found: Any = traces if lazy else [Trace(t) if isinstance(t, xr.Dataset) else t for t in traces]
     if not len(found):
-        raise FloatLensError("there are 0 traces to look at; trace at least one sample first")
+        raise FloatLensError("there are 0 traces to measure; trace at least one sample first")
     return found
 
 
 def is_measured(traces: Traces, finding: str) -> TypeGuard[xr.Dataset]:
-    """Is this the Dataset that `measure` of the finding returned, and not a trace?"""
+    """Whether this is the Dataset that `measure` of the finding returned, and not a trace."""
     return isinstance(traces, xr.Dataset) and traces.attrs.get("finding") == finding
 
 
@@ -40,7 +40,7 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], findi
     """Measure each trace and stack the results along `sample`, labelled by model and sample id.
 
     Models of different depth, and samples of different length, are aligned by label; what one lacks is NaN.
-    `depth` is the layer's place in its own model, 0 at the first and 1 at the last layer.
+    `depth` is the layer's relative depth in its own model, 0 at the first and 1 at the last layer.
     """
     rows, about = [], []
     for trace in as_traces(traces):
@@ -62,18 +62,18 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], findi
 
 
 def layers_of(trace: Trace) -> int:
-    """How many layers the model has; when the trace does not say, the last recorded one is taken for the last."""
+    """Number of layers of the model; if the trace does not say, the last recorded layer counts as the last."""
     return int(trace.data.attrs.get("n_layers", int(trace.data["layer"].max()) + 1))
 
 
 def depths(trace: Trace, layers: Array) -> Array:
-    """Place of each layer in its model between 0 and 1; NaN for the average over layers (layer −1)."""
+    """Relative depth of each layer between 0 and 1; NaN for the average over layers (layer −1)."""
     count = layers_of(trace)
     return np.where(layers >= 0, layers / max(count - 1, 1), np.nan)
 
 
 def require(trace: Trace, *names: str, finding: str) -> None:
-    """Read what the finding needs, each variable once and whole; refuse a trace in which it was not recorded."""
+    """Load the variables that the finding needs; refuse a trace in which one was not recorded."""
     missing = [name for name in names if name not in trace.data]
     if missing:
         sample = trace.data.attrs.get("sample_id") or trace.model or "this trace"
@@ -91,7 +91,7 @@ def models_of(measured: xr.Dataset) -> list[str]:
 
 
 def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
-    """The traces to draw in full: of each model the one with this sample id or number; the first when none is asked.
+    """Select the traces to draw: of each model the one with this sample id or number, by default the first.
 
     A number counts the samples of each model from 0.
     """
@@ -113,7 +113,7 @@ def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
 
 
 def mean_over(values: Array, axis: int | tuple[int, ...]) -> Array:
-    """Mean of what is there; NaN, without a warning, where nothing is.
+    """Mean of the finite values; NaN, without a warning, where there is none.
 
     >>> mean_over(np.array([[1.0, np.nan], [3.0, np.nan]]), 0)
     array([ 2., nan])
@@ -125,7 +125,7 @@ def mean_over(values: Array, axis: int | tuple[int, ...]) -> Array:
 
 
 def spread(values: Array) -> tuple[Array, Array, Array]:
-    """Mean, standard deviation and count over samples (first axis) of what is there.
+    """Mean, standard deviation and count over samples (first axis) of the finite values.
 
     >>> [x.tolist() for x in spread(np.array([[1.0], [3.0], [np.nan]]))]
     [[2.0], [1.0], [2]]

@@ -1,7 +1,7 @@
 """Token kinds: are the anchors structure or content, and does it change with depth?
 
-"Shallow structure-aware, deep content-focused" (arXiv 2601.07894). Every anchor has a kind (see `kinds`); the finding
-is the share of each kind among anchors, by number and by attention, layer by layer, beside how common the kind is.
+"Shallow structure-aware, deep content-focused" (arXiv 2601.07894). Every anchor has a kind (see `data.token_kinds`). The
+finding is the share of each kind among anchors, by number and by attention, layer by layer, next to how common the kind is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(
     |---|---|---|
     | share | sample, layer, kind | share of the anchors |
     | mass | sample, layer, kind | share of the anchors' received attention |
-    | base | sample, kind | share of all tokens: what anchors would be if they were drawn at random |
+    | base | sample, kind | share of all tokens: the share of anchors that random positions would have |
     | structural_share, structural_mass | sample, layer | the structural kinds together |
     | n_anchors | sample, layer | number of anchors, all steps together |
 
@@ -116,7 +116,7 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
 
 
 def mask_ids(trace: Trace) -> list[int]:
-    """The id of an MDM's mask token: the one that stands at all positions that are still to be written at the start."""
+    """The id of an MDM's mask token: the one at all positions that are still to be written at the start."""
     first = trace.data["step"].values[0]
     open_T = trace.data["committed_at"].values >= first
     ids = np.unique(trace.data["tokens"].values[0][open_T])
