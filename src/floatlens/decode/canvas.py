@@ -18,7 +18,7 @@ from floatlens.decode.llada import transfers
 from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, nucleus, one_of, whole
+from floatlens.decode.settings import Settings, check_nucleus, check_one_of, check_whole
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 
@@ -37,9 +37,9 @@ class CanvasSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "steps", self.max_new_tokens if self.steps is None else self.steps)
-        whole(self.steps, "steps")
-        one_of(self.alg, "alg", MEASURES)
-        nucleus(self.top_p, self.top_k)
+        check_whole(self.steps, "steps")
+        check_one_of(self.alg, "alg", MEASURES)
+        check_nucleus(self.top_p, self.top_k)
 
     @property
     def step_count(self) -> int:
