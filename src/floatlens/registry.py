@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,13 +32,17 @@ class Plugins:
 
     loaded: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    _done: bool = False
+    _started: bool = False
+    _lock: Any = field(default_factory=threading.RLock)
 
     def load(self) -> None:
         """Import the module of every entry point once. A plug-in that fails is reported by name; the others still load."""
-        if self._done:
-            return
-        self._done = True
+        with self._lock:
+            if not self._started:
+                self._started = True
+                self._load()
+
+    def _load(self) -> None:
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
             try:
                 importlib.import_module(entry.value.partition(":")[0])
@@ -73,26 +78,43 @@ class Registry(Generic[T]):
     def __init__(self, noun: str, package: str | None = None) -> None:
         self.noun, self.package = noun, package
         self._entries: dict[str, tuple[int, T]] = {}
-        self._loaded = False
+        self._sources: dict[str, Any] = {}
+        self._started = self._loaded = False
+        self._lock = threading.RLock()
 
-    def add(self, name: str, entry: T, *, priority: int = 0) -> T:
-        """Add an entry and return it. Entries with a higher priority come first, then those that were added first."""
-        known = self._entries.get(name)
-        if known is not None and not _same_source(known[1], entry):
+    def add(self, name: str, entry: T, *, priority: int = 0, source: Any = None) -> T:
+        """Add an entry and return it. Entries with a higher priority come first, then those that were added first.
+
+        A name that is taken is refused, unless the same line of code adds it again, as when a notebook cell is run twice:
+        `source` is the class or function by which that is known, by default the entry itself.
+        """
+        source = entry if source is None else source
+        if not str(getattr(source, "__module__", None)).startswith(f"{self.package}."):
+            self._load_built_in()  # so that an entry from outside cannot take the name of a built-in one
+        if name in self._entries and not _same_source(self._sources[name], source):
             raise FloatLensError(f"the {self.noun} {name!r} is already registered; choose another name")
-        self._entries[name] = (priority, entry)
+        self._entries[name], self._sources[name] = (priority, entry), source
         return entry
 
     def load(self) -> None:
-        """Import the built-in entries and the plug-ins, once."""
+        """Import the built-in entries and the plug-ins, once; another thread waits until they are there."""
         if self._loaded:
             return
-        self._loaded = True
-        if self.package is not None:
+        with self._lock:
+            self._load_built_in()
+            plugins.load()
+            self._loaded = True
+
+    def _load_built_in(self) -> None:
+        with self._lock:
+            if (
+                self._started or self.package is None
+            ):  # started: a module of the package looks something up while it loads
+                return
+            self._started = True
             folder = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(folder.__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
-        plugins.load()
 
     def names(self) -> list[str]:
         """The names of all entries, those with the highest priority first."""
@@ -124,14 +146,14 @@ class Registry(Generic[T]):
     def restored(self) -> Iterator[None]:
         """Forget, at the end of the block, what was added inside it; for tests."""
         self.load()
-        before = dict(self._entries)
+        before = dict(self._entries), dict(self._sources)
         try:
             yield
         finally:
-            self._entries = before
+            self._entries, self._sources = before
 
 
 def _same_source(one: Any, other: Any) -> bool:
-    """Whether both come from the same line of code, as when a notebook cell or a module is run again."""
+    """Whether both come from the same place in the code, as when a notebook cell or a module is run again."""
     place = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
     return place[0] == place[1] and None not in place[0]

@@ -152,7 +152,7 @@ def broken(folder: Path, what: str) -> None:
         ("no weights", "model.safetensors is missing"),
         ("pickle", "pytorch_model.bin, a pickle"),
         ("truncated", "but its header describes"),
-        ("garbage", "is not a whole safetensors file"),
+        ("garbage", "is not a complete safetensors file"),
         ("too few layers", "no weights for 18 tensors"),
         ("other shape", "cannot be loaded as llada"),
         ("missing shard", "is missing, but model.safetensors.index.json names it"),

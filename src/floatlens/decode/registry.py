@@ -43,7 +43,7 @@ def register_sampler(name: str, settings: type[Settings]) -> Callable[[Sample], 
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample))
+        SAMPLERS.add(name, Sampler(settings, sample), source=sample)
         return sample
 
     return register

@@ -20,7 +20,7 @@ def register_family(family: Family, *, priority: int = 0) -> Family:
         Families with a higher priority are asked first whether they recognise a checkpoint. Those that recognise any
         masked or causal language model have -10 and -20, so that they are asked last.
     """
-    return FAMILIES.add(family.name, family, priority=priority)
+    return FAMILIES.add(family.name, family, priority=priority, source=family.recognises)
 
 
 def family_of(config: Config, where: str = "config.json") -> Family:
