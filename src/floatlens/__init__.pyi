@@ -6,6 +6,8 @@ from .data.prompt import Region as Region
 from .data.sample import Passage as Passage
 from .data.sample import Sample as Sample
 from .errors import FloatLensError as FloatLensError
+from .findings.finding import register_claim as register_claim
+from .findings.finding import register_finding as register_finding
 from .interventions.ablate_heads import AblateHeads as AblateHeads
 from .interventions.add_sink import AddSink as AddSink
 from .interventions.mask_anchors import MaskAnchors as MaskAnchors
