@@ -12,6 +12,8 @@ from .decode.registry import register_sampler as register_sampler
 from .errors import FloatLensError as FloatLensError
 from .evaluation.run import evaluate as evaluate
 from .evaluation.stress.stress import register_stress as register_stress
+from .findings.finding import register_claim as register_claim
+from .findings.finding import register_finding as register_finding
 from .interventions.ablate_heads import AblateHeads as AblateHeads
 from .interventions.add_sink import AddSink as AddSink
 from .interventions.intervention import Intervention as Intervention
