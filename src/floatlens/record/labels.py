@@ -39,6 +39,7 @@ def label_traces(
         "model": lens.name,
         "revision": str(lens.checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
         "family": lens.family.name,
+        **({"adapter": lens.checkpoint.adapter.name} if lens.checkpoint.adapter is not None else {}),
         "kind": lens.family.kind,
         "attention": lens.family.attention,
         "cached": int(lens.family.cached),

@@ -1,0 +1,76 @@
+"""The card of an adapter states what was measured, and says what was not."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from recipes.smollm2 import card
+
+CURVE = """tokens,step,answers,text,norm,nq_loss,nq_half,atlas_loss,atlas_half,seconds
+1000,10,9.5,8.5,3.0,,,,,60
+2000,20,7.25,6.5,2.0,6.1,0.16,4.4,0.29,120
+3000,30,5.5,,1.0,5.1,0.2,3.4,0.31,180
+4000,40,,,,5.0,0.21,3.3,0.32,240
+"""
+
+
+def asked(name: str = "smollm2-mdm", **given: object) -> Namespace:
+    return Namespace(**{"name": name, "curve": None, "scores": None, "sinks": None, **given})
+
+
+@pytest.mark.parametrize("name", ["smollm2-arm", "smollm2-canvas", "smollm2-mdm"])
+def test_a_card_has_its_parts_and_says_what_is_missing(name: str) -> None:
+    text = card.write(asked(name))
+    for heading in ("## Data", "## Recipe", "## Scores", "## What became of the sink", "## Limits"):
+        assert heading in text
+    assert text.count("Not yet measured.") == 2 and "No curve was recorded." in text
+    assert ("mask token" in text) == (name != "smollm2-arm")
+
+
+def test_the_curve_is_a_table_of_its_validations(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    path.write_text(CURVE)
+    text = card.write(asked(curve=path))
+    assert "4,000 tokens in 40 steps, 4 minutes" in text
+    assert "| 3,000 | 5.5 | – | 5.1 | 0.2 | 3.4 | 0.31 |" in text and "| 1,000 |" not in text
+
+
+def test_scores_come_from_the_command_or_from_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(
+        json.dumps(
+            {
+                "results": [
+                    {
+                        "model": "smollm2-mdm",
+                        "data": "atlas",
+                        "condition": "closed-book",
+                        "n": 50,
+                        "em": 0.1,
+                        "accuracy": 0.125,
+                        "f1": 0.2,
+                    }
+                ]
+            }
+        )
+    )
+    (tmp_path / "nq.txt").write_text(
+        "1 1  who | 'x' | ['x']\nplain nq with passages: n 100, em 0.000, accuracy 0.310, f1 0.205, 9 s\n"
+    )
+    text = card.write(asked(scores=[tmp_path / "results.json", tmp_path / "nq.txt"]))
+    assert "| **smollm2-mdm** | atlas | none | 50 | 12.5 | 10.0 | 20.0 |" in text
+    assert "| smollm2 | nq | yes | 100 | 31.0 | 0.0 | 20.5 |" in text
+
+
+def test_the_sink_is_told_beside_that_of_the_unchanged_model(tmp_path: Path) -> None:
+    about = {"questions": 12, "new_tokens": 16, "tokens": [".", "<|im_start|>"]}
+    for name, first in (("smollm2", [0.05, 0.8]), ("smollm2-mdm", [0.01, 0.02])):
+        found = {**about, "model": name, "shares": {"first": first, "top(n=1)": [0.25, 0.5]}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    text = card.write(asked(sinks=tmp_path))
+    assert "at least 0.3 of the attention in 1 of 2 layers of SmolLM2 and in 0 of this model" in text
+    assert "the most is 0.80 there and 0.02 here" in text
+    assert "| 0 | 0.05 | 0.01 | 0.25 | `.` |" in text
