@@ -88,7 +88,7 @@ def floatlens(
 
     Start with `floatlens demo`, or trace a model of your own:
 
-        floatlens trace tiny-mdm --prompt "Where was Ada Lovelace born?" --out run
+        floatlens trace tiny-mdm --prompt "On which day was the ship Golden Otter launched?" --out run
         floatlens figure drift run --out figures
     """
 

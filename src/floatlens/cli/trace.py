@@ -51,7 +51,7 @@ def command(
 
     Examples:
 
-        floatlens trace tiny-mdm --prompt "Where was Ada Lovelace born?" --out run
+        floatlens trace tiny-mdm --prompt "On which day was the ship Golden Otter launched?" --out run
 
         floatlens trace tiny-arm --data world:fresh --passages 5 --limit 16 --out run
 

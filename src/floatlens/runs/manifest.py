@@ -17,6 +17,7 @@ from typing import Any
 
 from floatlens.data.read import expand
 from floatlens.models.checkpoint import Checkpoint
+from floatlens.registry import plugins
 from floatlens.runs import checksums
 from floatlens.runs.command_line import get_arguments
 from floatlens.runs.storage import hide_credentials
@@ -38,7 +39,7 @@ def describe(
     template: str | None = None,
     seeds: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Settings, hashes of models, data and template, seeds, versions, machine, and the arguments of the command."""
+    """Return settings, hashes of models, data and template, seeds, versions, plug-ins, machine and arguments."""
     manifest = {
         "format": FORMAT,
         "command": command,
@@ -48,6 +49,7 @@ def describe(
         "template": checksums.of_bytes(template.encode()) if template is not None else None,
         "seeds": dict(seeds or {}),
         "versions": versions(),
+        "plugins": dict(plugins.loaded),
         "machine": machine(),
         "arguments": shareable_arguments(get_arguments()),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
