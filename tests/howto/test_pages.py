@@ -1,4 +1,4 @@
-"""The how-tos for a family, a statistic and an intervention work from a package outside the tree."""
+"""The how-tos for plug-ins work from a package outside the tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from tests.howto import outside
 
 
-@pytest.mark.parametrize("page", ["new-family", "new-statistic", "new-intervention"])
+@pytest.mark.parametrize(
+    "page", ["new-family", "new-statistic", "new-intervention", "new-finding", "new-stress", "new-reader"]
+)
 def test_the_code_of_a_page_runs_from_a_package_outside_the_tree(page: str, tmp_path: Path) -> None:
     package = outside.build(f"howto/{page}.md", tmp_path)
     package.run()
