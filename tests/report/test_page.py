@@ -42,5 +42,5 @@ def test_the_script_can_be_left_out() -> None:
 
 
 def test_an_id_that_is_not_one_is_refused() -> None:
-    with pytest.raises(FloatLensError, match="cannot be the id"):
+    with pytest.raises(FloatLensError, match="not a valid element id"):
         embed([], 'x" onload="alert(1)')
