@@ -44,7 +44,7 @@ def release(name: str, adapter: Path, card: Path) -> Path:
     for file in COPIED:
         if file != "mask.safetensors" or name != "smollm2-arm":
             shutil.copyfile(adapter / file, folder / file)
-    shutil.copyfile(card, folder / "README.md")
+    (folder / "README.md").write_bytes(card.read_bytes())  # the card may be there already
     for path in folder.iterdir():
         path.chmod(0o644)
     bundled.record()
