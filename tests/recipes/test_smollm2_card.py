@@ -7,8 +7,11 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-from recipes.smollm2 import card
+from floatlens.models import bundled
+from recipes.smollm2 import card, release
 
 CURVE = """tokens,step,answers,text,norm,nq_loss,nq_half,atlas_loss,atlas_half,seconds
 1000,10,9.5,8.5,3.0,,,,,60
@@ -74,3 +77,23 @@ def test_the_sink_is_told_beside_that_of_the_unchanged_model(tmp_path: Path) -> 
     assert "at least 0.3 of the attention in 1 of 2 layers of SmolLM2 and in 0 of this model" in text
     assert "the most is 0.80 there and 0.02 here" in text
     assert "| 0 | 0.05 | 0.01 | 0.25 | `.` |" in text
+
+
+def test_a_released_adapter_is_rounded_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models, trained = tmp_path / "models", tmp_path / "trained"
+    models.mkdir()
+    trained.mkdir()
+    monkeypatch.setattr(bundled, "MODELS", models)
+    monkeypatch.setattr(bundled, "SUMS", models / "sha256.json")
+    bundled.adapter_path.cache_clear()
+    weight = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    save_file({"a.lora_A.weight": weight.half()}, trained / "adapter_model.safetensors")
+    save_file({"mask": torch.ones(4)}, trained / "mask.safetensors")
+    (trained / "adapter_config.json").write_text("{}")
+    (tmp_path / "README.md").write_text("a card")
+    folder = release.release("smollm2-mdm", trained, tmp_path / "README.md")
+    rounded = load_file(folder / "adapter_model.safetensors")["a.lora_A.weight"]
+    assert not (rounded.view(torch.int16) & 0b111).any()
+    torch.testing.assert_close(rounded.float(), weight, rtol=1 / 256 + 1 / 2048, atol=0.0)
+    assert bundled.available_adapters() == ["smollm2-mdm"] and bundled.adapter_path("smollm2-mdm") == folder
+    bundled.adapter_path.cache_clear()
