@@ -415,8 +415,8 @@ def test_a_data_set_with_a_name_of_its_own_is_one_line(readers):
     def samples(name, split, limit, *, passages, gold_at, seed):
         return (Sample(f"{name}-{i}", "Who?", ["Ann"]) for i in range(limit or 9))
 
-    register_reader(NamedData("atlas", lambda name: [name], samples))
-    assert [s.id for s in read("atlas:hops", limit=2)] == ["atlas:hops-0", "atlas:hops-1"]
-    assert label("atlas:hops") == "atlas:hops" and expand("atlas") == ["atlas"]
+    register_reader(NamedData("quiz", lambda name: [name], samples))
+    assert [s.id for s in read("quiz:hard", limit=2)] == ["quiz:hard-0", "quiz:hard-1"]
+    assert label("quiz:hard") == "quiz:hard" and expand("quiz") == ["quiz"]
     with pytest.raises(FloatLensError, match="the reader 'world' is already registered"):
         register_reader(NamedData("world", lambda name: [name], samples))
