@@ -67,6 +67,7 @@ class Session:
         self.matrices: dict[Key, ExactMatrices] = {}
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
+        self._wanted: dict[Key, list[str]] = {}
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
         self.paused = False
@@ -100,6 +101,11 @@ class Session:
 
     def wanted(self, layer: int, final: bool = False) -> list[str]:
         """The statistics to take at a layer: those of the step, or those over final rows."""
+        if (layer, final) not in self._wanted:
+            self._wanted[layer, final] = self._choose(layer, final)
+        return self._wanted[layer, final]
+
+    def _choose(self, layer: int, final: bool) -> list[str]:
         without = NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ()
         return [
             name
