@@ -289,7 +289,9 @@ def _mean(measured: xr.Dataset, name: str, places: Sequence[int]) -> Array:
 
 def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
     """Mean loss over questions; without the intervention in the run, the reason says so."""
-    more = {} if np.isfinite(values).any() else {"reason": "the run holds no such intervention with its control"}
+    more: dict[str, Any] = (
+        {} if np.isfinite(values).any() else {"reason": "the run holds no such intervention with its control"}
+    )
     return mean_of(measured, values, what="questions", **about, **more)
 
 
