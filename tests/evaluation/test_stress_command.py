@@ -83,7 +83,10 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
         (("noise", checkpoints["mdm"], "--data", data, "--levels", "x"), "--levels 'x' is not understood"),
         (("noise", checkpoints["mdm"], "--data", data, "--score", "bleu"), "score 'bleu' is not known"),
         (("masks", checkpoints["mdm"], "--data", data, "--levels", "6", "--block-length", 4), "block_length 4"),
-        (("position", checkpoints["mdm"], "--data", data, "--levels", "7"), "gold position 7 in --levels is out of range"),
+        (
+            ("position", checkpoints["mdm"], "--data", data, "--levels", "7"),
+            "gold position 7 in --levels is out of range",
+        ),
     ):
         with pytest.raises(FloatLensError, match=message):
             ask(*arguments)
