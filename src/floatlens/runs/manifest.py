@@ -40,6 +40,7 @@ def describe(
     seeds: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return settings, hashes of models, data and template, seeds, versions, plug-ins, machine and arguments."""
+    plugins.load()
     manifest = {
         "format": FORMAT,
         "command": command,
