@@ -12,19 +12,19 @@ import pytest
 
 from floatlens import paper
 from floatlens.paper import definitions as d
-from floatlens.paper.facts import Fact, facts, mass, received, shift, table
+from floatlens.paper.facts import PublishedFact, facts, mass, received, shift, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper-figures.md"
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Fact]:
+def found() -> dict[str, PublishedFact]:
     every = facts()
     assert len({fact.statistic for fact in every}) == len(every)
     return {fact.statistic: fact for fact in every}
 
 
-def test_floating_of_layer_0_is_that_of_three_moves(found: dict[str, Fact]) -> None:
+def test_floating_of_layer_0_is_that_of_three_moves(found: dict[str, PublishedFact]) -> None:
     # anchors: {3, 17} at step 0, {17, 20} at 1 to 25, {45} at 26 to 30, {45, 51} at 31. By hand, with 17 and 20 alike:
     # 1·25 pairs at 1/2, 26·6 at 1, 5·1 at the share of 51 in the last step
     share = mass(0)[31, 51]
@@ -32,7 +32,7 @@ def test_floating_of_layer_0_is_that_of_three_moves(found: dict[str, Fact]) -> N
     assert found["floating"].values["layer 0"] == pytest.approx(by_hand, abs=0.003)
 
 
-def test_floating_of_layer_31_is_that_of_two_steps_away(found: dict[str, Fact]) -> None:
+def test_floating_of_layer_31_is_that_of_two_steps_away(found: dict[str, PublishedFact]) -> None:
     # position 17 but for two steps: 30·2 + 1 of 496 pairs differ wholly
     assert found["floating"].values["layer 31"] == pytest.approx(61 / 496)
 
@@ -57,7 +57,7 @@ def test_shift_keeps_its_sign_and_size_for_every_plausible_offset(layer: int, lo
         assert low < shift(layer, u) < high
 
 
-def test_shift_is_the_movement_of_the_readme_minus_the_null(found: dict[str, Fact]) -> None:
+def test_shift_is_the_movement_of_the_readme_minus_the_null(found: dict[str, PublishedFact]) -> None:
     moved = found["movement of the centre (shares of the answer)"].values
     assert moved["layer 0"] == pytest.approx((29.4 - 10.8) / 32, abs=0.003)
     for layer in paper.figures.TEMPORAL_LAYERS:
@@ -75,7 +75,7 @@ def test_shift_is_the_movement_of_the_readme_minus_the_null(found: dict[str, Fac
         assert found["shift beyond the null"].values[f"layer {layer}"] == pytest.approx(expected)
 
 
-def test_the_two_layers_are_compared_over_pairs_of_different_steps(found: dict[str, Fact]) -> None:
+def test_the_two_layers_are_compared_over_pairs_of_different_steps(found: dict[str, PublishedFact]) -> None:
     p = {layer: mass(layer) for layer in (0, 31)}
     between = [d.total_variation(p[0][s], p[31][t]) for s in range(32) for t in range(32) if s != t]
     within = [d.total_variation(x[s], x[t]) for x in p.values() for s, t in combinations(range(32), 2)]
@@ -83,7 +83,7 @@ def test_the_two_layers_are_compared_over_pairs_of_different_steps(found: dict[s
     assert values == pytest.approx({"between": np.mean(between), "within": np.mean(within)})
 
 
-def test_the_headline_numbers(found: dict[str, Fact]) -> None:
+def test_the_headline_numbers(found: dict[str, PublishedFact]) -> None:
     expected = {
         "turnover per step (1 − Jaccard)": (0.070, 0.129),
         "turnover from first to last step": (1, 0),

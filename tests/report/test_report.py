@@ -26,7 +26,7 @@ from floatlens.report.download import csv_of
 from floatlens.report.drawing import inlined
 from floatlens.report.make import make
 from floatlens.report.page import matrix, policy, render
-from floatlens.report.section import Drawing, Section, Table
+from floatlens.report.section import Drawing, ReportTable, Section
 from floatlens.runs.folder import RunFolder
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted
@@ -66,7 +66,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "Do the anchors move?",
         seen=[f"In {HOSTILE} they do."],
         drawings=[Drawing("drift", f"A map of {HOSTILE}", "Dark is much.")],
-        tables=[Table("Numbers", ["model", *wide], [[HOSTILE, *["0.123"] * 14]], {(0, 1)})],
+        tables=[ReportTable("Numbers", ["model", *wide], [[HOSTILE, *["0.123"] * 14]], {(0, 1)})],
         claims=[claim(), claim("inconclusive", None, ("dream", "arm"))],
         settings={"anchor rule": "sigma(k=3)"},
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from floatlens.evaluation import statistics
+from floatlens import stats
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.planning import CLOSED, OPEN
 
@@ -26,7 +26,7 @@ def averages(answers: pd.DataFrame) -> list[dict[str, Any]]:
         groups = [group for _, group in part.groupby("data", sort=False)]
         if len(groups) > 1:
             entry: dict[str, Any] = {"model": model, "condition": condition, "data": "average", "datasets": len(groups)}
-            estimates = {name: statistics.macro([g[name].to_numpy(float) for g in groups]) for name in SCORES}
+            estimates = {name: stats.macro_mean([g[name].to_numpy(float) for g in groups]) for name in SCORES}
             found.append({**entry, **_numbers(estimates)})
     return found
 
@@ -50,7 +50,7 @@ def comparisons(answers: pd.DataFrame) -> list[dict[str, Any]]:
 def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any]:
     """Return the mean paired difference with its interval, p-value and number of pairs."""
     one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
-    made = statistics.paired(one, other)
+    made = stats.percentile_difference(one, other)
     interval = [_plain(made.low), _plain(made.high)]
     return {"value": _plain(made.value), "interval": interval, "p": _plain(made.p), "n": made.n}
 
@@ -74,7 +74,7 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
         "n": len(answered),
         "errors": int(part["error"].notna().sum()),
         "truncated": int((answered["dropped"] > 0).sum()),
-        **_numbers({name: statistics.mean(answered[name].to_numpy(float)) for name in SCORES}),
+        **_numbers({name: stats.percentile_mean(answered[name].to_numpy(float)) for name in SCORES}),
         "confidence": _plain(float(answered["confidence"].mean())),
         "steps": _plain(float(answered["steps"].astype(float).mean())),
     }
@@ -84,7 +84,7 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
     return entry
 
 
-def _numbers(estimates: dict[str, statistics.Estimate]) -> dict[str, Any]:
+def _numbers(estimates: dict[str, stats.Estimate]) -> dict[str, Any]:
     values = {name: _plain(estimate.value) for name, estimate in estimates.items()}
     intervals = {name: [_plain(estimate.low), _plain(estimate.high)] for name, estimate in estimates.items()}
     return {**values, "intervals": intervals}

@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.anchors import baseline, parse_rule
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, difference, mean_of
 from floatlens.findings.received import Layers, anchors_of, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
@@ -211,7 +211,7 @@ def absorb(a: Array, anchors: Array) -> Array:
     return np.clip(100.0 * mass / np.maximum(np.nansum(a, axis=-1, dtype=np.float64), 1e-12), 0.0, 100.0)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = []
     for model, kind, part in by_model(measured):
         by_rule = {str(r): mean(part["absorption"].sel(rule=r).values) for r in measured["rule"].values}

@@ -14,14 +14,14 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
+from floatlens import stats
 from floatlens.errors import FloatLensError
-from floatlens.evaluation import statistics
 from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
 from floatlens.evaluation.ablate.job import MEASURES
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.findings import style
 from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, difference, mean_of
 from floatlens.findings.samples import Array, models_of
 from floatlens.findings.spelling import number, percent, points
@@ -99,8 +99,11 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
             if not np.isfinite(under).any():
                 continue
             plain = measured[f"{score}_plain"].values[here]
-            found = {"under": statistics.mean(under), "plain": statistics.mean(plain)}
-            found |= {"control": statistics.mean(control), "loss": statistics.mean(loss(measured, score, place)[here])}
+            found = {"under": stats.percentile_mean(under), "plain": stats.percentile_mean(plain)}
+            found |= {
+                "control": stats.percentile_mean(control),
+                "loss": stats.percentile_mean(loss(measured, score, place)[here]),
+            }
             about: dict[str, Any] = {
                 "model": model,
                 "intervention": name,
@@ -295,7 +298,7 @@ def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
     return mean_of(measured, values, what="questions", **about, **more)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     frame = table(measured)
     shown = pd.DataFrame(
         {

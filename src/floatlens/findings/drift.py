@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from floatlens.anchors import parse_rule
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, extreme, mean
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
 from floatlens.findings.outcome import Outcome, difference, mean_of, missing, names, rows_of
 from floatlens.findings.received import AVERAGE, Layers, anchors_of, choose_layers, few_layers, profile
@@ -542,7 +542,7 @@ def similarity(a: Array) -> Array:
     return dot / np.maximum(norms[0] * norms[1], 1e-12)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = [
         {
             "model": model,

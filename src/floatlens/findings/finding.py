@@ -23,7 +23,7 @@ from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW, judge
 
 
 @dataclass
-class Table:
+class ReportTable:
     """Rows of text under a title; `strong` lists the cells (row, column) to print in bold."""
 
     title: str
@@ -32,13 +32,13 @@ class Table:
     strong: set[tuple[int, int]] = field(default_factory=set)
 
 
-def as_table(title: str, frame: pd.DataFrame, spell: Callable[[Any], str]) -> Table:
+def as_table(title: str, frame: pd.DataFrame, spell: Callable[[Any], str]) -> ReportTable:
     """Convert a frame to text; `spell` formats its numbers."""
     rows = [
         [value if isinstance(value, str) else str(value) if isinstance(value, int) else spell(value) for value in row]
         for row in frame.itertuples(index=False)
     ]
-    return Table(title, [str(name) for name in frame.columns], rows)
+    return ReportTable(title, [str(name) for name in frame.columns], rows)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ReportText:
     title: str
     question: str
     views: dict[str, tuple[str, str]] = field(default_factory=dict)
-    tables: Callable[[Any], list[Table]] = lambda measured: []
+    tables: Callable[[Any], list[ReportTable]] = lambda measured: []
     sentences: Callable[[Any], list[str]] = lambda measured: []
     notes: Callable[[Any], list[str]] = lambda measured: []
     select: Callable[[Any, str], Any] = lambda measured, view: measured

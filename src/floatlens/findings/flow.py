@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, mean_of, rows_of
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.spelling import number, percent
@@ -404,7 +404,7 @@ def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
     return float((to_R[to_gold].mean() - to_R[to_others].mean()) / whole) if whole > 0 else float("nan")
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = []
     for model, kind, part in by_model(measured):
         targets = {f"to {name}": share for name, share in _from_answer(part).items()}

@@ -28,7 +28,7 @@ from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_table
 from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
@@ -386,7 +386,7 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = []
     for model, kind, part in by_model(measured):
         norm, angle = (_shares(part, name) for name in ("norm_part", "angle_part"))

@@ -27,7 +27,7 @@ from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, mean_of, rows_of
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
 from floatlens.findings.spelling import count, number
@@ -362,7 +362,7 @@ def jaccard(x: set[int], y: set[int]) -> float:
     return len(x & y) / len(x | y) if x | y else float("nan")
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = []
     for model, kind, part in by_model(measured):
         hit_LH = mean_over(part["hit"].values, 0)

@@ -15,14 +15,14 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
+from floatlens import stats
 from floatlens.errors import FloatLensError
-from floatlens.evaluation import statistics
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.table import COLUMNS, table1
 from floatlens.findings import published, style
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, contrast
 from floatlens.findings.samples import models_of
 from floatlens.findings.spelling import listed, number, percent, points
@@ -83,9 +83,9 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
     for model in models_of(measured):
         for data in dict.fromkeys(measured["data"].values[measured["model"].values == model]):
             here = (measured["model"].values == model) & (measured["data"].values == data)
-            gain = statistics.mean(measured["gain"].values[here])
+            gain = stats.percentile_mean(measured["gain"].values[here])
             for place, condition in enumerate(CONDITIONS):
-                found = statistics.mean(measured[name].values[here, place])
+                found = stats.percentile_mean(measured[name].values[here, place])
                 about = {"model": model, "data": data, "condition": condition, "score": name}
                 numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
                 rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
@@ -212,7 +212,7 @@ def ahead(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = Non
     return _contrast(measured, (0.0, 1.0, 0.0, -1.0), mdm, arm)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     means = [
         {
             "model": short(str(model)),
@@ -227,7 +227,7 @@ def tables(measured: xr.Dataset) -> list[Table]:
     return [*found, _table1(measured)]
 
 
-def _table1(measured: xr.Dataset) -> Table:
+def _table1(measured: xr.Dataset) -> ReportTable:
     """The paper's Table 1, one row per model, condition and data set, so that it can be read on a phone."""
     entries = []
     data, models = measured["data"].values, measured["model"].values
@@ -240,7 +240,7 @@ def _table1(measured: xr.Dataset) -> Table:
     made = table1(entries)
     rows = [[name, *(cell.plain() for cell in cells)] for name, cells in made.rows]
     strong = {(i, j + 1) for i, (_, cells) in enumerate(made.rows) for j, cell in enumerate(cells) if cell.best}
-    return Table(
+    return ReportTable(
         "Table 1 of the paper: scores in %, best in bold, gain in brackets", ["model", *made.heads], rows, strong
     )
 

@@ -19,7 +19,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.findings import knowledge, stress, style
 from floatlens.findings.by_model import by_model
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, missing, names, rows_of
 from floatlens.findings.received import anchors_of, profile
 from floatlens.findings.samples import is_measured, mean_over, models_of, per_sample, require
@@ -192,7 +192,7 @@ def _points(measured: xr.Dataset) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = [
         {
             "model": model,

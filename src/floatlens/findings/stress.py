@@ -22,7 +22,7 @@ from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, contrast
 from floatlens.findings.samples import Array
 from floatlens.findings.spelling import listed, number, percent
@@ -267,7 +267,7 @@ def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
     return _compare(measured, "layout", weigh_together_against_others, mdm, arm)
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     frame = _robustness(measured)
     kept = [c for c in ("stress", "data", "model", "range", "slope", "loss", "levels", "n") if c in frame]
     frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})

@@ -20,7 +20,7 @@ from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, grou
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportText, Table, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import Layers, anchors_of, profile
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
@@ -259,7 +259,7 @@ def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Arr
     return totals[0], totals[1]
 
 
-def tables(measured: xr.Dataset) -> list[Table]:
+def tables(measured: xr.Dataset) -> list[ReportTable]:
     rows = []
     structural = measured["group"].values == "structural"
     for model, kind, part in by_model(measured):

@@ -18,7 +18,7 @@ PAIRS = {"LLaDA, Llama": ("llada", "llama"), "Dream, Qwen": ("dream", "qwen")}
 
 
 @dataclass(frozen=True)
-class Fact:
+class PublishedFact:
     """A statistic of a published figure; `values` has one number per panel, model or pair of models."""
 
     finding: str
@@ -30,7 +30,7 @@ class Fact:
         return "; ".join(f"{name}: {value:.{self.digits}f}" for name, value in self.values.items())
 
 
-def facts() -> list[Fact]:
+def facts() -> list[PublishedFact]:
     """Every statistic that the published figures allow, in the order of the findings.
 
     >>> found = {fact.statistic: fact for fact in facts()}
@@ -40,10 +40,10 @@ def facts() -> list[Fact]:
     return [*_drift(), *_layers(), *_absorption(), *_geometry(), *_heads(), *_flow(), *_knowledge()]
 
 
-def table(found: list[Fact]) -> str:
+def table(found: list[PublishedFact]) -> str:
     """The facts as a Markdown table.
 
-    >>> print(table([Fact("drift", "floating", {"layer 0": 0.345, "layer 31": 0.123})]))
+    >>> print(table([PublishedFact("drift", "floating", {"layer 0": 0.345, "layer 31": 0.123})]))
     | finding | statistic | value |
     | --- | --- | --- |
     | drift | floating | layer 0: 0.345; layer 31: 0.123 |
@@ -86,7 +86,7 @@ def shift(layer: int, u: float = 0.0) -> float:
     return definitions.shift(received(layer, u)[[0, -1]], masked_ST[[0, -1]], int(masked_ST[0].sum()))
 
 
-def _drift() -> Iterator[Fact]:
+def _drift() -> Iterator[PublishedFact]:
     layers = {f"layer {layer}": layer for layer in figures.TEMPORAL_LAYERS}
     anchors = {name: figures.temporal(layer)["anchor"].values for name, layer in layers.items()}
     a = {name: received(layer) for name, layer in layers.items()}
@@ -116,21 +116,23 @@ def _drift() -> Iterator[Fact]:
         digits = {"anchors per step": 2, "dwell (steps)": 1, "slope of the centre (positions per step)": 2}.get(
             statistic, 3
         )
-        yield Fact("drift", statistic, {name: float(value) for name, value in values.items()}, digits)
+        yield PublishedFact("drift", statistic, {name: float(value) for name, value in values.items()}, digits)
 
 
-def _layers() -> Iterator[Fact]:
+def _layers() -> Iterator[PublishedFact]:
     found = definitions.layer_distance(np.stack([mass(layer) for layer in figures.TEMPORAL_LAYERS], axis=1))
-    yield Fact("layers", "distance of anchor mass, layers 0 and 31", {"between": found.between, "within": found.within})
+    yield PublishedFact(
+        "layers", "distance of anchor mass, layers 0 and 31", {"between": found.between, "within": found.within}
+    )
     spread = {}
     for layer in figures.TEMPORAL_LAYERS:
         a_ST = received(layer)
         effective = definitions.effective_positions(a_ST[np.isfinite(a_ST).all(axis=1)])
         spread[f"layer {layer}"] = float(effective.mean())
-    yield Fact("layers", "effective number of positions (of 52, at least)", spread, digits=1)
+    yield PublishedFact("layers", "effective number of positions (of 52, at least)", spread, digits=1)
 
 
-def _absorption() -> Iterator[Fact]:
+def _absorption() -> Iterator[PublishedFact]:
     curves = figures.absorption()
     numbers: dict[str, dict[str, float]] = {"mean over layers (%)": {}, "shallow half (%)": {}, "deep half (%)": {}}
     for model in curves["model"].values:
@@ -139,10 +141,10 @@ def _absorption() -> Iterator[Fact]:
         for values, part in zip(numbers.values(), (curve, curve[:half], curve[half:]), strict=True):
             values[_name(model)] = float(part.mean())
     for statistic, values in numbers.items():
-        yield Fact("absorption", statistic, values, digits=1)
+        yield PublishedFact("absorption", statistic, values, digits=1)
 
 
-def _geometry() -> Iterator[Fact]:
+def _geometry() -> Iterator[PublishedFact]:
     shares = {}
     for layer in figures.QK_LAYERS:
         panels = figures.qk(layer).isel(query=WHOLE_QUERIES)
@@ -151,24 +153,24 @@ def _geometry() -> Iterator[Fact]:
         shares[f"layer {layer}"] = split.shares()
     for place, part in enumerate(("angle", "norm")):
         values = {name: 100 * found[place] for name, found in shares.items()}
-        yield Fact("geometry", f"share of the {part} in the advantage (%)", values, digits=1)
+        yield PublishedFact("geometry", f"share of the {part} in the advantage (%)", values, digits=1)
 
 
-def _heads() -> Iterator[Fact]:
+def _heads() -> Iterator[PublishedFact]:
     scores = {_name(model): figures.retrieval_heads(model)["score"].values for model in figures.RETRIEVAL_MODELS}
     depth = {n: definitions.retrieval_depth(s) for n, s in scores.items()}
-    yield Fact("heads", "score-weighted depth (0 first, 1 last layer)", depth)
-    yield Fact(
+    yield PublishedFact("heads", "score-weighted depth (0 first, 1 last layer)", depth)
+    yield PublishedFact(
         "heads", "rank correlation of layer and score", {n: definitions.depth_correlation(s) for n, s in scores.items()}
     )
     for above in (0.1, 0.3, 0.5):
         count = {n: 100 * float((s > above).mean()) for n, s in scores.items()}
-        yield Fact("heads", f"heads above {above} among all (%)", count, digits=0)
+        yield PublishedFact("heads", f"heads above {above} among all (%)", count, digits=0)
         deep = {n: 100 * definitions.deep_share(s, above) for n, s in scores.items()}
-        yield Fact("heads", f"heads above {above} that lie in the deep half (%)", deep, digits=0)
+        yield PublishedFact("heads", f"heads above {above} that lie in the deep half (%)", deep, digits=0)
 
 
-def _flow() -> Iterator[Fact]:
+def _flow() -> Iterator[PublishedFact]:
     apart, ratio = {}, {}
     for gold in figures.GOLD_POSITIONS:
         found = figures.rollout("llada", gold)
@@ -176,21 +178,23 @@ def _flow() -> Iterator[Fact]:
         column = found["value"].mean("region")
         others = [f"doc{i}" for i in range(1, 11) if i != gold]
         ratio[f"gold at {gold}"] = float(column.sel(region_to=f"doc{gold}") / column.sel(region_to=others).mean())
-    yield Fact("flow", "largest distance between two rows of the rollout", apart, digits=4)
-    yield Fact("flow", "gold document over the mean of the others", ratio, digits=2)
+    yield PublishedFact("flow", "largest distance between two rows of the rollout", apart, digits=4)
+    yield PublishedFact("flow", "gold document over the mean of the others", ratio, digits=2)
 
 
-def _knowledge() -> Iterator[Fact]:
+def _knowledge() -> Iterator[PublishedFact]:
     average = figures.table1()["average"]
     open_book, closed_book = (average.sel(condition=c) for c in ("open-book", "closed-book"))
     gain = {str(m): float(open_book.sel(model=m) - closed_book.sel(model=m)) for m in average["model"].values}
-    yield Fact("knowledge", "gain from passages (points)", {_name(m): value for m, value in gain.items()}, digits=2)
+    yield PublishedFact(
+        "knowledge", "gain from passages (points)", {_name(m): value for m, value in gain.items()}, digits=2
+    )
     ratio = {name: gain[mdm] / gain[arm] for name, (mdm, arm) in PAIRS.items()}
-    yield Fact("knowledge", "gain of the MDM over that of the ARM", ratio, digits=2)
+    yield PublishedFact("knowledge", "gain of the MDM over that of the ARM", ratio, digits=2)
     beyond = {name: gain[mdm] - 2 * gain[arm] for name, (mdm, arm) in PAIRS.items()}
-    yield Fact("knowledge", "gain of the MDM minus twice that of the ARM (points)", beyond, digits=2)
+    yield PublishedFact("knowledge", "gain of the MDM minus twice that of the ARM (points)", beyond, digits=2)
     with_passages = {_name(m): float(open_book.sel(model=m)) for m in gain}
-    yield Fact("knowledge", "score with passages (%)", with_passages, digits=2)
+    yield PublishedFact("knowledge", "score with passages (%)", with_passages, digits=2)
 
 
 def _name(model: str) -> str:

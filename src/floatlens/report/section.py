@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from floatlens.findings.finding import Table
+from floatlens.findings.finding import ReportTable
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Section:
     question: str = ""
     seen: list[str] = field(default_factory=list)
     drawings: list[Drawing] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

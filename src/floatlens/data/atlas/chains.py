@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from floatlens.data.atlas.facts import Fact, capitalise, facts
-from floatlens.data.atlas.relations import Hop
+from floatlens.data.atlas.facts import AtlasFact, capitalise, facts
+from floatlens.data.atlas.relations import AtlasHop
 from floatlens.data.atlas.text import mentions
 from floatlens.data.atlas.wording import HOPS
 
@@ -18,9 +18,9 @@ SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain o
 class Chain:
     """A question that needs two facts; `start` stands in it, `bridge` joins the facts."""
 
-    hop: Hop
-    first: Fact
-    second: Fact
+    hop: AtlasHop
+    first: AtlasFact
+    second: AtlasFact
     start: str
     bridge: str
 

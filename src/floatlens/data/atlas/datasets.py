@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from floatlens.data.atlas.chains import Chain, chains
-from floatlens.data.atlas.facts import SPLITS, Fact, facts
+from floatlens.data.atlas.facts import SPLITS, AtlasFact, facts
 from floatlens.data.atlas.text import mentions
 from floatlens.data.atlas.wording import RELATIONS
 from floatlens.data.sample import Passage, Sample
@@ -63,9 +63,9 @@ def atlas_samples(
 
 
 @cache
-def questions(name: str, split: str) -> tuple[Fact | Chain, ...]:
+def questions(name: str, split: str) -> tuple[AtlasFact | Chain, ...]:
     """What is asked in a split, shuffled once and for all."""
-    items: Sequence[Fact | Chain] = facts() if name == "facts" else chains()
+    items: Sequence[AtlasFact | Chain] = facts() if name == "facts" else chains()
     return tuple(sorted((item for item in items if item.split == split), key=lambda item: number(id_of(item))))
 
 
@@ -74,7 +74,7 @@ def number(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
-def id_of(item: Fact | Chain) -> str:
+def id_of(item: AtlasFact | Chain) -> str:
     """A stable name in ASCII.
 
     >>> id_of(questions("facts", "test")[0]).isascii()
@@ -95,7 +95,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", flat.lower()).strip("-")
 
 
-def make(item: Fact | Chain, passages: int, gold_at: int | None, seed: int, phrasing: int) -> Sample:
+def make(item: AtlasFact | Chain, passages: int, gold_at: int | None, seed: int, phrasing: int) -> Sample:
     """One question with its gold passages among `passages` passages."""
     key = id_of(item)
     draw = random.Random(f"{seed} {key}")
@@ -117,9 +117,9 @@ def make(item: Fact | Chain, passages: int, gold_at: int | None, seed: int, phra
     )
 
 
-def gold_passages(item: Fact | Chain, draw: random.Random) -> list[Passage]:
+def gold_passages(item: AtlasFact | Chain, draw: random.Random) -> list[Passage]:
     """The passages that are needed; neither of a chain's two answers the question alone."""
-    if isinstance(item, Fact):
+    if isinstance(item, AtlasFact):
         return [Passage(draw.choice(item.statements), item.title, gold=True)]
     return [
         Passage(draw.choice(item.first_statements()), item.first.title, gold=True),
@@ -127,10 +127,10 @@ def gold_passages(item: Fact | Chain, draw: random.Random) -> list[Passage]:
     ]
 
 
-def distractors(item: Fact | Chain, count: int, draw: random.Random) -> list[Passage]:
+def distractors(item: AtlasFact | Chain, count: int, draw: random.Random) -> list[Passage]:
     """Passages of the same split about other things, mostly in the same relation, none with a gold answer."""
     if isinstance(item, Chain):
-        facts_asked: tuple[Fact, ...] = (item.first, item.second)
+        facts_asked: tuple[AtlasFact, ...] = (item.first, item.second)
         banned: tuple[str, ...] = (*item.second.answers, item.start, item.bridge)
     else:
         facts_asked, banned = (item,), item.answers
@@ -159,7 +159,7 @@ def distractors(item: Fact | Chain, count: int, draw: random.Random) -> list[Pas
 
 
 @cache
-def pool(split: str, *, relation: str = "", category: str = "") -> tuple[Fact, ...]:
+def pool(split: str, *, relation: str = "", category: str = "") -> tuple[AtlasFact, ...]:
     """Facts of a split, of one relation, of one table or of all."""
     return tuple(
         fact

@@ -32,7 +32,7 @@ PARTICLES = {"van", "von", "de", "da", "del", "le", "la"}
 
 
 @dataclass(frozen=True)
-class Fact:
+class AtlasFact:
     """`answers[0]` is what the passages say; all answers are accepted."""
 
     relation: str
@@ -150,7 +150,7 @@ def words_of(row: Row) -> dict[str, str]:
 
 
 @cache
-def facts() -> tuple[Fact, ...]:
+def facts() -> tuple[AtlasFact, ...]:
     """All facts, in the order of the relations and the tables."""
     found = []
     for relation in RELATIONS.values():
@@ -161,15 +161,15 @@ def facts() -> tuple[Fact, ...]:
             subject, answers = words[relation.subject], accepted(row[relation.column], relation.person)
             group = words.get(GROUP.get(relation.category, "group"), words["name"])
             told = tuple((words | {"s": subject, "o": answers[0], "a_o": with_article(answers[0])}).items())
-            found.append(Fact(relation.name, subject, answers, group, told))
+            found.append(AtlasFact(relation.name, subject, answers, group, told))
     return tuple(found)
 
 
 @cache
-def _index() -> dict[tuple[str, str], Fact]:
+def _index() -> dict[tuple[str, str], AtlasFact]:
     return {(fact.relation, fact.subject): fact for fact in facts()}
 
 
-def fact(relation: str, subject: str) -> Fact:
+def fact(relation: str, subject: str) -> AtlasFact:
     """The fact about a subject."""
     return _index()[relation, subject]

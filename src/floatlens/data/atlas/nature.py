@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from floatlens.data.atlas.relations import Relation
+from floatlens.data.atlas.relations import AtlasRelation
 
 RELATIONS = (
-    Relation(
+    AtlasRelation(
         "year",
         "events",
         "year",
@@ -21,7 +21,7 @@ RELATIONS = (
             "What was the year of {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "young",
         "animals",
         "young",
@@ -36,7 +36,7 @@ RELATIONS = (
             "What is the name for a young {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "class",
         "animals",
         "class",
@@ -51,7 +51,7 @@ RELATIONS = (
             "Which group of animals does the {s} belong to?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "roman",
         "gods",
         "roman",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from floatlens.data.atlas.relations import Hop, Relation
+from floatlens.data.atlas.relations import AtlasHop, AtlasRelation
 
 RELATIONS = (
-    Relation(
+    AtlasRelation(
         "born",
         "people",
         "born",
@@ -23,7 +23,7 @@ RELATIONS = (
             "What is the birth year of {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "birthplace",
         "people",
         "birthplace",
@@ -43,9 +43,9 @@ RELATIONS = (
 )
 
 
-def birth(first: str, who: str) -> tuple[Hop, Hop]:
+def birth(first: str, who: str) -> tuple[AtlasHop, AtlasHop]:
     """Hops from a relation to the birth of the person who answers it; `who` describes the person by `{s}`."""
     return (
-        Hop(first, "born", (f"In which year was {who} born?", f"When was {who} born?")),
-        Hop(first, "birthplace", (f"Where was {who} born?", f"What is the birthplace of {who}?")),
+        AtlasHop(first, "born", (f"In which year was {who} born?", f"When was {who} born?")),
+        AtlasHop(first, "birthplace", (f"Where was {who} born?", f"What is the birthplace of {who}?")),
     )

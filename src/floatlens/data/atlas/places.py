@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from floatlens.data.atlas.relations import Hop, Relation
+from floatlens.data.atlas.relations import AtlasHop, AtlasRelation
 
 RELATIONS = (
-    Relation(
+    AtlasRelation(
         "capital",
         "countries",
         "capital",
@@ -24,7 +24,7 @@ RELATIONS = (
             "In which city does {s} have its capital?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "currency",
         "countries",
         "currency",
@@ -42,7 +42,7 @@ RELATIONS = (
             "With which currency do people pay in {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "continent",
         "countries",
         "continent",
@@ -59,7 +59,7 @@ RELATIONS = (
             "In which continent is {s} located?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "language",
         "countries",
         "language",
@@ -76,7 +76,7 @@ RELATIONS = (
             "In {s}, what is the official language?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "peak",
         "countries",
         "peak",
@@ -93,7 +93,7 @@ RELATIONS = (
             "What is the name of the highest peak in {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "state_capital",
         "states",
         "capital",
@@ -109,7 +109,7 @@ RELATIONS = (
             "What is the state capital of {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "nickname",
         "states",
         "name",
@@ -126,7 +126,7 @@ RELATIONS = (
         ),
         subject="nickname",
     ),
-    Relation(
+    AtlasRelation(
         "river",
         "cities",
         "river",
@@ -142,7 +142,7 @@ RELATIONS = (
             "What is the name of the river on which {s} in {country} stands?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "mouth",
         "rivers",
         "mouth",
@@ -158,7 +158,7 @@ RELATIONS = (
             "Into which sea, ocean, bay or river does the {s} run?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "city",
         "landmarks",
         "city",
@@ -174,7 +174,7 @@ RELATIONS = (
             "In which city would you visit {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "country",
         "sites",
         "country",
@@ -193,7 +193,7 @@ RELATIONS = (
 )
 
 HOPS = (
-    Hop(
+    AtlasHop(
         "currency",
         "capital",
         (
@@ -202,7 +202,7 @@ HOPS = (
         ),
         given="answer",
     ),
-    Hop(
+    AtlasHop(
         "currency",
         "peak",
         (
@@ -211,7 +211,7 @@ HOPS = (
         ),
         given="answer",
     ),
-    Hop(
+    AtlasHop(
         "peak",
         "capital",
         (
@@ -220,7 +220,7 @@ HOPS = (
         ),
         given="answer",
     ),
-    Hop(
+    AtlasHop(
         "peak",
         "currency",
         (
@@ -229,7 +229,7 @@ HOPS = (
         ),
         given="answer",
     ),
-    Hop(
+    AtlasHop(
         "nickname",
         "state_capital",
         (
@@ -237,12 +237,12 @@ HOPS = (
             "Which city is the capital of the American state known as the {s}?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "capital",
         "river",
         ("Which river flows through the capital of {s}?", "On which river does the capital of {s} lie?"),
     ),
-    Hop(
+    AtlasHop(
         "river",
         "mouth",
         (
@@ -250,7 +250,7 @@ HOPS = (
             "Where does the river on which {s} in {country} stands end?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "city",
         "river",
         (
@@ -258,7 +258,7 @@ HOPS = (
             "On which river lies the city that is the home of {s}?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "country",
         "capital",
         (
@@ -266,7 +266,7 @@ HOPS = (
             "Which city is the capital of the country where {s} can be visited?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "country",
         "currency",
         (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Relation:
+class AtlasRelation:
     """One column of a table as a fact.
 
     In all texts `{s}` stands for the subject and `{o}` for the answer. Other names in braces are columns of the same
@@ -34,7 +34,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Hop:
+class AtlasHop:
     """Two relations that share an entity, the bridge.
 
     A forward hop (`given="subject"`) follows the answer of the first fact: book → author → birthplace. A backward hop

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from floatlens.data.atlas.people import birth
-from floatlens.data.atlas.relations import Hop, Relation
+from floatlens.data.atlas.relations import AtlasHop, AtlasRelation
 
 RELATIONS = (
-    Relation(
+    AtlasRelation(
         "number",
         "elements",
         "number",
@@ -22,7 +22,7 @@ RELATIONS = (
             "What atomic number does {s} have in the periodic table?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "symbol",
         "elements",
         "name",
@@ -39,7 +39,7 @@ RELATIONS = (
         ),
         subject="symbol",
     ),
-    Relation(
+    AtlasRelation(
         "namesake",
         "elements",
         "namesake",
@@ -53,7 +53,7 @@ RELATIONS = (
             "From whom or what does the element {s} take its name?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "unit",
         "units",
         "unit",
@@ -68,7 +68,7 @@ RELATIONS = (
             "Which unit is used for {s} in the International System of Units?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "unit_namesake",
         "units",
         "namesake",
@@ -84,7 +84,7 @@ RELATIONS = (
         ),
         subject="unit",
     ),
-    Relation(
+    AtlasRelation(
         "planet",
         "planets",
         "name",
@@ -100,7 +100,7 @@ RELATIONS = (
         ),
         subject="place",
     ),
-    Relation(
+    AtlasRelation(
         "largest_moon",
         "planets",
         "moon",
@@ -115,7 +115,7 @@ RELATIONS = (
             "What is the name of the largest moon of {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "orbit",
         "moons",
         "planet",
@@ -130,7 +130,7 @@ RELATIONS = (
             "To which planet does the moon {s} belong?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "moon_discoverer",
         "moons",
         "discoverer",
@@ -147,7 +147,7 @@ RELATIONS = (
         ),
         person=True,
     ),
-    Relation(
+    AtlasRelation(
         "moon_year",
         "moons",
         "year",
@@ -162,7 +162,7 @@ RELATIONS = (
             "What was the year of the discovery of the moon {s}?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "first",
         "firsts",
         "person",
@@ -186,7 +186,7 @@ HOPS = (
     *birth("namesake", "the person after whom the element {s} is named"),
     *birth("unit_namesake", "the person after whom the unit called the {s} is named"),
     *birth("moon_discoverer", "the astronomer who discovered the moon {s}"),
-    Hop(
+    AtlasHop(
         "symbol",
         "number",
         (
@@ -194,7 +194,7 @@ HOPS = (
             "Which atomic number belongs to the element whose chemical symbol is {s}?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "symbol",
         "namesake",
         (
@@ -202,7 +202,7 @@ HOPS = (
             "From whom or what does the element whose chemical symbol is {s} take its name?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "namesake",
         "capital",
         (
@@ -210,12 +210,12 @@ HOPS = (
             "Which city is the capital of the country that gave the element {s} its name?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "unit",
         "unit_namesake",
         ("After whom is the SI unit of {s} named?", "Who is honoured by the name of the SI unit of {s}?"),
     ),
-    Hop(
+    AtlasHop(
         "planet",
         "largest_moon",
         (
@@ -223,7 +223,7 @@ HOPS = (
             "Which moon is the largest of those that circle the {s} planet from the Sun?",
         ),
     ),
-    Hop(
+    AtlasHop(
         "largest_moon",
         "moon_discoverer",
         ("Who discovered the largest moon of {s}?", "Which astronomer discovered the largest moon of {s}?"),

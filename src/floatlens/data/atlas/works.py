@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from floatlens.data.atlas.people import birth
-from floatlens.data.atlas.relations import Relation
+from floatlens.data.atlas.relations import AtlasRelation
 
 RELATIONS = (
-    Relation(
+    AtlasRelation(
         "author",
         "books",
         "author",
@@ -25,7 +25,7 @@ RELATIONS = (
         ),
         person=True,
     ),
-    Relation(
+    AtlasRelation(
         "artist",
         "artworks",
         "artist",
@@ -42,7 +42,7 @@ RELATIONS = (
         ),
         person=True,
     ),
-    Relation(
+    AtlasRelation(
         "museum",
         "artworks",
         "museum",
@@ -57,7 +57,7 @@ RELATIONS = (
             "In which museum is the {kind} {s} kept?",
         ),
     ),
-    Relation(
+    AtlasRelation(
         "composer",
         "music",
         "composer",

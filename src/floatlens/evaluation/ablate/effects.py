@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from floatlens.evaluation import statistics
+from floatlens import stats
 from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
 from floatlens.evaluation.ablate.job import MEASURES
 from floatlens.evaluation.summary import difference
@@ -56,7 +56,7 @@ def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
                 if column not in table:
                     continue
                 values = table[column]
-                mean = statistics.mean(values.to_numpy(float))
+                mean = stats.percentile_mean(values.to_numpy(float))
                 entry[measure] = _plain(mean.value)
                 entry["intervals"][measure] = [_plain(mean.low), _plain(mean.high)]
                 if column != ("", PLAIN):

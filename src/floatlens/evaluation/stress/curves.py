@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from floatlens.evaluation import statistics
+from floatlens import stats
 
 Array = NDArray[np.float64]
 RESAMPLES = 1999
@@ -19,7 +19,7 @@ def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
     """Return one row per model, data set and level: the mean score of the answered questions, with its interval."""
     rows = []
     for key, part in answers.groupby([*GROUP, "level"], sort=False):
-        estimate = statistics.mean(part[score].to_numpy(float))
+        estimate = stats.percentile_mean(part[score].to_numpy(float))
         about = dict(zip([*GROUP, "level"], key, strict=True))
         numbers = {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
         first = part.iloc[0]
@@ -62,7 +62,7 @@ def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
     found = {"range": means_RX.max(axis=-1) - means_RX.min(axis=-1)}
     placed = np.isfinite(x_X)
     if placed.sum() > 1:
-        found["slope"] = statistics.slope(x_X[placed], means_RX[:, placed])
+        found["slope"] = stats.slope(x_X[placed], means_RX[:, placed])
         found["loss"] = means_RX[:, placed][:, 0] - means_RX[:, placed][:, -1]
     return found
 
@@ -82,7 +82,7 @@ def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, flo
     drawn = numbers_of(resampled(scores_NX), x_X)
     found = {}
     for name, value in values.items():
-        low, high = np.quantile(drawn[name], [0.025, 0.975])
+        low, high = stats.percentile_interval(drawn[name], stats.CURVE_ENDS)
         found[name] = (float(value[0]), float(low), float(high))
     return found
 
