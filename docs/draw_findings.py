@@ -29,7 +29,7 @@ DOCS = Path(__file__).parent
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 TRACED = {
     f"{data}-{model}": f"trace {model} --data world:{data} --passages 5 --limit {limit} --out {data}-{model}"
-    for data, limit in (("long", 8), ("fresh", 20))
+    for data, limit in (("long", 12), ("fresh", 20))
     for model in MODELS
 }
 ANSWERED = {

@@ -275,19 +275,19 @@ def test_claims_are_judged_beyond_their_controls() -> None:
     found = verdicts({"m": mdm, "a": arm})
     masked = found["Masking anchors hurts the ARM more than the MDM", ("m", "a")]
     assert masked.verdict == "supported" and masked.value == pytest.approx(0.7)
-    assert masked.details["ARM loss, points"] == pytest.approx(80)
+    assert masked.details["ARM"] == pytest.approx(0.7) and masked.details["MDM"] == pytest.approx(0)
     pinned = found["Pinning the anchors hurts the MDM", ("m",)]
     assert pinned.verdict == "supported" and pinned.value == pytest.approx(0.4)
-    heads = "The top retrieval heads matter more than as many random heads"
+    heads = "Top retrieval heads matter more than random heads"
     assert found[heads, ("m",)].verdict == "supported" and found[heads, ("m",)].value == pytest.approx(0.5)
-    assert found[heads, ("a",)].verdict == "inconclusive"  # not one answer differs, which has no interval
+    assert found[heads, ("a",)].verdict == "not supported"  # no answer differs: below the smallest effect that matters
     missing = found["Shallow anchors matter for form", ("m",)]
-    assert missing.verdict == "inconclusive" and missing.n == 0
+    assert missing.verdict == "too few samples" and missing.n == 0
 
 
 def test_a_loss_that_the_control_has_too_supports_nothing() -> None:
     mdm = {"none": 1.0, PIN: 0.5, CONTROLS[PIN]: 0.5}
-    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "inconclusive"
+    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "not supported"
     mdm[CONTROLS[PIN]] = 0.3  # the control hurts more
     assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "not supported"
 

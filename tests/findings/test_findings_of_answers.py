@@ -157,7 +157,7 @@ def test_levels_without_a_place_are_drawn_too():
 
 
 def test_folders_without_answers_are_named(tmp_path):
-    with pytest.raises(FloatLensError, match=r"holds no answers\.parquet"):
+    with pytest.raises(FloatLensError, match=r"has no answers\.parquet"):
         stress(tmp_path)
     pandas.DataFrame({"id": ["x"]}).to_parquet(tmp_path / "answers.parquet")
     with pytest.raises(FloatLensError, match="lacks the column 'model'"):

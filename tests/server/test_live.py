@@ -160,7 +160,7 @@ def test_the_queue_has_an_end() -> None:
         page.ask(4)
         assert "3 runs of this page" in page.hear()["message"]
         page.ask(2)
-        assert "run 2 is going on" in page.hear()["message"]
+        assert "run 2 is already running" in page.hear()["message"]
         other.ask(1)
         assert "2 runs are waiting" in other.hear()["message"]
         page.say(type="stop", id=2)

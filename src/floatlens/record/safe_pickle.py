@@ -88,8 +88,11 @@ STAND_INS: dict[tuple[str, str], Any] = {
 }
 
 
-class NumpyUnpickler(pickle.Unpickler):
-    """Read arrays, scalars and plain containers; refuse everything else by name."""
+class NumpyUnpickler(pickle._Unpickler):  # type: ignore[misc,name-defined]
+    """Read arrays, scalars and plain containers; refuse everything else by name.
+
+    This is the unpickler written in Python: the one in C sets memory aside for the largest memo number that a file names.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in STAND_INS:

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -81,7 +81,7 @@ class Guard:
             return await self.app(scope, receive, send)
         by_ticket = refusal is WITHOUT_TOKEN and self.redeems(scope)
         if by_ticket or (not refusal and scope["path"] == "/" and "token" in query_fields(scope)):
-            return await self.sign_in()(scope, receive, send)
+            return await self.sign_in(scope)(scope, receive, send)
         if refusal:
             response: Response = PlainTextResponse(
                 refusal + "\n", 403, {**HEADERS, "content-security-policy": NOTHING, "connection": "close"}
@@ -100,13 +100,17 @@ class Guard:
 
         await self.app(scope, receive, guarded)
 
-    def sign_in(self) -> Response:
+    def sign_in(self, scope: Scope) -> Response:
         """Set the cookie and send the browser to the bare address.
 
-        The page refreshes itself instead of redirecting: a redirect that began outside this site, as from the file that
-        the browser was started with, would not carry a SameSite=Strict cookie.
+        An address that was typed or pasted is redirected, which keeps its fragment. A navigation that began outside this
+        site, as from the file that the browser was started with, would not carry a SameSite=Strict cookie through a
+        redirect: it gets a page that refreshes itself.
         """
-        response = HTMLResponse(SIGN_IN, headers={**HEADERS, "content-security-policy": NOTHING})
+        headers = {**HEADERS, "content-security-policy": NOTHING}
+        response: Response = RedirectResponse("/", 303, headers)
+        if Headers(scope=scope).get("sec-fetch-site") == "cross-site":
+            response = HTMLResponse(SIGN_IN, headers=headers)
         response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         return response
 

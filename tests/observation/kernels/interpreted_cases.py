@@ -13,11 +13,11 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 
+from floatlens.observation.call import Call, PositionLayout
+from floatlens.observation.exact import EXACT, ExactMatrices, real_rows
 from floatlens.observation.kernels.column_sums import ColumnSums, Tiles, available, column_sums
 from floatlens.observation.kernels.interval_mask import FAR, IntervalMask
 from floatlens.observation.kernels.regions import Regions
-from floatlens.observe.call import Call, Layout
-from floatlens.observe.exact import EXACT, Matrices, real_rows
 
 SMALL = Tiles(queries=16, keys=16, warps=4, stages=1)
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -52,13 +52,13 @@ def exact_call(
     (B, _, Q, _), T = q.shape, k.shape[2]
     real = torch.arange(T)[None] >= start[:, None]
     region = torch.where(real, region, -1)
-    layout = Layout(real, region, [NAMES] * B, region == 2, torch.zeros(B, T, dtype=torch.bool))
+    layout = PositionLayout(real, region, [NAMES] * B, region == 2, torch.zeros(B, T, dtype=torch.bool))
     return Call((0,), q, k, k, layout, T, scaling, mask.dense(Q, T, start)[:, None])
 
 
 def compare(sums: ColumnSums, call: Call) -> None:
     """Every statistic made of the sums equals its definition on the whole matrix."""
-    matrices = Matrices()
+    matrices = ExactMatrices()
     matrices.see(call)
     rows_B = real_rows(call).sum((1, 2, 3))
     pooled, member = sums.pooled_BHRT, call.layout.member_BRN

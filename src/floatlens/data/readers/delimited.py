@@ -40,6 +40,8 @@ def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
             problems.add(path.name, at, f"is not {'CSV' if separator == ',' else 'TSV'} ({error})")
             continue
         if not header:
+            if not row:
+                continue
             header = [name.strip() for name in row]
             if len(set(header)) < len(header):
                 raise FloatLensError(f"{path}, line {at}: the header names a column twice; give each its own name")
