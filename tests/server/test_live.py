@@ -162,7 +162,7 @@ def test_the_queue_has_an_end() -> None:
         page.ask(2)
         assert "run 2 is already running" in page.hear()["message"]
         other.ask(1)
-        assert "2 runs are waiting" in other.hear()["message"]
+        assert "2 runs are already queued" in other.hear()["message"]
         page.say(type="stop", id=2)
         gate.let(100)
         page.until("done", 1), page.until("stopped", 2), page.until("done", 3)
