@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import re
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ LARGEST = 8 << 30  # bytes that the members of a file may unpack to
 Arrays = dict[str, Any]
 UNREADABLE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, OverflowError, RecursionError, MemoryError,
-    pickle.UnpicklingError,
+    AssertionError, NotImplementedError, pickle.UnpicklingError, struct.error,
 )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ STAND_INS: dict[tuple[str, str], Any] = {
 }
 
 
-class NumpyUnpickler(pickle._Unpickler):  # type: ignore[misc,name-defined]
+class NumpyUnpickler(pickle._Unpickler):
     """Read arrays, scalars and plain containers; refuse everything else by name.
 
     This is the unpickler written in Python: the one in C sets memory aside for the largest memo number that a file names.
