@@ -14,7 +14,7 @@ import torch
 from hypothesis import Phase, given, settings
 
 from floatlens.observation.call import Call, PositionLayout
-from floatlens.observation.exact import EXACT, ExactMatrices, real_rows
+from floatlens.observation.exact import EXACT, ExactMatrices
 from floatlens.observation.kernels.column_sums import ColumnSums, Tiles, available, column_sums
 from floatlens.observation.kernels.interval_mask import FAR, IntervalMask
 from floatlens.observation.kernels.regions import Regions
@@ -60,7 +60,7 @@ def compare(sums: ColumnSums, call: Call) -> None:
     """Every statistic made of the sums equals its definition on the whole matrix."""
     matrices = ExactMatrices()
     matrices.see(call)
-    rows_B = real_rows(call).sum((1, 2, 3))
+    rows_B = matrices.real_rows(call).sum((1, 2, 3))
     pooled, member = sums.pooled_BHRT, call.layout.member_BRN
     close(pooled.sum(2) / rows_B[:, None, None], EXACT["received"](matrices, call), "received")
     close(sums.spread_BH / rows_B[:, None], EXACT["entropy"](matrices, call), "entropy")
