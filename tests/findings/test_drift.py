@@ -172,7 +172,7 @@ def test_tasks_with_anchors_of_their_own_are_told_apart_and_random_tasks_are_not
 def test_the_task_comes_from_the_data_set_of_the_sample_id():
     names = {0: "world:fresh", 1: "world:slots"}
     traces = [
-        planted(seed=i, sample_id=f"{names[i % 2]}, closed-book, {i}", anchors=move_at(6) if i % 2 else None)
+        planted(seed=i, sample_id=f"{names[i % 2]}, short, {i}", anchors=move_at(6) if i % 2 else None)
         for i in range(24)
     ]
     found = verdict(traces, "drift.task")

@@ -22,7 +22,7 @@ def traces(kind="mdm", model="m"):
     found = []
     for i in range(N):
         plan = move_at(i % 5) if kind == "mdm" else (lambda step, layer, i=i: {0: 0.2 + 0.1 * (i % 5)})
-        sample = f"d, closed-book, q{i}"
+        sample = f"d, short, q{i}"
         trace = planted(
             seed=i, model=model, kind=kind, steps=8, layers=2, heads=1, kv_heads=1, anchors=plan, sample_id=sample
         )

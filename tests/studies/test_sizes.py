@@ -49,9 +49,9 @@ def test_findings_decide_which_questions_are_traced() -> None:
     def traced(*names: str, setting: str = "paper") -> tuple[str, ...]:
         return StudyPlan(("m",), ("d",), findings=chosen(only=names), setting=setting).traced
 
-    assert traced("drift", "knowledge") == ("closed-book",)
+    assert traced("drift", "knowledge") == ("short",)
     assert traced("heads") == ("open-book",)
-    assert traced("drift", "heads") == ("closed-book", "open-book")
+    assert traced("drift", "heads") == ("short", "open-book")
     assert traced("drift", "heads", setting="passages") == ("open-book",)
 
 

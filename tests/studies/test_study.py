@@ -13,7 +13,7 @@ import pytest
 import floatlens as fl
 from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
 from floatlens.evaluation.sources import open_sources
 from floatlens.findings.finding import FINDINGS, Finding, ReportText, register_finding
 from floatlens.findings.samples import per_sample
@@ -64,7 +64,7 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     traces = [fl.Trace.open(path) for folder in model_runs(found.path) for _, path in folder.samples()]
     assert len(traces) == len(models) * len(data) * (sizes.traces + sizes.short)  # type: ignore[operator]
     by_setting = {condition_of(str(t.data.attrs["sample_id"])): t for t in traces}
-    assert not any(region.name.startswith("doc") for region in by_setting[CLOSED].regions)
+    assert not any(region.name.startswith("doc") for region in by_setting[SHORT].regions)
     assert any(region.name.startswith("doc") for region in by_setting[OPEN].regions)
     traced = {(t.model, name): t.answer for t in traces if condition_of(name := str(t.data.attrs["sample_id"])) == OPEN}
     open_book = answers[answers["condition"] == OPEN].set_index(["model", "data", "id"])["answer"]
@@ -88,6 +88,16 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
         )
     assert (found.path / "table1.md").read_text().count("tiny-mdm") == 2
     assert len(page) < 15e6
+
+
+def test_table_1_compares_answers_of_one_length_also_where_short_traces_have_another(tmp_path: Path) -> None:
+    sizes = Sizes(traces=1, knowledge=3, short=2)
+    given: dict[str, Any] = {"sizes": sizes, "max_new_tokens": 8, "answer_tokens": 4, "only": ["drift", "knowledge"]}
+    found = fl.study("tiny-mdm", data="world:fresh", out=tmp_path / "s", **given)  # type: ignore[operator]
+    answers = pd.read_parquet(found.path / "answers.parquet")
+    steps = answers.groupby("condition")["steps"].unique()
+    assert {name: list(several) for name, several in steps.items()} == {SHORT: [8], CLOSED: [4], OPEN: [4]}
+    assert (answers["condition"].value_counts()[[CLOSED, OPEN]] == sizes.knowledge).all()
 
 
 def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
@@ -197,7 +207,7 @@ def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatc
     assert not found.failed
     assert '<section id="width"' in found.report.read_text() and (found.path / "figures" / "width.png").exists()
     [home] = model_runs(found.path)
-    assert [condition_of(name) for name, _ in home.samples()] == [CLOSED, CLOSED]
+    assert [condition_of(name) for name, _ in home.samples()] == [SHORT, SHORT]
 
 
 def test_a_stress_without_suitable_data_is_noted() -> None:

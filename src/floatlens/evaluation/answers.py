@@ -12,7 +12,7 @@ import pyarrow
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
-from floatlens.evaluation.planning import CLOSED, OPEN, Key, Question
+from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key, Question
 
 if TYPE_CHECKING:
     from floatlens.lens import Generation, Lens
@@ -60,7 +60,7 @@ class AnswerRecord:
         """Return the record of a question before it is answered."""
         sample, prompt = question.sample, question.prompt
         record = cls(sample.id, sample.question, sample.answers, error=question.error, **columns)
-        if record.condition != CLOSED:
+        if record.condition not in WITHOUT_PASSAGES:
             record.recall, record.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
         if prompt is not None:
             record.passages, record.gold_at = len(prompt.passages), list(prompt.gold)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from floatlens.lens import Lens
 
 OPEN, CLOSED = "open-book", "closed-book"
+SHORT = "short"  # without passages as well, for traces of short questions, whose answers may have other lengths
+WITHOUT_PASSAGES = (CLOSED, SHORT)
 WINDOW = 64  # number of batches whose prompts are sorted by length together; bounds the memory
 Key = tuple[str, ...]  # of a result in the run folder, such as (model, data, condition, id of the question)
 
@@ -107,11 +109,12 @@ def plan_windows(
 def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Question:
     """Build the prompt of a sample. A prompt that is given is asked as it is.
 
-    Passages are left out under closed book, and required under open book. Those that do not fit the context are dropped.
+    Passages are left out under closed book and for short questions, and required under open book. Those that do not fit
+    the context are dropped.
     """
     if isinstance(sample, Prompt):
         return Question(Sample(sample.sample_id, sample.question, sample.answers), sample)
-    passages = [] if condition == CLOSED else sample.passages
+    passages = [] if condition in WITHOUT_PASSAGES else sample.passages
     if condition == OPEN and not passages:
         retrieved = "answer_recall" in sample.meta
         reason = "no passage was retrieved for the question" if retrieved else "the question has no passages"

@@ -71,7 +71,7 @@ def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
 def question_of(sample_id: str) -> str:
     """The question of a study's sample id, as the findings of answers name it: data set and number.
 
-    >>> question_of("world:fresh, closed-book, fresh-test-3")
+    >>> question_of("world:fresh, short, fresh-test-3")
     'world:fresh: fresh-test-3'
     """
     parts = sample_id.rsplit(", ", 2)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.planning import OPEN, SHORT
 from floatlens.findings.finding import Finding
 
-CONDITIONS = {"short": CLOSED, "passages": OPEN}
+CONDITIONS = {"short": SHORT, "passages": OPEN}
 SETTINGS = {
     "paper": "short questions for anchors, passages for heads, flow, knowledge and stress",
     "short": "every trace without passages",
@@ -35,7 +35,7 @@ def check_setting(name: str) -> str:
 
 
 def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tuple[str, ...]:
-    """Which sets of traces the findings need: closed book for short questions, open book for passages."""
+    """Which sets of traces the findings need: short questions, or questions with passages."""
     needed = {each.setting if setting == "paper" else setting for each in findings if each.reads in ("traces", "both")}
     return tuple(condition for name, condition in CONDITIONS.items() if name in needed)
 
@@ -43,8 +43,8 @@ def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tu
 def condition_of(sample_id: str) -> str:
     """The condition under which a study asked a sample; empty for a trace that was made otherwise.
 
-    >>> condition_of("world:fresh, closed-book, fresh-test-3"), condition_of("mine")
-    ('closed-book', '')
+    >>> condition_of("world:fresh, short, fresh-test-3"), condition_of("mine")
+    ('short', '')
     """
     parts = sample_id.rsplit(", ", 2)
     return parts[1] if len(parts) == 3 and parts[1] in CONDITIONS.values() else ""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN, Asking
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import traced_conditions
@@ -75,7 +75,7 @@ class StudyPlan:
     def reading(self) -> StudyPlan:
         """Return the plan with the number of questions to read for its largest part."""
         most = [getattr(self.sizes, name) for name in self.parts]
-        most += [self.sizes.short] if CLOSED in self.traced else []
+        most += [self.sizes.short] if SHORT in self.traced else []
         return replace(self, limit=None if None in most else self.offset + max(most))
 
     def comparison(self) -> EvaluationPlan:

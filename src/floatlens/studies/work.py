@@ -14,7 +14,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_table
 from floatlens.evaluation.jobs import ModelWorker
 from floatlens.evaluation.journal import Journal
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import ERRORS, RunFolder
@@ -90,7 +90,7 @@ def probe(
         began = time.perf_counter()
         bench = set_up(model, plan, folder, does, False, watch)
         spent, rates = 0.0, {}
-        for kind, condition in (("trace", OPEN), ("short", CLOSED), ("open", OPEN), ("closed", CLOSED)):
+        for kind, condition in (("trace", OPEN), ("short", SHORT), ("open", OPEN), ("closed", CLOSED)):
             traced = kind in ("trace", "short")
             if traced and ("traces" not in plan.parts or condition not in plan.traced):
                 continue

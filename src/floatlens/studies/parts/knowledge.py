@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
 from floatlens.evaluation.sources import DataSource
 from floatlens.studies.parts.part import Bench, Part, answered, each, first
 
@@ -25,10 +25,10 @@ def run(bench: Bench) -> None:
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     sources = answered(sources, plan)
     asked = each(sources, sizes.knowledge)
-    sized = {OPEN: sizes.traces, CLOSED: sizes.short}
+    sized = {OPEN: sizes.traces, SHORT: sizes.short}
     shared = [c for c in plan.traced if c == OPEN or plan.answering == plan.asking]
     traced = {c: min(asked, each(sources, sized[c])) for c in shared if "traces" in plan.parts}
-    return {"open": asked - traced.get(OPEN, 0), "closed": asked - traced.get(CLOSED, 0)}
+    return {"open": asked - traced.get(OPEN, 0), "closed": asked - traced.get(SHORT, 0)}
 
 
 PART = Part("knowledge", run, units)
