@@ -115,6 +115,14 @@ def test_each_finding_has_a_page_that_explains_it(name: str) -> None:
     assert pictures and all((DOCS / picture).stat().st_size < 150_000 for picture in pictures)
 
 
+def test_the_table_beside_the_papers_scripts_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    scripts = importlib.import_module("compare_scripts")
+    made = scripts.table(scripts.GOLDEN)
+    shown = (DOCS / "paper.md").read_text().split("<!-- scripts -->\n")[1].strip()
+    assert made == shown, "run python docs/compare_scripts.py"
+
+
 def test_every_public_name_is_in_the_api() -> None:
     page = (DOCS / "api.md").read_text()
     missing = [name for name in floatlens.__all__ if name != "__version__" and not re.search(rf"[.`]{name}\b", page)]
