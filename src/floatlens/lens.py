@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -12,9 +13,12 @@ import torch
 
 from floatlens.data.prompt import Prompt, build
 from floatlens.data.sample import Passage
+from floatlens.data.script import LEFT_TO_RIGHT, Order, write_script
 from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
+from floatlens.data.tokenize import tokenise
 from floatlens.decode.draws import Draws
+from floatlens.decode import replay
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
@@ -29,7 +33,7 @@ from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
-from floatlens.observation.prompt_batch import PromptBatch
+from floatlens.observation.prompt_batch import PromptBatch, scripts_of
 from floatlens.observation.registry import DEFAULT as DEFAULT_STATISTICS
 from floatlens.observation.session import Implementation
 from floatlens.record.finite import check_finite
@@ -297,14 +301,18 @@ class Lens:
         for prompt in batch.prompts:
             settings.fits(len(prompt.ids), self.context_length)
         vocabulary = self.shape["vocabulary"]
-        highest = max(max(prompt.ids) for prompt in batch.prompts)
+        scripts = batch.scripts
+        highest = max(max(ids) for ids in (*(p.ids for p in batch.prompts), *(s.ids for s in scripts or ())))
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
         special = SpecialTokens(self.mask_id if self.family.kind == "mdm" else None, self.end_ids, self.pad_id)
         network = Network(self.model, self.family.positions)
-        sample = SAMPLERS[self.family.sampler].sample
-        steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws)
+        if scripts is not None:
+            steps = replay.replay(network, batch.ids_BP, batch.real_BP, scripts, self.family, special)
+        else:
+            sample = SAMPLERS[self.family.sampler].sample
+            steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws)
         if changes := interventions.in_force(self):
             steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
         return check_finite(steps, self.model, batch.pads)
@@ -325,6 +333,11 @@ class Lens:
         if self.options["tp_plan"] is not None:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
+
+    def _settings_of(self, prompts: Sequence[Prompt], **given: Any) -> Settings:
+        """The settings by which prompts are decoded; those of a replay come from the texts that are given."""
+        scripts = scripts_of(prompts)
+        return self.settings(**given) if scripts is None else replay.settings_of(scripts, self.family)
 
     def _batch(self, prompts: Sequence[Prompt]) -> PromptBatch:
         return PromptBatch.of(prompts, self.pad_id, Network(self.model).device)
@@ -374,7 +387,10 @@ class Lens:
         max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
             See `settings`.
         """
-        chosen = self.settings(
+        single = isinstance(prompts, Prompt | str)
+        ready = self._prompts([prompts] if isinstance(prompts, Prompt | str) else prompts)
+        chosen = self._settings_of(
+            ready,
             max_new_tokens=max_new_tokens,
             steps=steps,
             temperature=temperature,
@@ -382,8 +398,7 @@ class Lens:
             block_length=block_length,
             **sampler_settings,
         )
-        single = isinstance(prompts, Prompt | str)
-        batch = self._batch(self._prompts([prompts] if isinstance(prompts, Prompt | str) else prompts))
+        batch = self._batch(ready)
         made = self.finish(batch, chosen, self.steps(batch, chosen))
         return made[0] if single else made
 
@@ -533,6 +548,61 @@ class Lens:
             pass
         return watch.traces()
 
+    def replay(
+        self,
+        prompt: PromptLike,
+        answer: str | Sequence[int],
+        order: Order = LEFT_TO_RIGHT,
+        *,
+        seed: int = 0,
+        passages: Sequence[str | Passage] = (),
+        gold: int | Sequence[int] | None = None,
+        sample_id: str = "",
+        **recording: Any,
+    ) -> Trace:
+        """Trace a given answer as if the model wrote it: revealed in a given order, nothing sampled.
+
+        A masked diffusion model runs one pass per step, an autoregressive model extends its cache token by token. Replaying
+        a greedy generation in its own order, `lens.replay(prompt, trace.written, trace.order)`, gives its trace.
+
+        Parameters
+        ----------
+        prompt, passages, gold
+            What the answer follows: see `trace`.
+        answer
+            A text, without the end token unless it has one in it, or token ids.
+        order
+            "left-to-right", "random" (by `seed`), or a list of indices into the answer's tokens; an element that is a list
+            itself names tokens that are revealed together. An autoregressive model takes the first only.
+        sample_id
+            A name that the trace carries.
+        **recording
+            What to record, such as `layers` or `matrices`: see `watch`.
+        """
+        if isinstance(prompt, str):
+            prompt = self.prompt(prompt, passages, gold=gold)
+        elif passages or gold is not None:
+            raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
+        return self.traces([self.with_answer(prompt, answer, order, seed)], sample_ids=[sample_id], **recording)[0]
+
+    def with_answer(
+        self, prompt: PromptLike, answer: str | Sequence[int], order: Order = LEFT_TO_RIGHT, seed: int = 0
+    ) -> Prompt:
+        """The prompt with a given answer, which `traces`, `watch` and `generate` replay instead of writing their own.
+
+        The parameters are those of `replay`.
+        """
+        [made] = self._prompts([prompt])
+        ids = self._answer_ids(answer) if isinstance(answer, str) else [int(i) for i in answer]
+        script = write_script(ids, order, seed=seed)
+        replay.settings_of([script], self.family)
+        return dataclasses.replace(made, script=script)
+
+    def _answer_ids(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            raise FloatLensError(f"{self.name} has no tokenizer, so it cannot read text; give the answer as token ids")
+        return [token.id for token in tokenise(self.tokenizer, text)]
+
     def watch(
         self,
         prompts: Sequence[PromptLike],
@@ -576,7 +646,9 @@ class Lens:
         implementation
             "stream" (in tiles, the default) or "exact" (from whole matrices, a slow reference).
         """
-        chosen = self.settings(
+        ready = self._prompts(prompts)
+        chosen = self._settings_of(
+            ready,
             max_new_tokens=max_new_tokens,
             steps=steps,
             temperature=temperature,
@@ -586,7 +658,7 @@ class Lens:
         )
         options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
         options.check(self.shape, chosen.step_count)
-        batch = self._batch(self._prompts(prompts))
+        batch = self._batch(ready)
         recorder = Recorder(
             batch,
             options.session(batch.layout(chosen.max_new_tokens, self.family.shifted), len(batch.prompts)),

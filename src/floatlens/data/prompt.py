@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floatlens.data.sample import Passage
+from floatlens.data.script import Script
 from floatlens.data.template import DEFAULT, Segment, Template
 from floatlens.data.tokenize import Token, tokenise
 from floatlens.errors import FloatLensError
@@ -38,7 +39,8 @@ class Prompt:
     """The input of a model, and where its parts are.
 
     `text` is the whole text with the chat template, `ids` its tokens, `gold` the indices of the gold passages (from 0).
-    `dropped` is the number of passages that `fit` left out because the prompt was too long.
+    `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given text to write
+    after the prompt (`floatlens.data.script`); without one, the model writes its own.
     """
 
     text: str
@@ -53,6 +55,7 @@ class Prompt:
     chat: bool = True
     dropped: int = 0
     sample_id: str = ""
+    script: Script | None = None
 
     @classmethod
     def from_ids(cls, ids: Sequence[int]) -> Prompt:

@@ -46,7 +46,41 @@ class CanvasSettings(Settings):
         return self.steps or self.max_new_tokens
 
 
-@register_sampler("canvas", CanvasSettings)
+class CanvasPasses:
+    """The passes of a canvas: the first reads the prompt as well; each returns the logits that write the new positions."""
+
+    def __init__(self, network: Network, ids_BP: torch.Tensor, real_BP: torch.Tensor | None, new_tokens: int) -> None:
+        from transformers import DynamicCache
+
+        B, P = ids_BP.shape
+        self.network, self.first, self.cache = network, P - 1, DynamicCache()
+        self.active: range | None = range(P - 1, P + new_tokens)
+        self.real_BT = torch.ones((B, P + new_tokens), dtype=torch.bool, device=ids_BP.device)
+        if real_BP is not None:
+            self.real_BT[:, :P] = real_BP
+        self.positions_BT = (self.real_BT.long().cumsum(-1) - 1).clamp_min(0)
+        self.visible_BQT = self.real_BT[:, None].expand(-1, new_tokens + 1, -1)
+
+    def __call__(self, x_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, N, V) of the new positions."""
+        assert self.active is not None
+        if self.first and not self.cache.get_seq_length():
+            prompt = slice(0, self.first)
+            with self.network.without_adapter():
+                forward = ForwardPass(x_BT[:, prompt], 0, range(0), range(self.first))
+                visible_BQQ, rows_BQ = causal(self.real_BT[:, prompt]), self.positions_BT[:, prompt]
+                self.network.run(forward, visible_BQQ, keep=1, position_ids_BQ=rows_BQ, cache=self.cache)
+        return self.network.run(
+            ForwardPass(x_BT, self.first, self.active, range(0)),
+            self.visible_BQT,
+            keep=len(self.active),
+            position_ids_BQ=self.positions_BT[:, self.first :],
+            cache=self.cache,
+            store=False,
+        )[:, :-1]
+
+
+@register_sampler("canvas", CanvasSettings, passes=CanvasPasses)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
@@ -57,36 +91,16 @@ def sample(
     draws: Draws | None = None,
 ) -> Iterator[Step]:
     """Denoise `max_new_tokens` masks after each prompt, one Step per pass over the canvas."""
-    from transformers import DynamicCache
-
     B, P = ids_BP.shape
-    N, first = settings.max_new_tokens, P - 1
+    N = settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask)], 1)
-    real_BT = torch.ones_like(x_BT, dtype=torch.bool)
-    if real_BP is not None:
-        real_BT[:, :P] = real_BP
-    positions_BT = (real_BT.long().cumsum(-1) - 1).clamp_min(0)
-    visible_BQT = real_BT[:, None].expand(-1, N + 1, -1)
     counts = transfers(N, settings.step_count)
     hidden_BN = torch.ones(B, N, dtype=torch.bool, device=x_BT.device)  # a model may write the mask token itself
 
-    cache = DynamicCache()
+    passes = CanvasPasses(network, ids_BP, real_BP, N)
     for index in range(settings.step_count):
-        if index == 0 and first:
-            with network.without_adapter():
-                forward = ForwardPass(x_BT[:, :first], 0, range(0), range(first))
-                rows_BQ = positions_BT[:, :first]
-                network.run(forward, causal(real_BT[:, :first]), keep=1, position_ids_BQ=rows_BQ, cache=cache)
-        active = range(first, P + N)
-        logits_BNV = network.run(
-            ForwardPass(x_BT, first, active, range(0)),
-            visible_BQT,
-            keep=N + 1,
-            position_ids_BQ=positions_BT[:, first:],
-            cache=cache,
-            store=False,
-        )[:, :-1]
+        logits_BNV = passes(x_BT)
         after_BT = x_BT.clone()
         committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
         confidence_BT = torch.full(x_BT.shape, torch.nan, dtype=torch.float32, device=x_BT.device)
@@ -101,7 +115,7 @@ def sample(
             after_BT[row, masked_M[order]] = token_M[order]
             committed_BT[row, masked_M[order]] = True
         hidden_BN &= ~committed_BT[:, P:]
-        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, active)
+        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active)
         x_BT = after_BT
 
 

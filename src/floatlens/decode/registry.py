@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import torch
+
+from floatlens.decode.network import Network
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.registry import Registry
 
 
+class Passes(Protocol):
+    """The forward passes of a decoding, one after another. `active` is that of `Step`."""
+
+    @property
+    def active(self) -> range | None: ...
+
+    def __call__(self, x_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, N, V) that write the N positions after the prompt, from the sequence so far."""
+        ...
+
+
+MakePasses = Callable[[Network, torch.Tensor, "torch.Tensor | None", int], Passes]
+
+
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler: the class of its settings, and the generator of steps."""
+    """A sampler: the class of its settings, the generator of steps, and the passes by which a given text is replayed."""
 
     settings: type[Settings]
     sample: Callable[..., Iterator[Step]]
+    passes: MakePasses | None = None
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
@@ -28,7 +46,9 @@ SHARED = ("steps", "block_length")
 Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
 
 
-def register_sampler(name: str, settings: type[Settings]) -> Callable[[Sample], Sample]:
+def register_sampler(
+    name: str, settings: type[Settings], *, passes: MakePasses | None = None
+) -> Callable[[Sample], Sample]:
     """Register the decorated generator function as a sampler.
 
     Parameters
@@ -37,13 +57,16 @@ def register_sampler(name: str, settings: type[Settings]) -> Callable[[Sample], 
         The name that a family gives as its `sampler`.
     settings
         A dataclass derived from `floatlens.decode.settings.Settings`.
+    passes
+        Makes the forward passes of a replay, as `passes(network, ids_BP, real_BP, new_tokens)`. Samplers that run the whole
+        sequence at every step, and autoregressive ones, need none.
 
     The function is called as `sample(network, ids_BP, real_BP, settings, *, special, draws)` and yields a
     `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md.
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample), source=sample)
+        SAMPLERS.add(name, Sampler(settings, sample, passes), source=sample)
         return sample
 
     return register

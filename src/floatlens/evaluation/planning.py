@@ -8,7 +8,7 @@ length, which saves padding and changes no answer. A prompt that was asked befor
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +102,7 @@ def plan_windows(
         asked = [q for q in questions if q.prompt is not None and q.id not in origins]
         # The longest prompts first: if memory runs out, it does so early.
         asked.sort(key=lambda q: len(q.prompt.ids) if q.prompt else 0, reverse=True)
-        size = asking.batch_size
-        yield QuestionWindow(questions, [asked[i : i + size] for i in range(0, len(asked), size)], origins)
+        yield QuestionWindow(questions, list(_batches(asked, asking.batch_size)), origins)
 
 
 def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Question:
@@ -150,7 +149,7 @@ class SharedPrompts:
     """
 
     def __init__(self) -> None:
-        self.first: dict[tuple[str, tuple[int, ...], str], tuple[Key, object]] = {}
+        self.first: dict[tuple[object, ...], tuple[Key, object]] = {}
 
     def forget_missing(self, have: Container[Key]) -> None:
         """Forget the questions without a result: the work on them failed."""
@@ -168,10 +167,21 @@ class SharedPrompts:
         def origin(question: Question) -> Key | None:
             assert question.prompt is not None
             mine = (*key, question.id)
-            first, of = self.first.setdefault((key[0], tuple(question.prompt.ids), settings), (mine, job))
+            about = (key[0], tuple(question.prompt.ids), question.prompt.script, settings)
+            first, of = self.first.setdefault(about, (mine, job))
             return None if ask_all or (first == mine and of is job) else first
 
         return origin
+
+
+def _batches(questions: Sequence[Question], size: int) -> Iterator[list[Question]]:
+    """Questions that can be decoded together: texts to replay need equal numbers of tokens and steps."""
+    alike: dict[object, list[Question]] = {}
+    for question in questions:
+        script = question.prompt.script if question.prompt is not None else None
+        alike.setdefault(script and (len(script.ids), script.steps), []).append(question)
+    for group in alike.values():
+        yield from (group[i : i + size] for i in range(0, len(group), size))
 
 
 def _windows(samples: Iterable[Sample | Prompt], size: int) -> Iterator[list[Sample | Prompt]]:

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 import torch
 
 from floatlens.data.prompt import Prompt, Region
+from floatlens.data.script import Script
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import PositionLayout
 
 OTHER = "other"  # positions of the chat template that belong to no region
 ANSWER = "answer"
+
+
+def scripts_of(prompts: Sequence[Prompt]) -> list[Script] | None:
+    """The texts to replay, one per prompt; None if the model is to write."""
+    found = [prompt.script for prompt in prompts if prompt.script is not None]
+    if found and len(found) < len(prompts):
+        raise FloatLensError("some prompts have a text to replay and some have not; run them in separate batches")
+    return found or None
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,19 @@ class PromptBatch:
             real = torch.arange(longest, device=device)[None] >= torch.tensor(pads, device=device)[:, None]
         return cls(list(prompts), ids, real, pads)
 
+    @property
+    def scripts(self) -> list[Script] | None:
+        """The texts to replay, one per prompt; None if the model writes."""
+        return scripts_of(self.prompts)
+
     def regions(self, row: int, new_tokens: int) -> list[Region]:
-        """The regions of a row's prompt, and the answer of `new_tokens` positions after it."""
+        """The regions of a row's prompt, and the answer of `new_tokens` positions after it.
+
+        A prompt with regions beyond its own tokens names the parts of a given answer itself.
+        """
         prompt = self.prompts[row]
+        if any(region.end > len(prompt.ids) for region in prompt.regions):
+            return list(prompt.regions)
         return [*prompt.regions, Region(ANSWER, len(prompt.ids), len(prompt.ids) + new_tokens)]
 
     def gold(self, row: int) -> list[str]:

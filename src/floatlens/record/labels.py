@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from floatlens.data.prompt import Prompt
+from floatlens.decode import replay
 from floatlens.decode.settings import Settings
 from floatlens.errors import FloatLensError
 from floatlens.observation.prompt_batch import PromptBatch
@@ -45,7 +46,7 @@ def label_traces(
         "cached": int(lens.family.cached),
         "n_layers": lens.shape["layers"] or 0,
         "n_heads": lens.shape["heads"] or 0,
-        "sampler": lens.family.sampler,
+        "sampler": lens.family.sampler if batch.scripts is None else replay.NAME,
         "settings": as_json(settings.asdict()),
         "seed": settings.seed,
         "implementation": recorder.session.implementation,
@@ -84,7 +85,7 @@ def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, com
 
 def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
     """Return what `lens.prompt` needs beside the question to build this prompt again; None for any other prompt."""
-    if lens.tokenizer is None or not prompt.question:
+    if lens.tokenizer is None or not prompt.question or prompt.script is not None:
         return None
     try:
         again = lens.prompt(prompt.question, prompt.passages, order=prompt.order)

@@ -126,6 +126,18 @@ class Trace:
             return np.asarray(self.data["final_tokens"].values)
         return np.asarray(self.data["tokens"].isel(step=-1).values)
 
+    @property
+    def written(self) -> list[int]:
+        """Token ids after the prompt."""
+        return [int(i) for i in self.final_tokens[self.prompt_length :]]
+
+    @property
+    def order(self) -> list[list[int]]:
+        """The order of writing: for each step, the indices into `written` of the tokens that it committed."""
+        at = self.data["committed_at"].values[self.prompt_length :]
+        steps = int(max(self.data["step"].values[-1], at.max(initial=-1))) + 1
+        return [np.flatnonzero(at == step).tolist() for step in range(steps)]
+
     # --- what was seen ------------------------------------------------------------------------------------------------
 
     def anchors(self, rule: str | Rule | RuleFunction = "sigma(3)") -> xr.DataArray:
