@@ -11,14 +11,14 @@ from typing import Any, TypeAlias, overload
 
 import torch
 
-from floatlens.data.prompt import Prompt, build
+from floatlens.data import sequences
+from floatlens.data.prompt import Prompt, Region, build
 from floatlens.data.sample import Passage
 from floatlens.data.script import LEFT_TO_RIGHT, Order, write_script
 from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
-from floatlens.data.tokenize import tokenise
-from floatlens.decode.draws import Draws
 from floatlens.decode import replay
+from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
@@ -239,12 +239,35 @@ class Lens:
         chat
             Whether to apply the tokenizer's chat template.
         """
+        self._needs_tokenizer()
+        options: dict[str, Any] = {"order": order, "template": template, "chat": chat}
+        return build(self.tokenizer, question, passages, gold=gold, answers=answers, **options)
+
+    def text_prompt(self, text: str, regions: sequences.Regions = None) -> Prompt:
+        """Build the prompt of a raw text: no question around it and no chat template, such as a protein's sequence.
+
+        Special tokens that are written in the text count as such. A warning is issued if more than 20 % of the tokens are
+        unknown to the tokenizer.
+
+        Parameters
+        ----------
+        text
+            The text to continue.
+        regions
+            Regions of your own: spans of characters by name, such as {"site": (3, 9)}, or "marks" for a text that marks
+            them itself, as in "[[doc1: Ada lives in Rusk.]] [[query: Where?]]". By default all of it is the region `text`.
+        """
+        self._needs_tokenizer()
+        made = sequences.text_prompt(self.tokenizer, text, regions)
+        if self.family.kind == "mdm" and self.mask_id in made.ids:
+            raise FloatLensError("the text has a mask, and what is written comes after the text; fill it with infill")
+        return made
+
+    def _needs_tokenizer(self) -> None:
         if self.tokenizer is None:
             raise FloatLensError(
                 f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])"
             )
-        options: dict[str, Any] = {"order": order, "template": template, "chat": chat}
-        return build(self.tokenizer, question, passages, gold=gold, answers=answers, **options)
 
     def _prompts(self, prompts: Sequence[PromptLike]) -> list[Prompt]:
         made = []
@@ -334,8 +357,8 @@ class Lens:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
-    def _settings_of(self, prompts: Sequence[Prompt], **given: Any) -> Settings:
-        """The settings by which prompts are decoded; those of a replay come from the texts that are given."""
+    def settings_of(self, prompts: Sequence[Prompt], **given: Any) -> Settings:
+        """The settings by which prompts are decoded: `settings`, but those of a replay come from the given texts."""
         scripts = scripts_of(prompts)
         return self.settings(**given) if scripts is None else replay.settings_of(scripts, self.family)
 
@@ -389,7 +412,7 @@ class Lens:
         """
         single = isinstance(prompts, Prompt | str)
         ready = self._prompts([prompts] if isinstance(prompts, Prompt | str) else prompts)
-        chosen = self._settings_of(
+        chosen = self.settings_of(
             ready,
             max_new_tokens=max_new_tokens,
             steps=steps,
@@ -555,6 +578,7 @@ class Lens:
         order: Order = LEFT_TO_RIGHT,
         *,
         seed: int = 0,
+        regions: sequences.Regions = None,
         passages: Sequence[str | Passage] = (),
         gold: int | Sequence[int] | None = None,
         sample_id: str = "",
@@ -574,6 +598,9 @@ class Lens:
         order
             "left-to-right", "random" (by `seed`), or a list of indices into the answer's tokens; an element that is a list
             itself names tokens that are revealed together. An autoregressive model takes the first only.
+        regions
+            Regions inside the answer, in place of the one region `answer`: spans by name (of characters, or of positions for
+            ids), or "marks". Regions of a raw text before it: see `text_prompt`.
         sample_id
             A name that the trace carries.
         **recording
@@ -583,25 +610,34 @@ class Lens:
             prompt = self.prompt(prompt, passages, gold=gold)
         elif passages or gold is not None:
             raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
-        return self.traces([self.with_answer(prompt, answer, order, seed)], sample_ids=[sample_id], **recording)[0]
+        ready = self.with_answer(prompt, answer, order, seed=seed, regions=regions)
+        return self.traces([ready], sample_ids=[sample_id], **recording)[0]
 
     def with_answer(
-        self, prompt: PromptLike, answer: str | Sequence[int], order: Order = LEFT_TO_RIGHT, seed: int = 0
+        self,
+        prompt: PromptLike,
+        answer: str | Sequence[int],
+        order: Order = LEFT_TO_RIGHT,
+        *,
+        seed: int = 0,
+        regions: sequences.Regions = None,
     ) -> Prompt:
         """The prompt with a given answer, which `traces`, `watch` and `generate` replay instead of writing their own.
 
         The parameters are those of `replay`.
         """
         [made] = self._prompts([prompt])
-        ids = self._answer_ids(answer) if isinstance(answer, str) else [int(i) for i in answer]
+        if isinstance(answer, str):
+            self._needs_tokenizer()
+            ids, own = sequences.answer_tokens(self.tokenizer, answer, regions)
+        else:
+            ids = [int(i) for i in answer]
+            own = sequences.ids_prompt(ids, regions).regions  # type: ignore[arg-type]
         script = write_script(ids, order, seed=seed)
         replay.settings_of([script], self.family)
-        return dataclasses.replace(made, script=script)
-
-    def _answer_ids(self, text: str) -> list[int]:
-        if self.tokenizer is None:
-            raise FloatLensError(f"{self.name} has no tokenizer, so it cannot read text; give the answer as token ids")
-        return [token.id for token in tokenise(self.tokenizer, text)]
+        P = len(made.ids)
+        parts = [Region(each.name, P + each.start, P + each.end) for each in own]
+        return dataclasses.replace(made, script=script, regions=[*made.regions, *parts])
 
     def watch(
         self,
@@ -647,7 +683,7 @@ class Lens:
             "stream" (in tiles, the default) or "exact" (from whole matrices, a slow reference).
         """
         ready = self._prompts(prompts)
-        chosen = self._settings_of(
+        chosen = self.settings_of(
             ready,
             max_new_tokens=max_new_tokens,
             steps=steps,

@@ -101,6 +101,29 @@ def test_trace_of_a_question_makes_a_run(folder: Path, tmp_path: Path) -> None:
     assert name == "prompt" and trace.data.sizes["step"] == 4 and trace.gold == ["doc1"]
 
 
+def test_trace_replays_a_given_answer_after_a_raw_text(folder: Path, tmp_path: Path) -> None:
+    words = (
+        "--text",
+        "[[doc: Ada Tarn lives in Molen.]]",
+        "--replay",
+        "Molen it rains",
+        "--order",
+        "random",
+        "--marks",
+    )
+    done = run("trace", folder, *words, "--seed", 3, "--out", tmp_path / "run")
+    [(_, path)] = RunFolder.open(tmp_path / "run").samples()
+    trace, lens = floatlens.Trace.open(path), floatlens.load(str(folder))
+    prompt = lens.text_prompt("Ada Tarn lives in Molen.", {"doc": (0, 24)})
+    expected = lens.replay(prompt, "Molen it rains", "random", seed=3)
+    assert np.array_equal(trace.data["received"].values, expected.data["received"].values)
+    assert trace.order == expected.order and trace.answer == "Molen it rains" and "<floatlens.Trace>" in done.stdout
+    ids = ",".join(map(str, prompt.ids))
+    run("trace", folder, "--ids", ids, "--max-new-tokens", 2, "--out", tmp_path / "ids")
+    [(_, path)] = RunFolder.open(tmp_path / "ids").samples()
+    assert floatlens.Trace.open(path).final_tokens.tolist()[:-2] == prompt.ids
+
+
 def test_trace_under_an_intervention_is_that_of_the_library(tmp_path: Path) -> None:
     passages, spec = ["Ada Tarn lives in Molen.", "Bo Tarn lives in Karsk."], "mask-positions(region=gold)"
     words = [word for text in passages for word in ("--passage", text)] + ["--gold", 0, "--gold", 1]
@@ -219,6 +242,12 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
         (("inspect", "nowhere"), "floatlens: model 'nowhere' is not a folder"),
         (("trace", "FOLDER", "--out", "OUT"), "give either --prompt"),
         (("trace", "FOLDER", "--prompt", "x", "--data", "y", "--out", "OUT"), "give either --prompt"),
+        (("trace", "FOLDER", "--data", "world", "--replay", "x", "--out", "OUT"), "--replay follows one prompt"),
+        (
+            ("trace", "FOLDER", "--ids", "1,b", "--out", "OUT"),
+            "--ids '1,b' is not understood; write token ids as 1,5,7",
+        ),
+        (("trace", "FOLDER", "--prompt", "x", "--replay", "y", "--order", "9", "--out", "OUT"), "by its index from 0"),
         (("trace", "FOLDER", "--prompt", "x", "--block-length", 5, "--out", "OUT"), "block_length 5 does not divide"),
         (
             ("trace", "FOLDER", "--prompt", "x", "--max-new-tokens", 500, "--out", "OUT"),

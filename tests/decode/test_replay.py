@@ -94,9 +94,7 @@ def test_an_autoregressive_replay_gives_the_probabilities_of_one_pass(random_lla
         [trace.data["confidence"].values[step, 5 + step] for step in range(4)], probability_T.numpy(), rtol=1e-4
     )
     weights_LHQT = torch.cat(out.attentions).numpy()
-    np.testing.assert_allclose(
-        trace.data["attention"].values[3, :, :, 7, :8], weights_LHQT[:, :, 7, :8], atol=1e-5
-    )
+    np.testing.assert_allclose(trace.data["attention"].values[3, :, :, 7, :8], weights_LHQT[:, :, 7, :8], atol=1e-5)
     np.testing.assert_allclose(
         trace.data["received"].values[3, :, :, :8], weights_LHQT[:, :, :8, :8].mean(-2), atol=1e-5
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,15 @@ def print_notes(lines: Sequence[str]) -> None:
 
     for line in lines:
         Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def noted_warnings() -> Iterator[None]:
+    """Print warnings about the user's input as notes, without the line of code that issued them."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    print_notes([f"warning: {each.message}" for each in found if each.category is UserWarning])
 
 
 def claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,7 +11,9 @@ from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
+    from floatlens.data.prompt import Prompt
     from floatlens.evaluation.sources import EvaluationPlan
+    from floatlens.lens import Lens
 
 
 @common.grouped
@@ -19,11 +21,24 @@ def command(
     model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="A raw text to continue, such as a protein: no question, no chat template.")
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids to continue, such as 1,5,7.")] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
     gold: Annotated[
         list[int] | None, typer.Option(help="Index of a --passage with the answer, from 0; repeat for several.")
     ] = None,
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.")] = None,
+    replay: Annotated[
+        str | None, typer.Option(help="A given answer to --prompt, --text or --ids: revealed, nothing is sampled.")
+    ] = None,
+    order: Annotated[
+        str, typer.Option(help="Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).")
+    ] = "left-to-right",
+    marks: Annotated[
+        bool, typer.Option("--marks", help="Regions are marked in --text and --replay: [[name: text]].")
+    ] = False,
     intervention: Annotated[
         list[str] | None,
         typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
@@ -55,13 +70,29 @@ def command(
 
         floatlens trace tiny-arm --data world:fresh --passages 5 --limit 16 --out run
 
+        floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --replay "Rusk" --order random --out run
+
+        floatlens trace facebook/esm2_t6_8M_UR50D --text MKTAYIAKQRQISFVKSHFSRQ --max-new-tokens 4 --out run
+
         floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
     """
     from floatlens.evaluation.planning import CLOSED
     from floatlens.evaluation.sources import open_sources, problems_of, write_problems
 
-    if (prompt is None) == (data is None):
-        raise FloatLensError("give either --prompt with a question or --data with a data set")
+    given = {"--prompt": prompt, "--text": text, "--ids": ids, "--data": data}
+    if sum(value is not None for value in given.values()) != 1:
+        raise FloatLensError(
+            f"give either --prompt with a question or --data with a data set; one of {', '.join(given)}"
+        )
+    if replay is not None and data is not None:
+        raise FloatLensError("--replay follows one prompt; give it with --prompt, --text or --ids instead of --data")
+    sequence: dict[str, Any] = {
+        "text": text,
+        "ids": parse_ids(ids),
+        "replay": replay,
+        "order": parse_order(order),
+        "marks": marks,
+    }
     condition = CLOSED if reading.passages == 0 or reading.max_passages == 0 else "trace"
     changes = {"conditions": (condition,), "limit": limit, "max_passages": reading.max_passages or None}
     plan = reading.plan([model], [data] if data else [], sampling.asking(seed, reading.template), **changes)
@@ -78,7 +109,7 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
-    from floatlens.cli.shared import make_console, print_json, print_notes, problem_lines
+    from floatlens.cli.shared import make_console, noted_warnings, print_json, print_notes, problem_lines
     from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
     from floatlens.evaluation.journal import Journal
     from floatlens.evaluation.run import run_jobs
@@ -92,18 +123,22 @@ def command(
     # What can be refused is refused before the weights are read.
     checkpoint = loading.find(model, revision)
     lens = Lens(checkpoint)
-    settings = lens.settings(**plan.asking.generation())
-    lens.check_record(settings, **record)
     check([parse_intervention(spec) for spec in intervention or ()], lens.shape, lens.config)
-    if lens.tokenizer is None:
-        raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
+    if lens.tokenizer is None and ids is None:
+        raise FloatLensError(
+            f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files or use --ids"
+        )
     asked: list[Any]
-    if prompt is not None:
-        one = lens.prompt(prompt, passage or (), gold=gold, answers=answer or (), template=plan.asking.template)
-        settings.fits(len(one.ids), lens.context_length)
-        asked = [replace(one, sample_id="prompt")]
+    if data is None:
+        with noted_warnings():
+            question = {"passages": passage or (), "gold": gold, "answers": answer or ()}
+            asked = [one_prompt(lens, prompt, {**question, "template": plan.asking.template}, seed=seed, **sequence)]
     else:
         asked = [sample for source in sources for sample in source.samples()]
+    settings = lens.settings_of(asked if data is None else [], **plan.asking.generation())
+    lens.check_record(settings, **record)
+    for one in asked if data is None else ():
+        settings.fits(len(one.ids), lens.context_length)
     about = manifest.describe(
         "trace",
         {
@@ -112,6 +147,11 @@ def command(
                 "model": model,
                 "revision": revision,
                 "prompt": prompt,
+                "text": text,
+                "ids": ids,
+                "replay": replay,
+                "order": order,
+                "marks": marks,
                 "passage": passage,
                 "gold": gold,
                 "answer": answer,
@@ -142,12 +182,70 @@ def command(
         print_json({"results": [entry], "problems": problems, "run": folder.location})
         return
     console = make_console()
-    if prompt is not None:
+    if data is None:
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
     console.print(f"{len(records) - len(failed)} traces in {folder.location}{also}", markup=False)
     print_notes(problem_lines(problems))
+
+
+def one_prompt(
+    lens: Lens,
+    prompt: str | None,
+    question: dict[str, Any],
+    *,
+    text: str | None,
+    ids: list[int] | None,
+    replay: str | None,
+    order: str | list[list[int]],
+    marks: bool,
+    seed: int,
+) -> Prompt:
+    """Return the prompt of --prompt, --text or --ids, with the answer of --replay."""
+    from floatlens.data.prompt import Prompt
+    from floatlens.data.sequences import MARKS
+
+    regions = MARKS if marks else None
+    if prompt is not None:
+        made = lens.prompt(prompt, question.pop("passages"), **question)
+    else:
+        made = lens.text_prompt(text, regions) if text is not None else Prompt.from_ids(ids or [])
+        made = replace(made, answers=list(question["answers"]))
+    if replay is not None:
+        own = regions if marks and "[[" in replay else None
+        made = lens.with_answer(made, replay, order, seed=seed, regions=own)
+    return replace(made, sample_id="prompt")
+
+
+def parse_ids(text: str | None) -> list[int] | None:
+    """Parse the token ids of the command line; None stays None.
+
+    >>> parse_ids("1, 5,7")
+    [1, 5, 7]
+    """
+    if text is None:
+        return None
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise FloatLensError(f"--ids {text!r} is not understood; write token ids as 1,5,7") from None
+
+
+def parse_order(text: str) -> str | list[list[int]]:
+    """Parse an order of the command line; names stay as they are.
+
+    >>> parse_order("2,0,1+3"), parse_order("random")
+    ([[2], [0], [1, 3]], 'random')
+    """
+    if not text[:1].isdecimal():
+        return text
+    try:
+        return [[int(index) for index in step.split("+")] for step in text.split(",")]
+    except ValueError:
+        raise FloatLensError(
+            f"--order {text!r} is not understood; write left-to-right, random, or indices such as 2,0,1+3"
+        ) from None
 
 
 def asked_options(

@@ -39,8 +39,8 @@ class Prompt:
     """The input of a model, and where its parts are.
 
     `text` is the whole text with the chat template, `ids` its tokens, `gold` the indices of the gold passages (from 0).
-    `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given text to write
-    after the prompt (`floatlens.data.script`); without one, the model writes its own.
+    `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given
+    text to write after the prompt (`floatlens.data.script`); without one, the model writes its own.
     """
 
     text: str

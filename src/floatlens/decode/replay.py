@@ -103,7 +103,7 @@ class WholePasses:
 
 def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask_id: int) -> Iterator[Step]:
     """Replace masks after the prompt by the tokens of the scripts, each at its step."""
-    device, P = ids_BP.device, ids_BP.shape[1]
+    device = ids_BP.device
     text_BN = torch.tensor([script.ids for script in scripts], device=device)
     at_BN = torch.tensor([script.at for script in scripts], device=device)
     prompt_BP = torch.zeros_like(ids_BP, dtype=torch.bool)

@@ -16,6 +16,7 @@ import xarray as xr
 
 from floatlens.anchors import parse_rule
 from floatlens.data.token_kinds import GROUPS, classify, spelled
+from floatlens.decode import replay
 from floatlens.decode.registry import SAMPLERS
 from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import Array, bits, packed
@@ -123,13 +124,15 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     }
 
 
-def request(trace: Trace) -> dict[str, Any]:
-    """Return what was asked of the model, as far as it takes to ask again.
+def request(trace: Trace) -> dict[str, Any] | None:
+    """Return what was asked of the model, as far as it takes to ask again; None for a replay of a given text.
 
     `built_from` has the passages and the order of a prompt that `lens.prompt` builds, None for any other; `settings` are
     the sampler's, without those that have their default value.
     """
     sampler = str(trace.data.attrs.get("sampler"))
+    if sampler == replay.NAME:
+        return None
     defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)} if sampler in SAMPLERS else {}
     always = ("max_new_tokens", "seed")
     return {

@@ -90,8 +90,7 @@ def _measure_one(trace: Trace, step: int | None, residual: bool, stop: float) ->
     gold = [g for g in trace.gold if g in regions]
     numbers = [document_number(g) for g in gold]
     rolled_RR = mean_over(rolled_SRR, 0)
-    lengths = {r.name: r.end - r.start for r in trace.regions}
-    tokens_R = np.array([lengths.get(r, 0) for r in regions])
+    tokens_R = np.array([sum(r.end - r.start for r in trace.regions if r.name == name) for name in regions])
     writing_LR = _writing(trace, regions)
     per_token_LR = definitions.flow_per_token(writing_LR, np.broadcast_to(tokens_R, writing_LR.shape))
     answer_R = rolled_RR[regions.index("answer")] if "answer" in regions else np.full(len(regions), np.nan)
@@ -121,10 +120,10 @@ def _writing(trace: Trace, regions: list[str]) -> Array:
     if not len(rows_SLT):
         return found
     mean_LT = rows_SLT.mean(axis=0)
-    spans = {region.name: slice(region.start, region.end) for region in trace.regions}
     for place, name in enumerate(regions):
-        if name in spans:
-            found[:, place] = mean_LT[:, spans[name]].sum(axis=-1)
+        spans = [slice(region.start, region.end) for region in trace.regions if region.name == name]
+        if spans:
+            found[:, place] = sum(mean_LT[:, span].sum(axis=-1) for span in spans)
     return found
 
 

@@ -78,10 +78,11 @@ class PromptBatch:
             regions = self.regions(row, new_tokens)
             evidence = self.gold(row)
             region[row, :pad] = -1
-            for index, part in enumerate(regions, start=1):
-                region[row, pad + part.start : pad + part.end] = index
+            named = [OTHER, *dict.fromkeys(part.name for part in regions)]  # spans of one name are one region
+            for part in regions:
+                region[row, pad + part.start : pad + part.end] = named.index(part.name)
                 gold[row, pad + part.start : pad + part.end] |= part.name in evidence
-            names.append([OTHER, *(part.name for part in regions)])
+            names.append(named)
         writes = torch.zeros(B, P + new_tokens, dtype=torch.bool)
         writes[:, P - shifted : P + new_tokens - shifted] = True
         real = None

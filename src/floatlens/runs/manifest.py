@@ -27,7 +27,7 @@ FORMAT = "floatlens-run/1"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # those that numbers can depend on
 # Files of a checkpoint that are read; those in pickle's format only with --allow-pickle.
 HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja", ".bin", ".pt", ".pth")
-PRIVATE = ("prompt", "text", "ids", "passage", "answer")  # settings with a text of the user's own
+PRIVATE = ("prompt", "text", "ids", "infill", "replay", "passage", "answer")  # settings with a text of the user's own
 
 
 def describe(

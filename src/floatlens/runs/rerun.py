@@ -79,7 +79,7 @@ def recorded_texts(run: RunFolder) -> dict[str, str]:
     texts: list[Any] = []
     for _, path in run.samples():
         attributes: Mapping[str, Any] = trace_attributes(path / "zarr.json")
-        texts.append(attributes.get("question"))
+        texts += [attributes.get("question"), attributes.get("output")]
         try:
             answers = json.loads(str(attributes.get("answers", "[]")))
         except (ValueError, RecursionError):
