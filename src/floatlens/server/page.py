@@ -11,7 +11,8 @@ from floatlens.explorer.page import embed
 from floatlens.lens import Lens
 from floatlens.server import limits
 
-EXAMPLES = (("one fact", "world:fresh", 16), ("two hops", "world:hops", 16), ("a life", "world:long", 48))
+WORLD = (("one fact", "world:fresh", 16), ("two hops", "world:hops", 16), ("a life", "world:long", 48))
+REAL = (("a real fact", "atlas", 16), ("two real facts", "atlas:hops", 16))
 
 
 def page(films: Sequence[dict[str, Any]], live: dict[str, Any]) -> str:
@@ -88,8 +89,11 @@ def about_interventions() -> list[dict[str, Any]]:
 
 
 @cache
-def examples() -> list[dict[str, Any]]:
-    """Return example questions: the first test questions of the bundled world, which the bundled models can read."""
+def examples(world: bool) -> list[dict[str, Any]]:
+    """Return example questions: the first test questions of the synthetic world and of atlas.
+
+    `world`: the first model was trained on the world and knows no English beyond it; otherwise real facts come first.
+    """
     from floatlens.data.read import read
 
     return [
@@ -100,7 +104,7 @@ def examples() -> list[dict[str, Any]]:
             "answers": list(sample.answers),
             "max_new_tokens": tokens,
         }
-        for name, data, tokens in EXAMPLES
+        for name, data, tokens in (WORLD + REAL if world else REAL + WORLD)
         for sample in read(data, split="test", limit=2, passages=5)
     ]
 
@@ -113,7 +117,7 @@ def live_data(host: str, secure: bool, lenses: Iterable[Lens], runs: list[dict[s
         "token": "",  # the browser sends its cookie
         "models": models,
         "interventions": about_interventions() if models else [],
-        "examples": examples() if models else [],
+        "examples": examples(str(models[0]["name"]).startswith("tiny-")) if models else [],
         "limits": limits.shown(),
         "runs": runs,
         "film": "/api/film",
