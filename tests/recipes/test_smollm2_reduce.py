@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "smollm2"))
-from reduce import reduce
+from recipes.smollm2.reduce import reduce
 
 
 def test_the_error_is_that_of_the_singular_values_left_out() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import floatlens as fl
-from floatlens.data.passage import Passage
+from floatlens.data.sample import Passage
 from floatlens.evaluation.metrics import score
 from floatlens.server.page import examples
 
@@ -17,7 +17,9 @@ def answer(model: str, example: dict[str, Any]) -> float:
     lens = fl.load(model)
     passages = [Passage(each["text"], each["title"]) for each in example["passages"]]
     gold = [place for place, each in enumerate(example["passages"]) if each["gold"]]
-    made = lens.generate(lens.prompt(example["question"], passages, gold=gold), max_new_tokens=example["max_new_tokens"])
+    made = lens.generate(
+        lens.prompt(example["question"], passages, gold=gold), max_new_tokens=example["max_new_tokens"]
+    )
     return score(made.text, example["answers"]).accuracy
 
 

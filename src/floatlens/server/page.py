@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from floatlens.explorer.page import embed
 from floatlens.lens import Lens
 from floatlens.server import limits
 
-WORLD = (("one fact", "world:fresh", 16), ("two hops", "world:hops", 16), ("a life", "world:long", 48))
-REAL = (("a real fact", "atlas", 16), ("two real facts", "atlas:hops", 16))
+# name, data, new tokens, and the first question: one that every bundled model of the world answers rightly
+WORLD = (("one fact", "world:fresh", 16, 1), ("two hops", "world:hops", 16, 0), ("a life", "world:long", 48, 0))
+REAL = (("a real fact", "atlas", 16, 0), ("two real facts", "atlas:hops", 16, 0))
 
 
 def page(films: Sequence[dict[str, Any]], live: dict[str, Any]) -> str:
@@ -90,7 +92,7 @@ def about_interventions() -> list[dict[str, Any]]:
 
 @cache
 def examples(world: bool) -> list[dict[str, Any]]:
-    """Return example questions: the first test questions of the synthetic world and of atlas.
+    """Return example questions: test questions of the synthetic world and of atlas.
 
     `world`: the first model was trained on the world and knows no English beyond it; otherwise real facts come first.
     """
@@ -104,8 +106,8 @@ def examples(world: bool) -> list[dict[str, Any]]:
             "answers": list(sample.answers),
             "max_new_tokens": tokens,
         }
-        for name, data, tokens in (WORLD + REAL if world else REAL + WORLD)
-        for sample in read(data, split="test", limit=2, passages=5)
+        for name, data, tokens, first in (WORLD + REAL if world else REAL + WORLD)
+        for sample in islice(read(data, split="test", limit=first + 2, passages=5), first, None)
     ]
 
 
