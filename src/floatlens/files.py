@@ -1,7 +1,8 @@
-"""Atomic writes: a file or folder appears complete under its name, or not at all."""
+"""Atomic writes (a file or folder appears complete under its name, or not at all), and temporary folders."""
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import shutil
@@ -58,6 +59,18 @@ def create_durably(target: Path, content: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(target.parent)
+
+
+def temporary_folder(name: str) -> Path:
+    """Create a temporary folder that is removed when this process exits."""
+    folder = Path(tempfile.mkdtemp(prefix=f"floatlens-{name}-"))
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

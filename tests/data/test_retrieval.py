@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pandas
 import pytest
@@ -115,3 +118,17 @@ def test_a_corpus_that_cannot_be_used_is_named(tmp_path):
     path.write_text('{"n": 1}\n')
     with pytest.raises(FloatLensError, match="the corpus has no documents"):
         index_of(path, cache=tmp_path / "cache")
+
+
+def test_an_index_that_cannot_be_kept_is_removed_at_exit(tmp_path, corpus):
+    (tmp_path / "file").write_text("a file where the cache should be")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    script = (
+        "import os; from pathlib import Path; from floatlens.data.retrieval import index_of; "
+        f"index = index_of({str(corpus)!r}, cache=Path({str(tmp_path / 'file')!r})); "
+        "assert index.search('Ada lives', 1); print(len(os.listdir(os.environ['TMPDIR'])))"
+    )
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n" and not list(temporary.iterdir())

@@ -92,6 +92,72 @@ def test_remote_code_in_a_folder_is_never_run(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
+def test_a_config_cannot_name_the_weights_that_are_loaded(tmp_path: Path) -> None:
+    expected = logits(checkpoints.native(tmp_path, "llama"))
+    other = load_model(find(str(checkpoints.native(tmp_path / "other", "llama", seed=1)))).state_dict()
+    torch.save(other, tmp_path / "adapter_model.bin")
+    checkpoints.edit_config(tmp_path, transformers_weights="adapter_model.bin")
+    assert logits(tmp_path).equal(expected)
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_a_config_cannot_name_a_kernel(field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.integrations import hub_kernels
+
+    def no_kernel(*_: Any, **__: Any) -> None:
+        pytest.fail("a kernel was looked for")
+
+    monkeypatch.setattr(hub_kernels, "load_and_register_attn_kernel", no_kernel)
+    expected = logits(checkpoints.native(tmp_path, "llama"))
+    checkpoints.edit_config(tmp_path, **{field: "stranger/kernel"})
+    assert logits(tmp_path).equal(expected)
+
+
+def test_a_part_of_a_config_cannot_name_a_kernel_either(tmp_path: Path) -> None:
+    nested = transformers.Gemma3Config().to_dict()
+    for part in ("text_config", "vision_config"):
+        nested[part] |= {"attn_implementation": "stranger/kernel", "_attn_implementation": "stranger/kernel"}
+    (tmp_path / "config.json").write_text(json.dumps(nested))
+    config = find(str(tmp_path), family="causal").native_config()
+    for part in (config, config.text_config, config.vision_config):
+        assert part._attn_implementation is None
+
+
+def test_a_config_cannot_refer_to_another_config(tmp_path: Path) -> None:
+    folder = checkpoints.native(tmp_path, "llama")
+    other = json.loads((folder / "config.json").read_text()) | {"transformers_weights": "adapter_model.bin"}
+    (folder / "config.4.0.0.json").write_text(json.dumps(other))
+    checkpoints.edit_config(folder, configuration_files=["config.4.0.0.json"])
+    assert not hasattr(find(str(folder)).native_config(), "transformers_weights")
+
+
+def test_an_adapter_inside_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = checkpoints.native(tmp_path, "llama")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "stranger/model"}')
+    with pytest.raises(FloatLensError, match="give that folder with --adapter"):
+        load_model(find(str(folder)))
+
+
+def test_safetensors_are_checked_also_where_pickles_are_allowed(tmp_path: Path) -> None:
+    checkpoints.llada(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    torch.save({}, tmp_path / "training_args.bin")
+    assert logits(tmp_path, allow_pickle=True).equal(logits(tmp_path))
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(FloatLensError, match="but its header describes"):
+        load_model(find(str(tmp_path)), allow_pickle=True)
+
+
+def test_an_index_of_pickles_names_no_file_outside_the_folder(tmp_path: Path) -> None:
+    folder = checkpoints.llada(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    torch.save({}, tmp_path / "secret.bin")
+    index = {"metadata": {}, "weight_map": {"model.transformer.wte.weight": "../secret.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(FloatLensError, match="names a file outside the folder"):
+        load_model(find(str(folder)), allow_pickle=True)
+
+
 def test_dreams_tokenizer_is_read_by_the_native_class(tmp_path: Path) -> None:
     checkpoints.dream(tmp_path)
     letters = {letter: i for i, letter in enumerate("abcdefgh")} | {"Ġ": 8, "ab": 9, "<|endoftext|>": 10}

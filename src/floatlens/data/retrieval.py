@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from floatlens.data.readers.registry import records_of
 from floatlens.data.sample import Passage, Sample
 from floatlens.data.text import contains_words, normalise
 from floatlens.errors import FloatLensError
-from floatlens.files import atomic_write
+from floatlens.files import atomic_write, temporary_folder
 
 WORD = re.compile(r"\w+")
 FORMAT = "1"
@@ -188,13 +187,19 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
             return Index.open(folder)
         except (OSError, ValueError, KeyError):  # damaged: build it again
             shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder) as temporary:
-            Index.build(temporary, found)
-    except OSError:  # the cache is not writable: keep the index for this run only
-        return Index.build(Path(tempfile.mkdtemp(prefix="floatlens-bm25-")), found)
+    if not _writable(folder.parent):  # keep the index for this process only
+        return Index.build(temporary_folder("bm25"), found)
+    with atomic_write(folder) as temporary:
+        Index.build(temporary, found)
     return Index.open(folder)
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def retrieve(sample: Sample, index: Index, count: int) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,14 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family, architecture
 from floatlens.models.registry import FAMILIES, family_of
+
+# Fields by which a config.json chooses weights, kernels or another config file; that choice is the user's, not the file's.
+LOADER_FIELDS = {
+    "transformers_weights",
+    "configuration_files",
+    *(f"{part}_implementation" for part in ("attn", "_attn", "experts", "_experts")),
+    *(f"_{part}_implementation_internal" for part in ("attn", "experts")),
+}
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
 SMOLLM2 = "smollm2"
@@ -57,18 +66,21 @@ class Checkpoint:
         from huggingface_hub.errors import StrictDataclassError
         from transformers import AutoConfig
 
+        config = without_loader_fields(self.config)
         if self.family.native:
             try:
-                return self.family.native(self.config)
+                return self.family.native(config)
             except (TypeError, ValueError, AttributeError, StrictDataclassError) as error:
                 raise FloatLensError(
                     f"{self.name}: config.json does not describe a {self.family.name} model: {error}"
                 ) from None
         try:
             if self.gguf_file:
-                known = {key: value for key, value in self.config.items() if key != "model_type"}
+                known = {key: value for key, value in config.items() if key != "model_type"}
                 return AutoConfig.for_model(self.config["model_type"], **known)
-            return AutoConfig.from_pretrained(self.source, revision=self.revision, trust_remote_code=False)
+            with tempfile.TemporaryDirectory(prefix="floatlens-config-") as folder:
+                (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+                return AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
             if not self.config.get("model_type"):
                 raise FloatLensError(
@@ -78,6 +90,17 @@ class Checkpoint:
             raise FloatLensError(
                 f"{self.name}: config.json cannot be read as {self.config['model_type']}: {error}"
             ) from None
+
+
+def without_loader_fields(value: Any) -> Any:
+    """Return a config without the fields that choose what is loaded, at any depth.
+
+    >>> without_loader_fields({"n_layers": 2, "text_config": {"attn_implementation": "someone/kernel", "n_heads": 4}})
+    {'n_layers': 2, 'text_config': {'n_heads': 4}}
+    """
+    if isinstance(value, dict):
+        return {key: without_loader_fields(kept) for key, kept in value.items() if key not in LOADER_FIELDS}
+    return [without_loader_fields(kept) for kept in value] if isinstance(value, list) else value
 
 
 def find(

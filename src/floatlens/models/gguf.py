@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -23,7 +22,7 @@ from typing import Any
 from filelock import FileLock
 
 from floatlens.errors import FloatLensError
-from floatlens.files import atomic_write
+from floatlens.files import atomic_write, temporary_folder
 from floatlens.models.quiet import quietly
 
 FORMAT = 1  # of the cached folders; a new number makes the old ones unused
@@ -107,12 +106,7 @@ def _header(path: Path) -> Path:
 
 @functools.cache
 def _temporary(path: Path) -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="floatlens-gguf-")
-    _temporaries.append(folder)
-    return Path(folder.name)
-
-
-_temporaries: list[tempfile.TemporaryDirectory[str]] = []
+    return temporary_folder("gguf")
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------------

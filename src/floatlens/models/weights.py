@@ -38,22 +38,23 @@ def load_model(
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+    use_safetensors: bool | None = None if allow_pickle else True
+    if checkpoint.gguf_file is None:
+        check_no_adapter(checkpoint)
     if checkpoint.folder is not None and checkpoint.gguf_file is None:
         check_links(checkpoint.folder)
-        if not (allow_pickle and pickled(checkpoint.folder)):
-            check_files(checkpoint.folder)
-            allow_pickle = False
+        files = check_files(checkpoint.folder, allow_pickle=allow_pickle)
+        use_safetensors = files[0].suffix == ".safetensors"
     options: dict[str, Any] = {
         "config": checkpoint.native_config(),
         "dtype": torch_dtype(dtype, device_map),
         "revision": checkpoint.revision,
         "device_map": device_map,
         "trust_remote_code": False,
-        "use_safetensors": None if allow_pickle else True,
+        "use_safetensors": use_safetensors,
         "output_loading_info": True,
         "key_mapping": dict(checkpoint.family.renames) or None,
         "quantization_config": quantization_config,
-        "attn_implementation": attn_implementation,
         **(parallel(tp_plan, device_map) if tp_plan is not None else {}),
     }
     auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
@@ -61,6 +62,8 @@ def load_model(
     def load(source: Path | str, changed: dict[str, Any]) -> Any:
         with quietly():
             given = {name: value for name, value in (options | changed).items() if value is not None}
+            # Always passed, also as None (transformers' default), so that it never comes from elsewhere.
+            given["attn_implementation"] = attn_implementation
             model, report = auto.from_pretrained(source, **given)
         check_complete(checkpoint, report["missing_keys"])
         return model
@@ -120,31 +123,59 @@ def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
     return torch.float32 if on_cpu else "auto"
 
 
-def check_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, each with a header that fits its size; a broken one is named."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_json(index, str(folder)).get("weight_map")
-        if not isinstance(shards, dict):
-            raise FloatLensError(f"{index}: field 'weight_map' should be an object of tensor names and files")
-        files = [folder / str(name) for name in sorted(set(shards.values()))]
-        if any(file.parent != folder for file in files):
-            raise FloatLensError(f"{index}: field 'weight_map' names a file outside the folder")
-    else:
-        files = [folder / "model.safetensors"]
-        if not files[0].exists():
-            found = pickled(folder)
-            hint = (
-                f"; it has {found[0]}, a pickle: convert it to safetensors, or load it with --allow-pickle if you trust it"
-                if found
-                else ""
-            )
-            raise FloatLensError(f"{files[0]} is missing: a checkpoint holds its weights as safetensors{hint}")
+def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
+    """The weights files of a folder that transformers will read, in its order of preference.
+
+    Safetensors files have a header that fits their size; a broken one is named. Pickled files are taken only if they are
+    allowed and there are no others.
+    """
+    for name in ("model.safetensors", "pytorch_model.bin") if allow_pickle else ("model.safetensors",):
+        if files := _weights_files(folder, name):
+            for file in files:
+                if file.suffix == ".safetensors":
+                    check_header(file)
+            return files
+    found = pickled(folder)
+    hint = (
+        f"; it has {found[0]}, a pickle: convert it to safetensors, or load it with --allow-pickle if you trust it"
+        if found and not allow_pickle
+        else ""
+    )
+    raise FloatLensError(
+        f"{folder / 'model.safetensors'} is missing: a checkpoint holds its weights as safetensors{hint}"
+    )
+
+
+def _weights_files(folder: Path, name: str) -> list[Path]:
+    """The file of this name, or else the shards that its index names; none if there is neither."""
+    index, suffix = folder / f"{name}.index.json", Path(name).suffix
+    if (folder / name).is_file():
+        return [folder / name]
+    if not index.is_file():
+        return []
+    shards = read_json(index, str(folder)).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise FloatLensError(f"{index}: field 'weight_map' should be an object of tensor names and files")
+    files = [folder / shard for shard in sorted({str(value) for value in shards.values()})]
     for file in files:
+        if file.parent != folder or file.name == "..":
+            raise FloatLensError(f"{index}: field 'weight_map' names a file outside the folder")
+        if file.suffix != suffix:
+            raise FloatLensError(f"{index}: field 'weight_map' names {file.name!r}; expected {suffix} files")
         if not file.is_file():
             raise FloatLensError(f"{file} is missing, but {index.name} names it")
-        check_header(file)
     return files
+
+
+def check_no_adapter(checkpoint: Checkpoint) -> None:
+    """Refuse an adapter inside a checkpoint: transformers would apply it without a word, pickled or not."""
+    from transformers.utils import find_adapter_config_file
+
+    if find_adapter_config_file(checkpoint.source, revision=checkpoint.revision) is not None:
+        raise FloatLensError(
+            f"{checkpoint.name} has an adapter beside its weights (adapter_config.json); move it to a folder of its own and "
+            "give that folder with --adapter"
+        )
 
 
 def pickled(folder: Path) -> list[str]:

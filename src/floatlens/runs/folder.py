@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from floatlens.errors import FloatLensError
-from floatlens.files import atomic_write
+from floatlens.files import atomic_write, temporary_folder
 from floatlens.runs import checksums
 from floatlens.runs.lock import KERNEL, RunLock, lock_lost, read_claim
 from floatlens.runs.lock import NAME as LOCK
@@ -55,17 +55,14 @@ Key = tuple[str, ...]
 _LOCKS: dict[str, RunLock] = {}  # of this process, by run folder
 _NONCES: dict[str, str | None] = {}  # claims under which this process, a worker of another one, writes
 _GUARD = threading.Lock()
-_TEMPORARY: set[Path] = set()
 
 
 @atexit.register
 def _clean_up() -> None:
-    """Release the locks of runs that were not closed, and remove the temporary folders of runs at URLs."""
+    """Release the locks of runs that were not closed."""
     for lock in _LOCKS.values():
         if lock.pid == os.getpid():  # not in a forked child
             lock.release()
-    for folder in _TEMPORARY:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def safe_name(sample_id: str) -> str:
@@ -163,9 +160,7 @@ class RunFolder:
         """The folder. At a URL a temporary one, whose files `finish` uploads; it is removed when the process ends."""
         if self.storage.folder is not None:
             return self.storage.folder
-        temporary = Path(tempfile.mkdtemp(prefix="floatlens-run-"))
-        _TEMPORARY.add(temporary)
-        return temporary
+        return temporary_folder("run")
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -238,7 +233,6 @@ class RunFolder:
             lock.release()
         if self.remote and "path" in self.__dict__:
             shutil.rmtree(self.path, ignore_errors=True)
-            _TEMPORARY.discard(self.path)
             del self.__dict__["path"]
 
     def finish(self) -> None:

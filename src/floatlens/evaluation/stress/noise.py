@@ -7,11 +7,7 @@ resemble the question, or the question's own.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatlens.data.sample import Passage, Sample
@@ -19,6 +15,7 @@ from floatlens.data.text import contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
+from floatlens.files import temporary_folder
 
 if TYPE_CHECKING:
     from floatlens.data.retrieval import Index
@@ -127,6 +124,4 @@ def _hard(sample: Sample, count: int, index: Index, pool: Sequence[Passage], see
 def _index(pool: Sequence[Passage]) -> Index:
     from floatlens.data.retrieval import Document, Index
 
-    folder = Path(tempfile.mkdtemp(prefix="floatlens-distractors-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Index.build(folder, (Document(str(i), passage) for i, passage in enumerate(pool)))
+    return Index.build(temporary_folder("distractors"), (Document(str(i), passage) for i, passage in enumerate(pool)))
