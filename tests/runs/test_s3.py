@@ -121,6 +121,24 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_results(
     assert not storage.exists("lock") and storage.exists("answers.parquet")
 
 
+def test_a_study_that_is_killed_resumes_to_the_same_claims(
+    proxy: FaultyProxy, words: Words, undisturbed: Undisturbed, location: str, tmp_path: Path
+) -> None:
+    nursery, storage = Nursery(), Storage(location)
+    pid = nursery.start((*words["study"], "--out", location), tmp_path / "err")
+    deadline = time.monotonic() + 300
+    while sum("/results/" in name for name in storage.names("models")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    assert nursery.wait(pid) == -signal.SIGKILL, (tmp_path / "err").read_text()
+    assert not storage.exists("claims.json")
+    code = nursery.run(*words["study"], "--out", location, "--resume", errors=tmp_path / "err")
+    nursery.close()
+    assert code == 0, (tmp_path / "err").read_text()
+    assert storage.read("claims.json") == (undisturbed["study"] / "claims.json").read_bytes()
+    assert storage.exists("report.html") and not storage.exists("lock")
+
+
 def test_a_bucket_that_does_not_exist_is_not_created(proxy: FaultyProxy) -> None:
     with pytest.raises(FloatLensError, match="the bucket of s3://nowhere/run does not exist"):
         RunFolder.create("s3://nowhere/run", ASKED)

@@ -20,7 +20,10 @@ from floatlens.findings.samples import per_sample
 from floatlens.findings.settings import condition_of
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
-from floatlens.runs.run_list import model_runs
+from floatlens.runs.diff import compare
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.run_list import all_runs, model_runs
+from floatlens.runs.storage import Storage
 from floatlens.studies.parts import stress
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
@@ -178,11 +181,40 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
         ({"setting": "long"}, "setting 'long' is not known"),
         ({"only": ["everything"]}, "no finding 'everything'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"out": "memory://study"}, "is written to a folder"),
     ):
         with pytest.raises(FloatLensError, match=message):
             fl.study(**{"models": "tiny-arm", "data": "world:fresh", "out": tmp_path / "s", **given})  # type: ignore[operator]
     assert not (tmp_path / "s").exists()
+
+
+def test_a_study_at_a_url_is_that_of_a_disk_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {**QUICK, "only": ["drift", "knowledge", "causes"], "limit": 2, "max_new_tokens": 4}
+    given["interventions"] = ["mask-anchors(rule=top(1))"]
+    url = f"memory://{tmp_path.name}/study"
+    with monkeypatch.context() as interrupted:
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        interrupted.setattr("floatlens.studies.run.analysed", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fl.study("tiny-arm", out=url, **given)  # type: ignore[operator]
+    with pytest.raises(FloatLensError, match="is already a run; use --resume"):
+        fl.study("tiny-arm", out=url, **given)  # type: ignore[operator]
+    with monkeypatch.context() as counted:
+        counter = Counter(counted)
+        found = fl.study("tiny-arm", out=url, resume=True, **given)  # type: ignore[operator]
+        assert not counter.rows, "a question that was answered before the interruption was asked again"
+    disk = fl.study("tiny-arm", out=tmp_path / "s", **given)  # type: ignore[operator]
+    assert not found.failed and found.location == url and '<section id="drift"' in found.report.read_text()
+    storage = Storage(url)
+    assert storage.read("claims.json") == (disk.path / "claims.json").read_bytes()
+    on_disk = {name for name in Storage(disk.path).names() if not name.startswith("models/")}
+    at_url = {name for name in storage.names() if not name.startswith("models/")}
+    assert at_url == on_disk
+    assert len(all_runs(RunFolder.open(url))) == len(all_runs(RunFolder.open(disk.path))) == 3
+    same = compare(RunFolder.open(url), RunFolder.open(disk.path))
+    assert same.same and not same.results_differ
 
 
 def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

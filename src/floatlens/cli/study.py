@@ -125,11 +125,12 @@ def show(found: Study, as_json: bool) -> None:
     from rich.console import Console
 
     from floatlens.report.aloud import say_aloud
+    from floatlens.studies.run import REPORT
 
     if as_json:
         about: dict[str, Any] = {"results": found.results, "claims": found.claims, "failed": found.failed}
         about |= {"cut": found.cut, "notes": found.notes, "seconds": round(found.seconds, 1)}
-        sys.stdout.write(json.dumps({**about, "report": str(found.report), "run": str(found.path)}) + "\n")
+        sys.stdout.write(json.dumps({**about, "report": f"{found.location}/{REPORT}", "run": found.location}) + "\n")
     else:
         console = Console(highlight=False)
         claims_table(console, found.claims)
@@ -139,9 +140,9 @@ def show(found: Study, as_json: bool) -> None:
             console.print(f"reduced to fit the time: {sentence}", markup=False)
         for sentence in found.notes:
             console.print(sentence, markup=False)
-        console.print(f"{found.seconds:.0f} seconds; figures, tables and traces are in {found.path}", markup=False)
+        console.print(f"{found.seconds:.0f} seconds; figures, tables and traces are in {found.location}", markup=False)
         console.print("The report: ", end="")
-        console.print(str(found.report), style="bold", markup=False, soft_wrap=True)
+        console.print(f"{found.location}/{REPORT}", style="bold", markup=False, soft_wrap=True)
         for sentence in say_aloud(found.claims):
             console.print()
             console.print(sentence, markup=False)

@@ -162,6 +162,12 @@ class RunFolder:
             return self.storage.folder
         return temporary_folder("run")
 
+    def inside(self, *names: str) -> str | Path:
+        """The path or URL of a run inside this one, such as that of one model of a study."""
+        if self.storage.folder is not None:
+            return self.storage.folder.joinpath(*names)
+        return "/".join((self.location, *names))
+
     # --- start and end ------------------------------------------------------------------------------------------------
 
     @classmethod

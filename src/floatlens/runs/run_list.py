@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from floatlens.runs.folder import MANIFEST, RunFolder, safe_name
+from floatlens.runs.storage import Storage
 
 MODELS = "models"
 CAUSES = "causes"  # inside a model's run, with interventions
@@ -13,22 +15,20 @@ CAUSES = "causes"  # inside a model's run, with interventions
 def model_runs(path: str | Path) -> list[RunFolder]:
     """The runs that contain traces and answers: those of a study's models in the study's order, or the run itself."""
     run = RunFolder.open(path)
-    if run.remote or not (run.path / MODELS).is_dir():
-        return [run]
     asked = run.manifest.get("asked")
     models = asked.get("models") if isinstance(asked, dict) else None
     names = [model for model in models if isinstance(model, str)] if isinstance(models, list) else []
-    inside = [run.path / MODELS / safe_name(model) for model in names]
-    return [RunFolder.open(folder) for folder in inside if (folder / MANIFEST).is_file()] or [run]
+    return _existing(run.inside(MODELS, safe_name(model)) for model in names) or [run]
 
 
 def all_runs(run: RunFolder) -> list[RunFolder]:
     """A run and all runs inside it: together they have all results."""
     if run.remote:
-        return [run]
-    found = [run]
-    for model in sorted((run.path / MODELS).glob("*")):
-        for folder in (model, model / CAUSES):
-            if (folder / MANIFEST).is_file():
-                found.append(RunFolder.open(folder))
-    return found
+        models = sorted({name.split("/")[1] for name in run.storage.names(MODELS)})
+    else:
+        models = sorted(path.name for path in (run.path / MODELS).glob("*"))
+    return [run, *_existing(run.inside(MODELS, model, *more) for model in models for more in ((), (CAUSES,)))]
+
+
+def _existing(locations: Iterable[str | Path]) -> list[RunFolder]:
+    return [RunFolder.open(location) for location in locations if Storage(location).exists(MANIFEST)]

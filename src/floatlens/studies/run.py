@@ -16,7 +16,7 @@ from floatlens.evaluation import summary
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking
 from floatlens.evaluation.sources import DataSource
 from floatlens.evaluation.table import table1
-from floatlens.files import atomic_write
+from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.report.analyse import analyse, answers_in, shown_sample
@@ -24,11 +24,11 @@ from floatlens.report.make import make
 from floatlens.report.section import Section
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import RunFolder, safe_name
+from floatlens.runs.folder import MANIFEST, RunFolder, safe_name
+from floatlens.runs.lock import NAME as LOCK
 from floatlens.runs.model_pool import run_all
 from floatlens.runs.progress import ProgressCallback
-from floatlens.runs.run_list import MODELS
-from floatlens.runs.storage import is_url
+from floatlens.runs.run_list import MODELS, model_runs
 from floatlens.studies.parts.part import sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan, chosen
@@ -42,12 +42,16 @@ PER_TRACE = 0.25  # seconds that the findings take per trace
 
 @dataclass
 class Study:
-    """The results of a study. `claims` are dictionaries as in claims.json; `path` is the run folder.
+    """The results of a study. `claims` are dictionaries as in claims.json.
+
+    `path` is the run folder, and `location` the path or URL that was given for it. At a URL, `path` is a copy of the folder
+    that is removed when the process ends.
 
     `failed` gives the reason for each part that failed, `cut` what was reduced to fit the budget, `notes` other remarks.
     """
 
     path: Path
+    location: str
     claims: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -178,23 +182,32 @@ def study(
         allow_pickle=allow_pickle,
     ).reading()
     check(plan)
-    if is_url(out):
-        raise FloatLensError(f"a study is written to a folder, not to {out}; copy it there when it is done")
     does = engine or LocalEngine()
     sources = sources_of(plan)
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
-        homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
-        plan, cut = _sized(plan, sources, folder.path, homes, seconds, jobs, does, watch, began)
+        homes = [folder.inside(MODELS, safe_name(model)) for model in plan.models]
+        plan, cut = _sized(plan, sources, folder, homes, seconds, jobs, does, watch, began)
         tasks = [(m, plan, home, does, retry_errors) for m, home in zip(plan.models, homes, strict=True)]
         found = run_all(work, tasks, jobs if does.in_process else 1, watch)
         done = [
             each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
         ]
-        sections = analysed(plan, [home for home in homes if home.exists()], folder.path, jobs, watch)
-        made = _finished(plan, folder, done, sections, cut, time.monotonic() - began)
+        local = _local_copy(folder)
+        runs = [run.path for run in model_runs(local) if run.path != local]
+        sections = analysed(plan, runs, local, jobs, watch)
+        made = _finished(folder, local, runs, done, sections, cut, time.monotonic() - began)
         folder.finish()
     return made
+
+
+def _local_copy(folder: RunFolder) -> Path:
+    """The study as files on this disk; one at a URL is downloaded."""
+    if not folder.remote:
+        return folder.path
+    copy = temporary_folder("study") / Path(folder.storage.root).name
+    folder.storage.download("", copy)
+    return copy
 
 
 def check(plan: StudyPlan) -> None:
@@ -226,8 +239,8 @@ def analysed(
 def _sized(
     plan: StudyPlan,
     sources: Sequence[DataSource],
-    path: Path,
-    homes: Sequence[Path],
+    folder: RunFolder,
+    homes: Sequence[str | Path],
     seconds: float | None,
     jobs: int,
     engine: Engine,
@@ -235,9 +248,8 @@ def _sized(
     began: float,
 ) -> tuple[StudyPlan, list[str]]:
     """Fit the plan's sizes to the time budget, if there is one; a resumed study keeps its sizes."""
-    kept = path / PLAN
-    if kept.exists():
-        before = json.loads(kept.read_text(encoding="utf-8"))
+    if folder.storage.exists(PLAN):
+        before = json.loads(folder.storage.read(PLAN))
         return replace(plan, sizes=Sizes(**before["sizes"]), findings=tuple(before["findings"])), before["cut"]
     cut: list[str] = []
     if seconds is not None:
@@ -255,8 +267,7 @@ def _sized(
         kept_findings = tuple(name for name in plan.findings if FINDINGS[name].part in parts)
         plan = replace(plan, sizes=sizes, findings=kept_findings)
     text = json.dumps({"sizes": asdict(plan.sizes), "findings": plan.findings, "cut": cut}, indent=2)
-    with atomic_write(kept) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    folder.storage.write(PLAN, f"{text}\n".encode())
     return plan, cut
 
 
@@ -287,24 +298,32 @@ def predicted(
 
 
 def _finished(
-    plan: StudyPlan, folder: RunFolder, done: list[Done], sections: list[Section], cut: list[str], seconds: float
+    folder: RunFolder,
+    local: Path,
+    runs: Sequence[Path],
+    done: list[Done],
+    sections: list[Section],
+    cut: list[str],
+    seconds: float,
 ) -> Study:
-    homes = [folder.path / MODELS / safe_name(model) for model in plan.models]
-    answers = answers_in([RunFolder.open(home) for home in homes if home.exists()])
-    found = Study(folder.path, cut=cut, seconds=seconds)
+    """Write claims, tables, results and the report, and upload them with the figures to a study at a URL."""
+    folder.check_lock()
+    answers = answers_in([RunFolder.open(run) for run in runs])
+    found = Study(local, str(folder) if folder.remote else str(local), cut=cut, seconds=seconds)
     found.claims = [claim for section in sections for claim in section.claims]
     found.failed = {f"{each.model}, {part}": reason for each in done for part, reason in each.failed.items()}
     found.failed |= {section.name: section.problem for section in sections if section.problem}
     found.notes = list(dict.fromkeys(note for each in done for note in each.notes))
     text = json.dumps({"claims": found.claims}, indent=2, ensure_ascii=False) + "\n"
-    _write(folder.path / CLAIMS, text)
+    _write(local / CLAIMS, text)
     if len(answers):
-        folder.write_table("answers", answers)
+        with atomic_write(local / "answers.parquet") as temporary:
+            answers.to_parquet(temporary, index=False)
         plain = answers[answers["condition"].isin([CLOSED, OPEN])]
         found.results = summary.results(answers)
         table = table1(summary.results(plain), summary.averages(plain))
         for ending, made in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-            _write(folder.path / f"table1.{ending}", made)
+            _write(local / f"table1.{ending}", made)
     about = {
         "results": found.results,
         "claims": found.claims,
@@ -312,10 +331,16 @@ def _finished(
         "cut": found.cut,
         "notes": found.notes,
         "seconds": {each.model: each.seconds for each in done},
-        "run": str(folder.path),
+        "run": found.location,
     }
-    _write(folder.path / RESULTS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
-    make([folder.path], folder.path / REPORT, sections=sections, drawn=folder.path)
+    _write(local / RESULTS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    make([local], local / REPORT, sections=sections, drawn=local)
+    if folder.remote:
+        folder.check_lock()
+        for path in sorted(path for path in local.rglob("*") if path.is_file()):
+            name = path.relative_to(local).as_posix()
+            if name not in (MANIFEST, PLAN, LOCK) and not name.startswith(f"{MODELS}/"):
+                folder.storage.write(name, path.read_bytes())
     return found
 
 

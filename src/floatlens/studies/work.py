@@ -41,7 +41,7 @@ class Done:
 def work(
     model: str,
     plan: StudyPlan,
-    path: Path,
+    path: str | Path,
     engine: Engine | None = None,
     retry_errors: bool = False,
     watch: ProgressCallback | None = None,
@@ -49,9 +49,9 @@ def work(
     """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
     does = engine or LocalEngine()
     with started(model, plan, path) as folder, does.keep_workers():
-        status = path / STATUS
-        found = Done(**json.loads(status.read_text(encoding="utf-8"))) if status.exists() else None
-        if found is not None and not found.failed and not (retry_errors and failures(path)):
+        storage = folder.storage
+        found = Done(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
+        if found is not None and not found.failed and not (retry_errors and failures(folder)):
             return found
         bench = set_up(model, plan, folder, does, retry_errors, watch)
         done = Done(model)
@@ -73,13 +73,13 @@ def work(
         return done
 
 
-def failures(path: Path) -> bool:
+def failures(folder: RunFolder) -> bool:
     """Whether a question failed in a model's run, with or without interventions."""
-    return any((place / ERRORS).exists() for place in (path, path / CAUSES))
+    return any(folder.storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}"))
 
 
 def probe(
-    model: str, plan: StudyPlan, path: Path, engine: Engine | None = None, watch: ProgressCallback | None = None
+    model: str, plan: StudyPlan, path: str | Path, engine: Engine | None = None, watch: ProgressCallback | None = None
 ) -> dict[str, float]:
     """Measure the seconds that a worker takes to start, to trace a question, and to answer one with and without passages.
 
@@ -105,7 +105,7 @@ def probe(
         return {"load": max(0.0, time.perf_counter() - began - spent), **rates}
 
 
-def started(model: str, plan: StudyPlan, path: Path) -> RunFolder:
+def started(model: str, plan: StudyPlan, path: str | Path) -> RunFolder:
     """Open the model's run folder, new or resumed; findings dropped by a budget do not make it a different run."""
     asked = {"model": model, **plan.recorded()}
     del asked["findings"]

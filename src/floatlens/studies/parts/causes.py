@@ -39,7 +39,7 @@ def run(bench: Bench) -> None:
     specs, seeds = asked(plan, bench.lens.shape["layers"] or 1)
     manifest = plan.manifest({"model": bench.model, "interventions": specs, "controls": seeds}, [bench.model])
     questions = {source.label: first(source, plan.sizes.causes)}
-    with RunFolder.create(bench.folder.path / CAUSES, manifest, resume=True) as folder:
+    with RunFolder.create(bench.folder.inside(CAUSES), manifest, resume=True) as folder:
         bench.tables.append(
             ablate(
                 [bench.model],
