@@ -47,6 +47,51 @@ def test_the_same_code_may_register_again_as_a_notebook_cell_that_is_run_twice()
         assert FAMILIES["cell"].about == "second"
 
 
+def test_every_kind_of_thing_may_be_registered_again_by_a_notebook_cell() -> None:
+    from floatlens.data.readers.registry import READERS
+    from floatlens.evaluation.stress.stress import STRESSES
+    from floatlens.findings.finding import CLAIMS, FINDINGS, Finding, ReportText
+
+    cell = """
+@fl.register_stress("cell", axis="heat", about="hotter")
+def levels(samples, asking, options):
+    return []
+
+@fl.register_reader
+def cell(record):
+    return None
+
+def measure(traces):
+    return None
+
+fl.register_finding(Finding("cell", paper="", measure=measure, figure=measure, report=ReportText("", "")))
+
+@fl.register_claim("cell.large", finding="cell", sentence="It is large.", source="me", effect=0.5)
+def large(measured):
+    return None
+
+class Cell(fl.Statistic):
+    name, dims = "cell", ()
+
+fl.register_statistic(Cell)
+"""
+    from floatlens.observation.registry import STATISTICS
+
+    main = {"__name__": "__main__", "fl": fl, "Finding": Finding, "ReportText": ReportText}
+    with (
+        STRESSES.restored(),
+        READERS.restored(),
+        FINDINGS.restored(),
+        CLAIMS.restored(),
+        STATISTICS.restored(),
+    ):
+        exec(cell, main)
+        first = STRESSES["cell"], FINDINGS["cell"], CLAIMS["cell.large"], READERS["cell"], STATISTICS["cell"]
+        exec(cell, main)
+        second = STRESSES["cell"], FINDINGS["cell"], CLAIMS["cell.large"], READERS["cell"], STATISTICS["cell"]
+        assert all(one is not other for one, other in zip(first, second, strict=True))
+
+
 def test_a_thread_waits_until_another_has_loaded_every_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_things").mkdir()
     (tmp_path / "slow_things" / "__init__.py").write_text("")

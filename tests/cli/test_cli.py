@@ -205,6 +205,22 @@ def test_every_command_on_data_lists_all_skipped_lines_in_its_run(folder: Path, 
     assert len((tmp_path / "run" / "problems.jsonl").read_text().splitlines()) == 5
 
 
+def test_study_reads_data_and_loads_models_as_eval_does(folder: Path, tmp_path: Path, odd_data: Path) -> None:
+    template = tmp_path / "template.txt"
+    template.write_text("Read well.\n\n{passages}\n\nQ: {question}")
+    family = json.loads(run("inspect", folder, "--json").stdout)["family"]
+    words = ("study", folder, "--data", odd_data, "--only", "knowledge", "--max-new-tokens", 4, "--jobs", 1, *COLUMNS)
+    options = ("--template", template, "--layout", "columns", "--family", family)
+    done = run(*words, *options, "--out", tmp_path / "run", "--json")
+    found = json.loads(done.stdout)
+    assert {entry["n"] for entry in found["results"]} == {5} and "5 lines skipped" in found["notes"][-1]
+    study = RunFolder.open(tmp_path / "run")
+    asked = study.manifest["asked"]
+    assert asked["asking"]["template"].startswith("Read well.") and asked["family"] == family
+    assert [problem["line"] for problem in study.problems()] == [6, 7, 8, 9, 10]
+    assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
+
+
 def test_trace_retrieves_passages_from_a_corpus(folder: Path, tmp_path: Path, odd_data: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": f"Ada{i} lives in Rusk {i}."}) + "\n" for i in range(5)))
@@ -308,6 +324,13 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
         ["eval", "tiny-mdm", "--data", "nowhere.jsonl"],
         ["stress", "heat", "tiny-mdm", "--data", "world"],
         ["ablate", "tiny-mdm", "--data", "world", "--columns", "x"],
+        ["trace", "no-such-model", "--prompt", "x", "--out", "x"],
+        ["eval", "tiny-mdm", "no-such-model", "--data", "world"],
+        ["study", "tiny-mdm", "--data", "nowhere.jsonl", "--out", "x"],
+        ["study", "tiny-mdm", "--data", "world", "--budget", "soon", "--out", "x"],
+        ["explore", "no-such-model"],
+        ["inspect", str(Path(__file__).parent)],
+        ["plan", "no-such-model.gguf", "--data", "world", "--gpus", "8xA100"],
     )
     for words, wanted in ((["--help"], 0), *((words, 2) for words in mistakes)):
         done = subprocess.run(

@@ -42,12 +42,12 @@ def test_parts_go_before_a_size_falls_below_what_a_claim_needs() -> None:
 
 
 def test_a_study_of_links_has_traces_and_answers() -> None:
-    assert StudyPlan(("m",), ("d",), findings=chosen(only=["links"])).parts == ("traces", "knowledge")
+    assert StudyPlan(models=("m",), data=("d",), findings=chosen(only=["links"])).parts == ("traces", "knowledge")
 
 
 def test_findings_decide_which_questions_are_traced() -> None:
     def traced(*names: str, setting: str = "paper") -> tuple[str, ...]:
-        return StudyPlan(("m",), ("d",), findings=chosen(only=names), setting=setting).traced
+        return StudyPlan(models=("m",), data=("d",), findings=chosen(only=names), setting=setting).traced
 
     assert traced("drift", "knowledge") == ("short",)
     assert traced("heads") == ("open-book",)
@@ -73,8 +73,11 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_findings_decide_which_parts_are_worked_on() -> None:
-    assert StudyPlan(("m",), ("d",), findings=chosen(only=["heads"])).parts == ("traces",)
-    assert StudyPlan(("m",), ("d",), findings=chosen(only=["stress", "drift"])).parts == ("traces", "stress")
+    assert StudyPlan(models=("m",), data=("d",), findings=chosen(only=["heads"])).parts == ("traces",)
+    assert StudyPlan(models=("m",), data=("d",), findings=chosen(only=["stress", "drift"])).parts == (
+        "traces",
+        "stress",
+    )
     with pytest.raises(FloatLensError, match="no finding 'drfit'"):
         chosen(only=["drfit"])
     with pytest.raises(FloatLensError, match="removes all"):

@@ -162,8 +162,8 @@ def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_prediction_counts_shared_work_once() -> None:
-    plan = StudyPlan(("m",), ("world:fresh",), sizes=Sizes(4, 10, 5, 5, 3), limit=10)
-    sources = open_sources(plan.comparison())
+    plan = StudyPlan(models=("m",), data=("world:fresh",), sizes=Sizes(4, 10, 5, 5, 3), limit=10)
+    sources = open_sources(plan)
     alone = replace(plan, findings=("knowledge",))
     assert PARTS["knowledge"].units(plan.sizes, alone, sources) == {"open": 10, "closed": 10}
     assert PARTS["knowledge"].units(plan.sizes, plan, sources) == {"open": 6, "closed": 7}
@@ -243,8 +243,8 @@ def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatc
 
 
 def test_a_stress_without_suitable_data_is_noted() -> None:
-    plan = StudyPlan(("m",), ("world:fresh",), findings=("stress",), sizes=Sizes(stress=2), limit=2)
-    made, notes = stress.levels(plan, open_sources(plan.comparison()))
+    plan = StudyPlan(models=("m",), data=("world:fresh",), findings=("stress",), sizes=Sizes(stress=2), limit=2)
+    made, notes = stress.levels(plan, open_sources(plan))
     assert ("layout", "world:fresh") not in made
     assert any(note.startswith("stress layout was left out: ") for note in notes)
     only = replace(plan, stresses=("position",))

@@ -14,6 +14,7 @@ HOST = "127.0.0.1"
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
 
+@common.grouped
 def command(
     what: Annotated[
         list[str] | None,
@@ -26,9 +27,7 @@ def command(
     ] = HOST,
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
-    adapter: common.Adapter = None,
-    device: common.Device = None,
-    dtype: common.Dtype = "auto",
+    loading: common.ModelOptions = common.ModelOptions(),
 ) -> None:
     """Ask models questions in the browser and watch their attention while they write; or look at traces.
 
@@ -40,6 +39,8 @@ def command(
 
         floatlens trace tiny-mdm --data world:fresh --passages 5 --out run && floatlens explore run
     """
+    common.check_models([name for name in what or [] if not is_run(name)])
+
     import secrets
     import sys
     from contextlib import suppress
@@ -56,7 +57,7 @@ def command(
         raise FloatLensError(
             f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"
         ) from None
-    lenses, runs = given(what or [], device, dtype, adapter)
+    lenses, runs = given(what or [], loading)
     token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
     bound = bind(host, port)
     app = application(
@@ -80,10 +81,14 @@ def command(
     console.print("\nThe explorer has ended.", markup=False)
 
 
-def given(what: list[str], device: str | None, dtype: str, adapter: str | None = None) -> tuple[list[Any], list[Path]]:
+def is_run(name: str) -> bool:
+    """Whether a name is that of a folder with a run, or with runs inside, and not of a model."""
+    return Path(name).is_dir() and not (Path(name) / "config.json").exists()
+
+
+def given(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.lens import Lens
-    from floatlens.models.checkpoint import find
     from floatlens.runs.threads import limit_threads
     from floatlens.server.run_folders import runs_in
 
@@ -93,5 +98,7 @@ def given(what: list[str], device: str | None, dtype: str, adapter: str | None =
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found
         else:
-            lenses[name] = limit_threads(Lens(find(name, adapter=adapter), device_map=device, dtype=dtype))
+            options: dict[str, Any] = {"device_map": loading.device, "dtype": loading.dtype}
+            lens = Lens(loading.find(name), allow_pickle=loading.allow_pickle, **options)
+            lenses[name] = limit_threads(lens)
     return list(lenses.values()), list(dict.fromkeys(runs))

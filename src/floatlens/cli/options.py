@@ -24,8 +24,24 @@ if TYPE_CHECKING:
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
 
-Model = Annotated[str, typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.")]
-Models = Annotated[list[str], typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.")]
+
+def check_models(models: Any) -> Any:
+    """Refuse models that do not exist while the command line is read, before anything slow is imported."""
+    from floatlens.models.checkpoint import check_name
+
+    for name in [models] if isinstance(models, str) else models:
+        check_name(name)
+    return models
+
+
+Model = Annotated[
+    str,
+    typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models),
+]
+Models = Annotated[
+    list[str],
+    typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.", callback=check_models),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
 Family = Annotated[str | None, typer.Option(help="Family of the model; detected from its config by default.")]
 Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter in peft's format, applied to the model.")]
@@ -138,10 +154,8 @@ class ModelOptions:
     allow_pickle: AllowPickle = False
 
     def find(self, model: str, revision: str | None = None) -> Checkpoint:
-        """Find a model, without reading its weights."""
-        from floatlens.models.checkpoint import find
-
-        return find(model, revision=revision, family=self.family, adapter=self.adapter)
+        """Find a model without reading its weights."""
+        return self.loader(revision).find(model)
 
     def loader(self, revision: str | None = None) -> Loader:
         """Return what loads models, in any process."""
@@ -151,8 +165,7 @@ class ModelOptions:
 
     def recorded(self) -> dict[str, Any]:
         """Return what the manifest records, since results depend on it."""
-        adapter = {} if self.adapter is None else {"adapter": self.adapter}
-        return {"dtype": self.dtype, "family": self.family, **adapter}
+        return self.loader().recorded()
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow
 def command(
     models: common.Models,
     data: common.Data,
-    out: Annotated[str, typer.Option(help="Run folder for figures, tables, claims and the report.")],
+    out: Annotated[str, typer.Option(help="Run folder for figures, tables, claims and the report: a path or a URL.")],
     only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads,stress.")] = None,
     skip: Annotated[str | None, typer.Option(help="Findings to leave out.")] = None,
     limit: common.LimitEach = None,
@@ -36,17 +36,10 @@ def command(
             "short, passages."
         ),
     ] = "paper",
-    split: common.Split = None,
-    passages: common.Passages = None,
-    max_passages: common.MaxPassages = None,
-    retriever: common.Retriever = None,
-    corpus: common.Corpus = None,
+    reading: common.DataOptions = common.DataOptions(),
     sampling: common.SamplerOptions = common.SamplerOptions(batch_size=16),
     seed: common.Seed = None,
-    adapter: common.Adapter = None,
-    device: common.Device = None,
-    dtype: common.Dtype = "auto",
-    allow_pickle: common.AllowPickle = False,
+    loading: common.ModelOptions = common.ModelOptions(),
     running: common.RunOptions = common.RunOptions(),
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models to run in parallel; default: cores for small models, else 1.")
@@ -64,10 +57,28 @@ def command(
         floatlens study GSAI-ML/LLaDA-8B-Instruct meta-llama/Meta-Llama-3-8B-Instruct --data nq.jsonl --budget 2h \
             --device auto --dtype bfloat16 --out llada
     """
+    from floatlens.data.readers.columns import parse_names
+    from floatlens.data.template import DEFAULT, read
+    from floatlens.evaluation.planning import CLOSED, OPEN
+    from floatlens.evaluation.sources import open_sources
+    from floatlens.findings.settings import check_setting
+    from floatlens.studies.sizes import parse_time
+
+    check_setting(setting)
+    if budget is not None:
+        parse_time(budget)
+    asked = {name: value for name, value in vars(reading).items() if name != "retriever"}
+    asked |= {
+        "columns": parse_names(reading.columns) if reading.columns else None,
+        "template": read(reading.template) if reading.template else DEFAULT,
+    }
+    open_sources(reading.plan(models, data, sampling.asking(seed), conditions=(CLOSED, OPEN), limit=1))
+    engine = running.make_engine()
+
+    # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.studies.run import study
 
-    common.DataOptions(retriever=retriever, corpus=corpus)  # refuses one without the other
     with bar("questions") as watch:
         found = study(
             models,
@@ -79,20 +90,14 @@ def command(
             budget=budget,
             full=full,
             setting=setting,
-            split=split,
-            passages=passages,
-            max_passages=max_passages,
-            corpus=corpus,
             seed=seed,
+            **asked,
             **vars(sampling),
-            adapter=adapter,
-            device=device,
-            dtype=dtype,
-            allow_pickle=allow_pickle,
+            **vars(loading),
             resume=running.resume,
             retry_errors=running.retry_errors,
-            jobs=jobs or fitting_jobs(models, device),
-            engine=running.make_engine(),
+            jobs=jobs or fitting_jobs(models, loading),
+            engine=engine,
             watch=watch,
         )
     show(found, as_json)
@@ -107,16 +112,15 @@ def names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def fitting_jobs(models: list[str], device: str | None) -> int:
+def fitting_jobs(models: list[str], loading: common.ModelOptions) -> int:
     """Number of models to run in parallel: the number of cores if all are small and on the CPU, else one."""
-    from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
     from floatlens.runs.model_pool import cores
     from floatlens.runs.threads import SMALL
 
-    if device not in (None, "cpu"):
+    if loading.device not in (None, "cpu"):
         return 1
-    widths = [shape(find(model).native_config())["width"] for model in models]
+    widths = [shape(loading.find(model).native_config())["width"] for model in models]
     return cores() if all((width or SMALL) < SMALL for width in widths) else 1
 
 

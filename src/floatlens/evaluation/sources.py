@@ -5,7 +5,6 @@ Importing this takes no torch, so that mistakes in the data are reported at once
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.data.read import expand, label, read
-from floatlens.data.readers.problems import FULL_LIST, Problems
+from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import named_data
 from floatlens.data.sample import Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
@@ -145,10 +144,4 @@ def problems_of(sources: Sequence[DataSource]) -> dict[str, str]:
 
 def write_problems(folder: RunFolder, sources: Sequence[DataSource]) -> None:
     """Write the full list of problems to the run folder: one line per skipped line of the data."""
-    lines = [
-        {"source": problem.source, "line": problem.line, "problem": problem.what, "skipped": not problem.kept}
-        for source in sources
-        for problem in source.problems.shown
-    ]
-    if lines:
-        folder.write_text(FULL_LIST, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    folder.write_problems(line for source in sources for line in source.problems.to_records())

@@ -222,7 +222,7 @@ CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings")
 def register_finding(finding: Finding) -> Finding:
     """Add a finding, so that studies, the report and the command line know it by its name."""
     place = PAPER_ORDER.index(finding.name) if finding.name in PAPER_ORDER else len(PAPER_ORDER)
-    return FINDINGS.add(finding.name, finding, priority=len(PAPER_ORDER) - place)
+    return FINDINGS.add(finding.name, finding, priority=len(PAPER_ORDER) - place, source=finding.measure)
 
 
 def register_claim(
@@ -246,7 +246,8 @@ def register_claim(
     rejected_if = rejected_if or f"the 95 % interval lies below {effect:g}"
 
     def add(test: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        CLAIMS.add(id, Claim(id, finding, sentence, source, statistic, effect, why, rejected_if, needs, test))
+        claim = Claim(id, finding, sentence, source, statistic, effect, why, rejected_if, needs, test)
+        CLAIMS.add(id, claim, source=test)
         return test
 
     return add

@@ -125,30 +125,43 @@ def find(
     return replace(_find(name, revision, family), adapter=folder)
 
 
-def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no model can have, without importing torch or asking the Hub."""
     from floatlens.models.bundled import ADAPTERS, available_adapters
 
-    if family is not None and family not in FAMILIES:
-        raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
-    if name in BUNDLED:
-        from floatlens.models.bundled import path
-
-        source: str = str(path(name))
-    elif name == SMOLLM2 or name in ADAPTERS:
-        return _gguf(name, smollm2_file(name), family)
-    else:
-        source = str(Path(name).expanduser())
-    if source.endswith(".gguf"):
-        return _gguf(name, Path(source), family)
-    if Path(source).is_dir():
-        config = read_json(Path(source) / "config.json", f"{name} is not a checkpoint folder")
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():
-        source, config = name, _hub_config(name, revision)
-    else:
+    path = Path(name).expanduser()
+    if name in (*BUNDLED, SMOLLM2, *ADAPTERS):
+        return
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise FloatLensError(f"model {name!r}: the file {path} does not exist")
+    elif path.is_dir():
+        read_json(path / "config.json", f"{name} is not a checkpoint folder")
+    elif path.exists() or not HUB_ID.fullmatch(name):
         raise FloatLensError(
             f"model {name!r} is not a folder, a .gguf file, a Hub id such as org/name, or one of "
             f"{', '.join((*BUNDLED, SMOLLM2, *available_adapters()))}"
         )
+
+
+def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
+    from floatlens.models.bundled import ADAPTERS, path
+
+    check_name(name)
+    if family is not None and family not in FAMILIES:
+        raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
+    if name == SMOLLM2 or name in ADAPTERS:
+        return _gguf(name, smollm2_file(name), family)
+    folder = path(name) if name in BUNDLED else Path(name).expanduser()
+    if name.endswith(".gguf"):
+        return _gguf(name, folder, family)
+    if folder.is_dir():
+        source, config = str(folder), read_json(folder / "config.json", f"{name} is not a checkpoint folder")
+    else:
+        source, config = name, _hub_config(name, revision)
     found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
     return Checkpoint(name, source, config, found, revision, family_given=family is not None)
 
@@ -178,8 +191,6 @@ def smollm2_file(name: str = SMOLLM2) -> Path:
 
 
 def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
-    if not path.is_file():
-        raise FloatLensError(f"model {name!r}: the file {path} does not exist")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise FloatLensError(f"model {name!r}: {path} does not begin with GGUF, so it is not a GGUF file")

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.runs import checksums
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
 ERRORS = "errors.jsonl"
-PROBLEMS = "problems.jsonl"
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
 # What must be the same for a run to be resumed: the machine may change, the model or data set may not.
 MATCHED = ("command", "asked", "models", "data", "template", "versions")
@@ -419,6 +419,8 @@ class RunFolder:
                 count += 1
         if count == 0:
             (self.path / name).unlink()
+            if self.remote and self.storage.exists(name):  # of an earlier attempt
+                self.storage.remove(name)
 
     def _read_lines(self, name: str) -> list[dict[str, Any]]:
         local = self.path / name

@@ -9,11 +9,12 @@ from floatlens.runs.threads import limit_threads
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
+    from floatlens.models.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads a model by its name in the process that calls it."""
+    """Loads models by their names in the process that calls it; the fields are the options of `floatlens.load`."""
 
     device: str | None = None
     dtype: str = "auto"
@@ -28,9 +29,19 @@ class Loader:
         options: dict[str, Any] = {"device_map": self.device, "dtype": self.dtype, "allow_pickle": self.allow_pickle}
         return limit_threads(load(name, revision=self.revision, family=self.family, adapter=self.adapter, **options))
 
+    def find(self, name: str) -> Checkpoint:
+        """Find a model without reading its weights."""
+        from floatlens.models.checkpoint import find
+
+        return find(name, revision=self.revision, family=self.family, adapter=self.adapter)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what the manifest records, since results depend on it."""
+        adapter = {} if self.adapter is None else {"adapter": self.adapter}
+        return {"dtype": self.dtype, "family": self.family, **adapter}
+
     def without_weights(self, name: str) -> Lens:
         """Return the lens of a model with its config and tokenizer only, for planning."""
         from floatlens.lens import Lens
-        from floatlens.models.checkpoint import find
 
-        return Lens(find(name, revision=self.revision, family=self.family, adapter=self.adapter))
+        return Lens(self.find(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floatlens.errors import FloatLensError
@@ -11,32 +11,33 @@ from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import traced_conditions
-from floatlens.models.checkpoint import find
+from floatlens.runs.loader import Loader
 from floatlens.runs.manifest import describe
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.sizes import Sizes
 
 
-@dataclass(frozen=True)
-class StudyPlan:
-    """The plan of a study.
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan(EvaluationPlan):
+    """The plan of a study: an evaluation without and with passages, and what the findings need beside it.
 
-    `setting` says which questions are traced, see `findings.settings`. Models in `traced_only` are traced on short questions
-    and nothing else; data sets in `short_data` serve short questions only. `answer_tokens` are the new tokens of questions
-    with passages, if fewer will do. With `wide`, every suitable data set is used for stress tests, not only the first.
+    Parameters
+    ----------
+    sizes: number of questions of each part; `limit`, the number to read per data set, follows from it.
+    interventions: specs of the interventions; None for what the claims need.
+    wide: use every suitable data set for stress tests, not only the first.
+    setting: which questions are traced, see `findings.settings`.
+    traced_only: models that are traced on short questions and nothing else.
+    short_data: data sets that serve short questions only.
+    answer_tokens: new tokens of questions with passages, if fewer than `asking` says will do.
+    stresses: names of the stress tests; None for all.
+    offset: first question of each data set, for questions that no earlier study has used.
+    loader: how models are loaded.
     """
 
-    models: tuple[str, ...]
-    data: tuple[str, ...]
+    conditions: tuple[str, ...] = (CLOSED, OPEN)
     findings: tuple[str, ...] = field(default_factory=lambda: tuple(FINDINGS.names()))
     sizes: Sizes = field(default_factory=Sizes)
-    limit: int | None = None  # questions to read per data set; every part uses the first of them
-    asking: Asking = field(default_factory=Asking)
-    split: str | None = None
-    seed: int | None = None
-    passages: int | None = None
-    max_passages: int | None = None
-    corpus: str | None = None
     interventions: tuple[str, ...] | None = None
     wide: bool = False
     setting: str = "paper"
@@ -44,11 +45,8 @@ class StudyPlan:
     short_data: tuple[str, ...] = ()
     answer_tokens: int | None = None
     stresses: tuple[str, ...] | None = None
-    offset: int = 0  # first question of each data set, for questions that no earlier study has used
-    adapter: str | None = None
-    device: str | None = None
-    dtype: str = "auto"
-    allow_pickle: bool = False
+    offset: int = 0
+    loader: Loader = field(default_factory=Loader)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -78,34 +76,18 @@ class StudyPlan:
         most += [self.sizes.short] if SHORT in self.traced else []
         return replace(self, limit=None if None in most else self.offset + max(most))
 
-    def comparison(self) -> EvaluationPlan:
-        """Return the questions as an evaluation plan."""
-        return EvaluationPlan(
-            models=self.models,
-            data=self.data,
-            conditions=(CLOSED, OPEN),
-            asking=self.asking,
-            split=self.split,
-            limit=self.limit,
-            seed=self.seed,
-            passages=self.passages,
-            max_passages=self.max_passages,
-            corpus=self.corpus,
-        )
-
     def recorded(self) -> dict[str, Any]:
         """Return the plan for the manifest; sizes are recorded separately, because a time budget may reduce them."""
-        ours = {name: value for name, value in asdict(self).items() if name not in ("sizes", "allow_pickle", "adapter")}
-        adapter = {} if self.adapter is None else {"adapter": self.adapter}
-        return {**ours, **adapter, "asking": self.asking.recorded()}
+        known = {name: value for name, value in super().recorded().items() if name not in ("sizes", "loader")}
+        return {**known, **self.loader.recorded()}
 
     def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:
         """Return the manifest of the study, or of one model's run in it."""
         return describe(
             "study",
             asked,
-            checkpoints=[find(model, adapter=self.adapter) for model in models],
-            data=self.data,
+            checkpoints=[self.loader.find(model) for model in models],
+            data=[*self.data, *([self.corpus] if self.corpus else [])],
             template=self.asking.template.text,
             seeds={"questions": self.seed, "sampler": self.asking.seed},
         )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from floatlens.data.template import DEFAULT, Template, parse
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking
-from floatlens.evaluation.sources import DataSource
+from floatlens.evaluation.sources import DataSource, problems_of, write_problems
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
@@ -25,6 +26,7 @@ from floatlens.report.section import Section
 from floatlens.runs.engines.engine import Engine
 from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import MANIFEST, RunFolder, safe_name
+from floatlens.runs.loader import Loader
 from floatlens.runs.lock import NAME as LOCK
 from floatlens.runs.model_pool import run_all
 from floatlens.runs.progress import ProgressCallback
@@ -93,12 +95,17 @@ def study(
     passages: int | None = None,
     max_passages: int | None = None,
     corpus: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    layout: str | None = None,
+    strict: bool = False,
+    template: Template | str = DEFAULT,
     max_new_tokens: int = 32,
     steps: int | None = None,
     block_length: int | None = None,
     temperature: float = 0.0,
     seed: int | None = None,
     batch_size: int = 16,
+    family: str | None = None,
     adapter: str | None = None,
     device: str | None = None,
     dtype: str = "auto",
@@ -136,8 +143,12 @@ def study(
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
     interventions
         Specs as for `floatlens ablate`; the default is what the claims need, at few doses.
-    adapter
-        Folder of a LoRA adapter that is applied to every model.
+    columns, layout, strict
+        How the data is read, as for `floatlens.read`.
+    template
+        The text around a question, with the slots {passages} and {question}.
+    family, adapter
+        Family of every model, detected by default; folder of a LoRA adapter that is applied to every model.
     resume, retry_errors
         Resume the study in `out`; also retry questions that failed.
     jobs
@@ -161,6 +172,7 @@ def study(
             steps=steps,
             batch_size=batch_size,
             seed=seed or 0,
+            template=parse(template) if isinstance(template, str) else template,
             sampler={"block_length": block_length, "temperature": temperature},
         ),
         split=split,
@@ -168,6 +180,9 @@ def study(
         passages=passages,
         max_passages=max_passages,
         corpus=corpus,
+        columns=columns,
+        layout=layout,
+        strict=strict,
         interventions=None if interventions is None else tuple(interventions),
         wide=full,
         setting=check_setting(setting),
@@ -176,10 +191,7 @@ def study(
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
         offset=offset,
-        adapter=adapter,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
+        loader=Loader(device, dtype, allow_pickle, family=family, adapter=adapter),
     ).reading()
     check(plan)
     does = engine or LocalEngine()
@@ -193,10 +205,12 @@ def study(
         done = [
             each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
         ]
+        write_problems(folder, sources)
         local = _local_copy(folder)
         runs = [run.path for run in model_runs(local) if run.path != local]
         sections = analysed(plan, runs, local, jobs, watch)
-        made = _finished(folder, local, runs, done, sections, cut, time.monotonic() - began)
+        skipped = [f"{label}: {said}" for label, said in problems_of(sources).items()]
+        made = _finished(folder, local, runs, done, sections, cut, skipped, time.monotonic() - began)
         folder.finish()
     return made
 
@@ -213,12 +227,11 @@ def _local_copy(folder: RunFolder) -> Path:
 def check(plan: StudyPlan) -> None:
     """Refuse invalid models and settings before any weight is read."""
     from floatlens.decode.registry import settings_for
-    from floatlens.models.checkpoint import find
 
     if not plan.models:
         raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
     for model in plan.models:
-        settings_for(find(model, adapter=plan.adapter).family.sampler, **plan.asking.generation())
+        settings_for(plan.loader.find(model).family.sampler, **plan.asking.generation())
 
 
 def analysed(
@@ -304,6 +317,7 @@ def _finished(
     done: list[Done],
     sections: list[Section],
     cut: list[str],
+    notes: list[str],
     seconds: float,
 ) -> Study:
     """Write claims, tables, results and the report, and upload them with the figures to a study at a URL."""
@@ -313,7 +327,7 @@ def _finished(
     found.claims = [claim for section in sections for claim in section.claims]
     found.failed = {f"{each.model}, {part}": reason for each in done for part, reason in each.failed.items()}
     found.failed |= {section.name: section.problem for section in sections if section.problem}
-    found.notes = list(dict.fromkeys(note for each in done for note in each.notes))
+    found.notes = list(dict.fromkeys(note for each in done for note in each.notes)) + notes
     text = json.dumps({"claims": found.claims}, indent=2, ensure_ascii=False) + "\n"
     _write(local / CLAIMS, text)
     if len(answers):

@@ -116,9 +116,7 @@ def set_up(
     model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: ProgressCallback | None
 ) -> Bench:
     """Open the data and find the model; workers load it."""
-    from floatlens.runs.loader import Loader
-
-    worker = ModelWorker(Loader(plan.device, plan.dtype, plan.allow_pickle, adapter=plan.adapter))
+    worker = ModelWorker(plan.loader)
     lens = worker.planning_lens(model, engine.in_process)
     journal = Journal(folder, retry_errors=retry_errors, share_prompts=True)
     sources = sources_of(plan)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from floatlens.errors import FloatLensError
 
@@ -46,6 +48,14 @@ class Problems:
             self.skipped += 1
         if len(self.shown) < KEPT:
             self.shown.append(problem)
+
+    def to_records(self) -> Iterator[dict[str, Any]]:
+        """Yield every problem as a record for the run folder; the last says how many were not kept, if there are any."""
+        for problem in self.shown:
+            yield {"source": problem.source, "line": problem.line, "problem": problem.what, "skipped": not problem.kept}
+        if left := self.skipped + self.remarked - len(self.shown):
+            source = self.shown[-1].source
+            yield {"source": source, "line": None, "problem": f"and {left} more lines", "skipped": True}
 
     def summary(self, first: int = 3) -> str:
         """Return the number of skipped lines and the first few of them, or an empty string if there are none.

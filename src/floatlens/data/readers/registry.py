@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from floatlens.data.readers.fields import BadRecord, Record
 from floatlens.data.readers.problems import Problems
@@ -84,8 +84,17 @@ def register_reader(reader: R, *, priority: int = 0) -> R:
     ...     return fl.Sample(record["qid"], record["ask"], [record["target"]])
     """
     entry = reader if isinstance(reader, FileFormat | RecordLayout | NamedData) else layout_of(reader)
-    READERS.add(entry.name, entry, priority=priority)
+    READERS.add(entry.name, entry, priority=priority, source=_function_of(reader))
     return reader
+
+
+def _function_of(reader: AnyReader | SampleFunction) -> Any:
+    """The function that does a reader's work: by it the same reader is known when a notebook cell is run again."""
+    if isinstance(reader, FileFormat):
+        return reader.records
+    if isinstance(reader, RecordLayout):
+        return reader.sample
+    return reader.samples if isinstance(reader, NamedData) else reader
 
 
 def layout_of(function: SampleFunction) -> RecordLayout:

@@ -76,7 +76,7 @@ def register_stress(name: str, *, axis: str, about: str, priority: int = 0) -> C
     """
 
     def register(levels: MakeLevels) -> MakeLevels:
-        STRESSES.add(name, StressTest(name, axis, about, levels), priority=priority)
+        STRESSES.add(name, StressTest(name, axis, about, levels), priority=priority, source=levels)
         return levels
 
     return register

@@ -87,7 +87,7 @@ class FromOffset:
 
 def sources_of(plan: StudyPlan) -> list[Any]:
     """Open the data sets of a study."""
-    opened = open_sources(plan.comparison())
+    opened = open_sources(plan)
     return [FromOffset(source, plan.offset) for source in opened] if plan.offset else list(opened)
 
 
