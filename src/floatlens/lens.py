@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -33,11 +34,11 @@ from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
-from floatlens.observation.prompt_batch import PromptBatch, scripts_of
+from floatlens.observation.prompt_batch import PromptBatch, scripts_of, tails_of
 from floatlens.observation.registry import DEFAULT as DEFAULT_STATISTICS
 from floatlens.observation.session import Implementation
 from floatlens.record.finite import check_finite
-from floatlens.record.generation import Generation, cut_at_end
+from floatlens.record.generation import Generation, cut_at_end, filled_text
 from floatlens.record.labels import label_traces
 from floatlens.record.options import RecordOptions
 from floatlens.record.recorder import Recorder
@@ -263,6 +264,26 @@ class Lens:
             raise FloatLensError("the text has a mask, and what is written comes after the text; fill it with infill")
         return made
 
+    def infill_prompt(self, text: str, regions: sequences.Regions = None) -> Prompt:
+        """Build the prompt of a text with masks, which `infill`, `traces`, `watch` and `generate` fill.
+
+        The parameters are those of `infill`.
+        """
+        if self.family.kind == "arm":
+            raise FloatLensError(
+                f"{self.name} is autoregressive and writes only after a text; infill with a masked model"
+            )
+        if "tail_BN" not in inspect.signature(SAMPLERS[self.family.sampler].sample).parameters:
+            raise FloatLensError(f"the {self.family.sampler} sampler cannot write inside a text; it takes no tail_BN")
+        self._needs_tokenizer()
+        made = sequences.infill_prompt(self.tokenizer, text, self.mask_id, regions)
+        if self.family.shifted and not made.ids:
+            raise FloatLensError(
+                f"{self.name} predicts each token from the position before it, so that it cannot write the first; "
+                f"put some text before the first mask"
+            )
+        return made
+
     def _needs_tokenizer(self) -> None:
         if self.tokenizer is None:
             raise FloatLensError(
@@ -325,7 +346,12 @@ class Lens:
             settings.fits(len(prompt.ids), self.context_length)
         vocabulary = self.shape["vocabulary"]
         scripts = batch.scripts
-        highest = max(max(ids) for ids in (*(p.ids for p in batch.prompts), *(s.ids for s in scripts or ())))
+        given = [
+            *(p.ids for p in batch.prompts),
+            *(p.tail or () for p in batch.prompts),
+            *(s.ids for s in scripts or ()),
+        ]
+        highest = max(max(ids, default=0) for ids in given)
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
@@ -335,7 +361,9 @@ class Lens:
             steps = replay.replay(network, batch.ids_BP, batch.real_BP, scripts, self.family, special)
         else:
             sample = SAMPLERS[self.family.sampler].sample
-            steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws)
+            tail_BN = batch.tail_BN()
+            tail = {} if tail_BN is None else {"tail_BN": tail_BN}
+            steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws, **tail)
         if changes := interventions.in_force(self):
             steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
         return check_finite(steps, self.model, batch.pads)
@@ -358,9 +386,18 @@ class Lens:
         return interventions.intervene(self, given, reference)
 
     def settings_of(self, prompts: Sequence[Prompt], **given: Any) -> Settings:
-        """The settings by which prompts are decoded: `settings`, but those of a replay come from the given texts."""
-        scripts = scripts_of(prompts)
-        return self.settings(**given) if scripts is None else replay.settings_of(scripts, self.family)
+        """The settings by which prompts are decoded: those of `settings`.
+
+        Those of a replay come from the given texts. A text with masks has as many steps as masks by default, and its length
+        takes the place of `max_new_tokens`.
+        """
+        scripts, tails = scripts_of(prompts), tails_of(prompts)
+        if scripts is not None:
+            return replay.settings_of(scripts, self.family)
+        if tails is not None:
+            given["max_new_tokens"] = len(tails[0])
+            given["steps"] = given.get("steps") or max(tail.count(self.mask_id) for tail in tails)
+        return self.settings(**given)
 
     def _batch(self, prompts: Sequence[Prompt]) -> PromptBatch:
         return PromptBatch.of(prompts, self.pad_id, Network(self.model).device)
@@ -435,7 +472,19 @@ class Lens:
             final, count = step.after_BT, count + 1
             committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
+        tail_BN = batch.tail_BN()
+        if tail_BN is not None:
+            return [self._filled(final[row, P:], kept[row], tail_BN[row], count) for row in range(len(batch.prompts))]
         return [self._generation(final[row, P:].tolist(), kept[row], count) for row in range(len(batch.prompts))]
+
+    def _filled(
+        self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int
+    ) -> Generation:
+        """What was written into the masks of a text; an end token does not cut it."""
+        written_N = (tail_N == self.mask_id).cpu()
+        text = filled_text(self.decode, final_N.tolist(), written_N.tolist())
+        mean = float(confidence_N[written_N].nanmean())
+        return Generation(text, final_N.cpu()[written_N].tolist(), steps, mean, False)
 
     def _generation(self, written: list[int], confidence: torch.Tensor, steps: int) -> Generation:
         ids, ended = cut_at_end(written, self.end_ids)
@@ -613,6 +662,38 @@ class Lens:
         ready = self.with_answer(prompt, answer, order, seed=seed, regions=regions)
         return self.traces([ready], sample_ids=[sample_id], **recording)[0]
 
+    def infill(
+        self,
+        text: str,
+        *,
+        regions: sequences.Regions = None,
+        answers: Sequence[str] = (),
+        sample_id: str = "",
+        **options: Any,
+    ) -> Trace:
+        """Trace how the masks inside a text are written: `lens.infill("The [MASK] of France is Paris.")`.
+
+        For masked diffusion models and masked language models. `trace.answer` is what was written, `trace.text` the text
+        with it.
+
+        Parameters
+        ----------
+        text
+            A text with [MASK] where the model should write, once per token; the model's own mask token works as well. A
+            space before a mask belongs to the mask.
+        regions
+            Regions of the text, as for `text_prompt`; by default all of it is `text`. The masks are the region `answer`.
+        answers
+            What would be right, for the trace.
+        sample_id
+            A name that the trace carries.
+        **options
+            Settings of the sampler (see `settings`; `steps` is the number of masks by default), and what to record (see
+            `watch`).
+        """
+        ready = dataclasses.replace(self.infill_prompt(text, regions), answers=list(answers))
+        return self.traces([ready], sample_ids=[sample_id], **options)[0]
+
     def with_answer(
         self,
         prompt: PromptLike,
@@ -633,11 +714,21 @@ class Lens:
         else:
             ids = [int(i) for i in answer]
             own = sequences.ids_prompt(ids, regions).regions  # type: ignore[arg-type]
-        script = write_script(ids, order, seed=seed)
+        given = None if made.tail is None else self._given(made.tail, ids)
+        script = write_script(ids, order, seed=seed, given=given)
         replay.settings_of([script], self.family)
         P = len(made.ids)
         parts = [Region(each.name, P + each.start, P + each.end) for each in own]
         return dataclasses.replace(made, script=script, regions=[*made.regions, *parts])
+
+    def _given(self, tail: Sequence[int], ids: Sequence[int]) -> list[bool]:
+        """Which tokens of a text that fills masks are visible from the start; it should be as long as the tail."""
+        given = [token != self.mask_id for token in tail]
+        if len(ids) != len(tail) or any(known and a != b for known, a, b in zip(given, tail, ids, strict=True)):
+            raise FloatLensError(
+                f"a text with masks is replayed with all {len(tail)} tokens from its first mask on, as in trace.written"
+            )
+        return given
 
     def watch(
         self,

@@ -30,15 +30,16 @@ def command(
         list[int] | None, typer.Option(help="Index of a --passage with the answer, from 0; repeat for several.")
     ] = None,
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.")] = None,
+    infill: Annotated[
+        str | None, typer.Option(help="A text with [MASK] where a masked model should write, once per token.")
+    ] = None,
     replay: Annotated[
         str | None, typer.Option(help="A given answer to --prompt, --text or --ids: revealed, nothing is sampled.")
     ] = None,
     order: Annotated[
         str, typer.Option(help="Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).")
     ] = "left-to-right",
-    marks: Annotated[
-        bool, typer.Option("--marks", help="Regions are marked in --text and --replay: [[name: text]].")
-    ] = False,
+    marks: Annotated[bool, typer.Option("--marks", help="Regions are marked in the text: [[name: its text]].")] = False,
     intervention: Annotated[
         list[str] | None,
         typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
@@ -72,6 +73,8 @@ def command(
 
         floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --replay "Rusk" --order random --out run
 
+        floatlens trace GSAI-ML/LLaDA-8B-Base --infill "The [MASK] of France is Paris." --out run
+
         floatlens trace facebook/esm2_t6_8M_UR50D --text MKTAYIAKQRQISFVKSHFSRQ --max-new-tokens 4 --out run
 
         floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
@@ -79,15 +82,16 @@ def command(
     from floatlens.evaluation.planning import CLOSED
     from floatlens.evaluation.sources import open_sources, problems_of, write_problems
 
-    given = {"--prompt": prompt, "--text": text, "--ids": ids, "--data": data}
+    given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
         raise FloatLensError(
             f"give either --prompt with a question or --data with a data set; one of {', '.join(given)}"
         )
-    if replay is not None and data is not None:
-        raise FloatLensError("--replay follows one prompt; give it with --prompt, --text or --ids instead of --data")
+    if replay is not None and (data is not None or infill is not None):
+        raise FloatLensError("--replay follows one prompt; give it with --prompt, --text or --ids")
     sequence: dict[str, Any] = {
         "text": text,
+        "infill": infill,
         "ids": parse_ids(ids),
         "replay": replay,
         "order": parse_order(order),
@@ -149,6 +153,7 @@ def command(
                 "prompt": prompt,
                 "text": text,
                 "ids": ids,
+                "infill": infill,
                 "replay": replay,
                 "order": order,
                 "marks": marks,
@@ -197,12 +202,13 @@ def one_prompt(
     *,
     text: str | None,
     ids: list[int] | None,
+    infill: str | None,
     replay: str | None,
     order: str | list[list[int]],
     marks: bool,
     seed: int,
 ) -> Prompt:
-    """Return the prompt of --prompt, --text or --ids, with the answer of --replay."""
+    """Return the prompt of --prompt, --text, --ids or --infill, with the answer of --replay."""
     from floatlens.data.prompt import Prompt
     from floatlens.data.sequences import MARKS
 
@@ -210,7 +216,10 @@ def one_prompt(
     if prompt is not None:
         made = lens.prompt(prompt, question.pop("passages"), **question)
     else:
-        made = lens.text_prompt(text, regions) if text is not None else Prompt.from_ids(ids or [])
+        if text is not None:
+            made = lens.text_prompt(text, regions)
+        else:
+            made = lens.infill_prompt(infill, regions) if infill is not None else Prompt.from_ids(ids or [])
         made = replace(made, answers=list(question["answers"]))
     if replay is not None:
         own = regions if marks and "[[" in replay else None

@@ -40,7 +40,8 @@ class Prompt:
 
     `text` is the whole text with the chat template, `ids` its tokens, `gold` the indices of the gold passages (from 0).
     `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given
-    text to write after the prompt (`floatlens.data.script`); without one, the model writes its own.
+    text to write after the prompt (`floatlens.data.script`); without one, the model writes its own. `tail` are the tokens of
+    a text with masks from its first mask on; the masks are written. Without one, the model writes as many tokens as asked.
     """
 
     text: str
@@ -56,6 +57,7 @@ class Prompt:
     dropped: int = 0
     sample_id: str = ""
     script: Script | None = None
+    tail: tuple[int, ...] | None = None
 
     @classmethod
     def from_ids(cls, ids: Sequence[int]) -> Prompt:

@@ -29,7 +29,8 @@ class Passage:
 class Sample:
     """One question of a data set.
 
-    Every one of `answers` counts as correct. `meta` holds further fields of the source, such as the kind of question.
+    Every one of `answers` counts as correct. `meta` holds further fields of the source, such as the kind of question. With
+    `infill`, the question is a text with [MASK] where the answer is to be written.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Sample:
     answers: list[str]
     passages: list[Passage] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    infill: bool = False
 
     @property
     def gold(self) -> list[int]:

@@ -18,6 +18,7 @@ from floatlens.errors import FloatLensError
 
 TEXT, ANSWER, BOS = "text", "answer", "bos"
 MARKS: Literal["marks"] = "marks"
+MASK_MARK = "[MASK]"  # a mask in any text, whatever the model calls its own
 MARK = re.compile(r"\[\[([A-Za-z]\w*): ?(.*?)\]\](?!\])", re.DOTALL)
 UNKNOWN_SHARE = 0.2  # above it, the tokenizer is probably not one for this text
 
@@ -94,6 +95,80 @@ def ids_prompt(ids: Sequence[int], regions: Spans | None = None) -> Prompt:
     """
     spans = check_spans(regions or {}, len(ids), "positions")
     return Prompt("", [int(i) for i in ids], [Region(name, start, end) for start, end, name in spans])
+
+
+def infill_prompt(tokenizer: Any, text: str, mask_id: int, regions: Regions = None) -> Prompt:
+    """Return the prompt of a text with masks, written as [MASK] or as the model's own mask token.
+
+    Each mask is one token. A space before a mask belongs to it, as in the words of most tokenizers. The masks are the region
+    `answer`; `regions` are those of the rest, see `text_prompt`.
+    """
+    plain, spans = find_spans(text, regions)
+    own = str(tokenizer.convert_ids_to_tokens(mask_id))
+    ready, moved = _spell_masks(plain, spans, own)
+    tokens = _drop_spaces(_infill_tokens(tokenizer, ready, mask_id, own), ready, mask_id)
+    ids = [token.id for token in tokens]
+    if mask_id not in ids:
+        raise FloatLensError("the text has no mask to fill; write [MASK] where the model should write, once per token")
+    warn_if_unknown(tokenizer, tokens, ready)
+    masked = [id_ == mask_id for id_ in ids]
+    runs = _runs(0, len(ids), masked)
+    kept = [
+        Region(each.name, *run)
+        for each in _named(tokens, ready, moved)
+        for run in _runs(each.start, each.end, [not mask for mask in masked])
+    ]
+    everything = sorted([*kept, *(Region(ANSWER, *run) for run in runs)], key=lambda region: region.start)
+    P = ids.index(mask_id)
+    return Prompt(plain, ids[:P], everything, question=plain, chat=False, tail=tuple(ids[P:]))
+
+
+def _spell_masks(text: str, spans: Sequence[tuple[int, int, str]], own: str) -> tuple[str, list[tuple[int, int, str]]]:
+    """Write the model's own mask token for each [MASK], and move the spans along."""
+    more = len(own) - len(MASK_MARK)
+
+    def moved(at: int) -> int:
+        return at + more * text.count(MASK_MARK, 0, at)
+
+    return text.replace(MASK_MARK, own), [(moved(start), moved(end), name) for start, end, name in spans]
+
+
+def _infill_tokens(tokenizer: Any, text: str, mask_id: int, own: str) -> list[Token]:
+    """Tokenise a complete text with masks; piece by piece if the tokenizer does not read its mask token from text."""
+    tokens = tokenise(tokenizer, text, special=True, ends=True)
+    if sum(token.id == mask_id for token in tokens) == text.count(own):
+        return tokens
+    found: list[Token] = []
+    at = 0
+    for index, piece in enumerate(text.split(own)):
+        if index:
+            found.append(Token(mask_id, at, at + len(own)))
+            at += len(own)
+        found += [Token(t.id, at + t.start, at + t.end) for t in tokenise(tokenizer, piece, special=not index)]
+        at += len(piece)
+    return found
+
+
+def _drop_spaces(tokens: Sequence[Token], text: str, mask_id: int) -> list[Token]:
+    """Leave out tokens that are only the space before a mask; some tokenizers put two there."""
+    kept: list[Token] = []
+    for token in reversed(tokens):
+        if not (kept and kept[-1].id == mask_id and text[token.start : token.end] == " "):
+            kept.append(token)
+    return kept[::-1]
+
+
+def _runs(start: int, end: int, wanted: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return the runs of wanted positions between start and end.
+
+    >>> _runs(0, 5, [True, True, False, False, True])
+    [(0, 2), (4, 5)]
+    """
+    runs: list[tuple[int, int]] = []
+    for at in range(start, end):
+        if wanted[at]:
+            runs.append((runs.pop()[0], at + 1) if runs and runs[-1][1] == at else (at, at + 1))
+    return runs
 
 
 def answer_tokens(tokenizer: Any, text: str, regions: Regions = None) -> tuple[list[int], list[Region]]:

@@ -28,17 +28,21 @@ class Token(NamedTuple):
     end: int
 
 
-def tokenise(tokenizer: Any, text: str, *, special: bool = False, data: tuple[int, int] | None = None) -> list[Token]:
+def tokenise(
+    tokenizer: Any, text: str, *, special: bool = False, data: tuple[int, int] | None = None, ends: bool = False
+) -> list[Token]:
     """Return the tokens of `text`, each with the characters that it covers.
 
     Parameters
     ----------
     special: add the tokenizer's own special tokens (bos), except those after the text, which is to be continued.
+    ends: with `special`, also add those after the text, which is complete.
     data: the characters [start, end) that come from the user; they never become special tokens. Special tokens elsewhere
         in the text belong to the template and stay.
     """
     tokens = _tokens(tokenizer, text, special=special)
-    while special and tokens and tokens[-1].start == tokens[-1].end and tokens[-1].id in set(tokenizer.all_special_ids):
+    added = set(tokenizer.all_special_ids) if special and not ends else set()
+    while tokens and tokens[-1].start == tokens[-1].end and tokens[-1].id in added:
         tokens.pop()
     if data is None:
         return tokens

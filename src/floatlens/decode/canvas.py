@@ -89,14 +89,15 @@ def sample(
     *,
     special: SpecialTokens,
     draws: Draws | None = None,
+    tail_BN: torch.Tensor | None = None,
 ) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, one Step per pass over the canvas."""
+    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per pass over the canvas."""
     B, P = ids_BP.shape
     N = settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
-    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask)], 1)
-    counts = transfers(N, settings.step_count)
-    hidden_BN = torch.ones(B, N, dtype=torch.bool, device=x_BT.device)  # a model may write the mask token itself
+    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask) if tail_BN is None else tail_BN], 1)
+    hidden_BN = x_BT[:, P:] == special.mask  # kept apart: a model may write the mask token itself
+    counts = [transfers(int(n), settings.step_count) for n in hidden_BN.sum(1)]
 
     passes = CanvasPasses(network, ids_BP, real_BP, N)
     for index in range(settings.step_count):
@@ -111,7 +112,7 @@ def sample(
             rank_M, token_M, confidence_BT[row, masked_M] = propose(
                 logits_BNV[row, masked_M - P].float(), settings, draws, row
             )
-            order = most_confident(rank_M, counts[index])
+            order = most_confident(rank_M, counts[row][index])
             after_BT[row, masked_M[order]] = token_M[order]
             committed_BT[row, masked_M[order]] = True
         hidden_BN &= ~committed_BT[:, P:]

@@ -61,13 +61,14 @@ def sample(
     *,
     special: SpecialTokens,
     draws: Draws | None = None,
+    tail_BN: torch.Tensor | None = None,
 ) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, one Step per forward pass."""
+    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per forward pass."""
     B, P = ids_BP.shape
     mask_id = special.mask
     length = settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
-    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
+    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id) if tail_BN is None else tail_BN], 1)
     real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
     pads = [0] * B if real_BP is None else (P - real_BP.sum(1)).tolist()
     times = torch.linspace(1, settings.eps, settings.step_count + 1)

@@ -79,8 +79,9 @@ def sample(
     *,
     special: SpecialTokens,
     draws: Draws | None = None,
+    tail_BN: torch.Tensor | None = None,
 ) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, one Step per forward pass.
+    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per forward pass.
 
     Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass; rows 0..B-1 are the
     prompts themselves.
@@ -91,7 +92,7 @@ def sample(
         raise FloatLensError("logits_eos_inf and confidence_eos_eot_inf need an end token, and the model names none")
     length, block = settings.max_new_tokens, settings.block_length or settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
-    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id)], 1)
+    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id) if tail_BN is None else tail_BN], 1)
     real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
     prompt_BT = x_BT != mask_id
     lengths = [P] * B if real_BP is None else real_BP.sum(1).tolist()

@@ -62,7 +62,8 @@ def register_sampler(
         sequence at every step, and autoregressive ones, need none.
 
     The function is called as `sample(network, ids_BP, real_BP, settings, *, special, draws)` and yields a
-    `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md.
+    `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md. A sampler that can fill masks inside a
+    text also takes `tail_BN`, the tokens after the prompt, of which only the masks are written.
     """
 
     def register(sample: Sample) -> Sample:

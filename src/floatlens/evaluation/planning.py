@@ -113,6 +113,8 @@ def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: 
     """
     if isinstance(sample, Prompt):
         return Question(Sample(sample.sample_id, sample.question, sample.answers), sample)
+    if sample.infill:
+        return _infill_of(lens, sample)
     passages = [] if condition in WITHOUT_PASSAGES else sample.passages
     if condition == OPEN and not passages:
         retrieved = "answer_recall" in sample.meta
@@ -137,6 +139,18 @@ def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: 
         return Question(sample, error=str(error))
     dropped = prompt.dropped + len(passages) - len(shown)
     return Question(sample, replace(prompt, dropped=dropped, sample_id=sample.id))
+
+
+def _infill_of(lens: Lens, sample: Sample) -> Question:
+    """Build the prompt of a text with masks, under any condition: it has no passages."""
+    try:
+        prompt = lens.infill_prompt(sample.question)
+        length, context = len(prompt.ids) + len(prompt.tail or ()), lens.context_length
+        if context is not None and length > context:
+            raise FloatLensError(f"the text has {length} tokens, and the model reads {context}; shorten the text")
+    except FloatLensError as error:
+        return Question(sample, error=str(error))
+    return Question(sample, replace(prompt, answers=list(sample.answers), sample_id=sample.id))
 
 
 class SharedPrompts:
@@ -167,7 +181,8 @@ class SharedPrompts:
         def origin(question: Question) -> Key | None:
             assert question.prompt is not None
             mine = (*key, question.id)
-            about = (key[0], tuple(question.prompt.ids), question.prompt.script, settings)
+            prompt = question.prompt
+            about = (key[0], tuple(prompt.ids), prompt.script, prompt.tail, settings)
             first, of = self.first.setdefault(about, (mine, job))
             return None if ask_all or (first == mine and of is job) else first
 
@@ -175,11 +190,13 @@ class SharedPrompts:
 
 
 def _batches(questions: Sequence[Question], size: int) -> Iterator[list[Question]]:
-    """Questions that can be decoded together: texts to replay need equal numbers of tokens and steps."""
+    """Questions that can be decoded together: texts to replay or to fill need equal numbers of tokens and of steps."""
     alike: dict[object, list[Question]] = {}
     for question in questions:
-        script = question.prompt.script if question.prompt is not None else None
-        alike.setdefault(script and (len(script.ids), script.steps), []).append(question)
+        assert question.prompt is not None
+        script, tail = question.prompt.script, question.prompt.tail
+        key = (script and (len(script.ids), script.steps), tail and (len(tail), tail.count(tail[0])))
+        alike.setdefault(key, []).append(question)
     for group in alike.values():
         yield from (group[i : i + size] for i in range(0, len(group), size))
 

@@ -125,13 +125,13 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
 
 def request(trace: Trace) -> dict[str, Any] | None:
-    """Return what was asked of the model, as far as it takes to ask again; None for a replay of a given text.
+    """Return what was asked of the model, as far as it takes to ask again; None for a replay or a text with masks.
 
     `built_from` has the passages and the order of a prompt that `lens.prompt` builds, None for any other; `settings` are
     the sampler's, without those that have their default value.
     """
     sampler = str(trace.data.attrs.get("sampler"))
-    if sampler == replay.NAME:
+    if sampler == replay.NAME or trace.infill:
         return None
     defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)} if sampler in SAMPLERS else {}
     always = ("max_new_tokens", "seed")

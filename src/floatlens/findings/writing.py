@@ -17,10 +17,12 @@ from floatlens.record.trace import Trace
 
 
 def answer_positions(trace: Trace) -> Array:
-    """Positions of the answer up to and including its first special token.
+    """Positions of the answer up to and including its first special token; of a text with masks, those of the masks.
 
     Without the ids of special tokens in the trace, all positions after the prompt.
     """
+    if trace.infill:
+        return np.flatnonzero(trace.data["committed_at"].values >= 0)
     start = trace.prompt_length
     final = trace.final_tokens[start:]
     special = json.loads(trace.data.attrs.get("special_ids", "[]"))

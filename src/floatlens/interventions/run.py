@@ -134,11 +134,13 @@ class Change:
 
 
 def start_tokens(lens: Lens, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
-    """The tokens that go into the first step: the prompts, and for a diffusion model the masks after them."""
+    """The tokens that go into the first step: the prompts, and for a diffusion model the masks or the tail after them."""
     if lens.family.kind == "arm":
         return batch.ids_BP
-    masks = batch.ids_BP.new_full((len(batch.prompts), new_tokens), lens.mask_id)
-    return torch.cat([batch.ids_BP, masks], 1)
+    tail_BN = batch.tail_BN()
+    if tail_BN is None:
+        tail_BN = batch.ids_BP.new_full((len(batch.prompts), new_tokens), lens.mask_id)
+    return torch.cat([batch.ids_BP, tail_BN], 1)
 
 
 def pieces(lens: Lens) -> Callable[[Sequence[int]], list[str]]:

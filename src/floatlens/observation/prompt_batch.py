@@ -24,6 +24,17 @@ def scripts_of(prompts: Sequence[Prompt]) -> list[Script] | None:
     return found or None
 
 
+def tails_of(prompts: Sequence[Prompt]) -> list[tuple[int, ...]] | None:
+    """What follows the first mask of each text with masks; None if the prompts are none."""
+    found = [prompt.tail for prompt in prompts if prompt.tail is not None]
+    if found and (len(found) < len(prompts) or any(len(tail) != len(found[0]) for tail in found)):
+        raise FloatLensError(
+            "texts with masks that are filled together should have equal numbers of tokens from the first mask on; "
+            "fill them one by one"
+        )
+    return found or None
+
+
 @dataclass(frozen=True)
 class PromptBatch:
     """B prompts, padded on the left to P tokens. `pads` counts each row's padding."""
@@ -37,11 +48,12 @@ class PromptBatch:
     def of(cls, prompts: Sequence[Prompt], pad_id: int, device: torch.device) -> PromptBatch:
         if not prompts:
             raise FloatLensError("there is no prompt to run; give at least one")
-        if any(not prompt.ids for prompt in prompts):
+        if any(not prompt.ids and prompt.tail is None for prompt in prompts):
             raise FloatLensError("a prompt has no tokens; give it some text or token ids")
         longest = max(len(prompt.ids) for prompt in prompts)
         pads = [longest - len(prompt.ids) for prompt in prompts]
-        ids = torch.tensor([[pad_id] * pad + list(p.ids) for pad, p in zip(pads, prompts, strict=True)], device=device)
+        rows = [[pad_id] * pad + list(p.ids) for pad, p in zip(pads, prompts, strict=True)]
+        ids = torch.tensor(rows, dtype=torch.long, device=device)
         real = None
         if any(pads):
             real = torch.arange(longest, device=device)[None] >= torch.tensor(pads, device=device)[:, None]
@@ -52,10 +64,15 @@ class PromptBatch:
         """The texts to replay, one per prompt; None if the model writes."""
         return scripts_of(self.prompts)
 
+    def tail_BN(self) -> torch.Tensor | None:
+        """The tokens after the prompts of texts with masks; None if the model writes after its prompts."""
+        tails = tails_of(self.prompts)
+        return None if tails is None else torch.tensor(tails, dtype=torch.long, device=self.ids_BP.device)
+
     def regions(self, row: int, new_tokens: int) -> list[Region]:
         """The regions of a row's prompt, and the answer of `new_tokens` positions after it.
 
-        A prompt with regions beyond its own tokens names the parts of a given answer itself.
+        A prompt with regions beyond its own tokens names those of a given answer, or of a text with masks, itself.
         """
         prompt = self.prompts[row]
         if any(region.end > len(prompt.ids) for region in prompt.regions):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class Generation:
     """What a model wrote.
 
-    text, ids    the answer, cut before the first end token
+    text, ids    the answer, cut before the first end token; of a text with masks, what was written into them
     steps        number of forward passes; of an autoregressive model, those up to and with the end token
     confidence   mean probability of the tokens up to and with the end token, each at the step that committed it
     ended        whether there is an end token
@@ -33,15 +34,28 @@ class Generation:
     def from_trace(cls, lens: Lens, trace: Trace) -> Generation:
         """What the lens wrote while the trace was recorded; equal to what `generate` returns for the same prompt."""
         data, start = trace.data, trace.prompt_length
-        written = [int(i) for i in trace.final_tokens[start:]]
-        ids, ended = cut_at_end(written, lens.end_ids)
-        used = np.arange(start, start + len(ids) + ended)
+        if trace.infill:
+            used = np.flatnonzero(data["committed_at"].values >= 0)
+            ids, ended = [int(i) for i in trace.final_tokens[used]], False
+        else:
+            ids, ended = cut_at_end(trace.written, lens.end_ids)
+            used = np.arange(start, start + len(ids) + ended)
         recorded = {int(step): index for index, step in enumerate(data["step"].values)}
         committed = [(recorded.get(int(data["committed_at"].values[p])), p) for p in used]
         confidence = np.array([data["confidence"].values[at] for at in committed if at[0] is not None], np.float32)
         steps = len(used) if trace.kind == "arm" else int(data["step"].values[-1]) + 1
         mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
-        return cls(lens.decode(ids), ids, steps, mean, ended)
+        return cls(trace.answer if trace.infill else lens.decode(ids), ids, steps, mean, ended)
+
+
+def filled_text(decode: Callable[[Sequence[int]], str], ids: Sequence[int], written: Sequence[bool]) -> str:
+    """The text of the written ids, run by run, with a space between two runs.
+
+    >>> filled_text(lambda ids: "".join(map(chr, ids)), [72, 105, 33, 72, 111], [True, True, False, True, True])
+    'Hi Ho'
+    """
+    runs = [[id_ for id_, _ in run] for mask, run in groupby(zip(ids, written, strict=True), lambda p: p[1]) if mask]
+    return " ".join(decode(run) for run in runs)
 
 
 def cut_at_end(ids: Sequence[int], end_ids: Collection[int]) -> tuple[list[int], bool]:

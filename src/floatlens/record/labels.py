@@ -15,7 +15,7 @@ from floatlens.decode import replay
 from floatlens.decode.settings import Settings
 from floatlens.errors import FloatLensError
 from floatlens.observation.prompt_batch import PromptBatch
-from floatlens.record.generation import cut_at_end
+from floatlens.record.generation import cut_at_end, filled_text
 from floatlens.record.recorder import Recorder
 from floatlens.record.trace import Trace
 from floatlens.version import __version__
@@ -72,7 +72,7 @@ def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, com
         "prompt": prompt.text,
         "question": prompt.question,
         "built_from": as_json(built_from(lens, prompt)),
-        "output": lens.decode(cut_at_end(ids, lens.end_ids)[0]),
+        **_output(lens, prompt, ids),
         "answers": as_json(list(prompt.answers)),
         "prompt_length": P,
         "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),
@@ -83,9 +83,17 @@ def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, com
     return Trace(data)
 
 
+def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
+    """What was written; of a text with masks, also the text with it."""
+    if prompt.tail is None:
+        return {"output": lens.decode(cut_at_end(ids, lens.end_ids)[0])}
+    output = filled_text(lens.decode, ids, [token == lens.mask_id for token in prompt.tail])
+    return {"output": output, "infill": 1, "text": lens.decode([*prompt.ids, *ids])}
+
+
 def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
     """Return what `lens.prompt` needs beside the question to build this prompt again; None for any other prompt."""
-    if lens.tokenizer is None or not prompt.question or prompt.script is not None:
+    if lens.tokenizer is None or not prompt.question or prompt.script or prompt.tail:
         return None
     try:
         again = lens.prompt(prompt.question, prompt.passages, order=prompt.order)

@@ -84,6 +84,16 @@ class Trace:
         return str(self.data.attrs.get("output", ""))
 
     @property
+    def infill(self) -> bool:
+        """Whether masks inside a text were written, rather than tokens after a prompt."""
+        return bool(int(self.data.attrs.get("infill", 0)))
+
+    @property
+    def text(self) -> str:
+        """The text with its masks filled; empty for a trace of another kind."""
+        return str(self.data.attrs.get("text", ""))
+
+    @property
     def settings(self) -> dict[str, Any]:
         return self._from_json("settings", {})
 
@@ -230,13 +240,15 @@ class Trace:
     def summary(self) -> dict[str, str]:
         """What a person wants to know first, as label and text."""
         sizes = self.data.sizes
-        written = sizes["position"] - self.prompt_length
+        written = int((self.data["committed_at"] >= 0).sum()) if self.infill else sizes["position"] - self.prompt_length
+        given = sizes["position"] - written
         about = {
             "model": f"{self.model} ({self.family})",
-            "size": f"{sizes['position']} positions ({self.prompt_length} prompt + {written} new), {sizes['step']} steps"
+            "size": f"{sizes['position']} positions ({given} prompt + {written} new), {sizes['step']} steps"
             + "".join(f", {sizes[d]} {d}s" for d in ("layer", "head") if d in sizes),
             "question": self.question,
             "answer": self.answer,
+            "text": self.text,
             "regions": " ".join(f"{r.name}[{r.start}:{r.end}]" for r in self.regions),
             "recorded": " ".join(str(n) for n in self.data.data_vars if n not in REQUIRED),
         }

@@ -8,7 +8,7 @@ the samples of a data set that is generated or bundled (`world.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -108,7 +108,7 @@ def layout_of(function: SampleFunction) -> RecordLayout:
             raise BadRecord(f"reader {name} failed ({type(error).__name__}: {error})") from error
         if not isinstance(made, Sample):
             raise FloatLensError(f"reader {name} returned {type(made).__name__}; expected a floatlens.Sample")
-        return made if made.id else Sample(default_id, made.question, made.answers, made.passages, made.meta)
+        return made if made.id else replace(made, id=default_id)
 
     return RecordLayout(name, sample)
 
