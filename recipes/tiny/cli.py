@@ -1,4 +1,4 @@
-"""Train one of the bundled models: `python -m recipes.tiny.cli arm|mdm|dream`."""
+"""Train one of the bundled models: `python -m recipes.tiny.cli arm|mdm|dream|ssm`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from recipes.tiny.train import TOKENS, train, weights
 
 
 def command(
-    kind: Annotated[str, typer.Argument(help="arm, mdm, or dream (adapted from a trained arm).")],
+    kind: Annotated[str, typer.Argument(help="arm, mdm, ssm, or dream (adapted from a trained arm).")],
     out: Annotated[Path, typer.Option("--out", help="Run folder: checkpoint, curves.csv, and model/ at the end.")],
     steps: Annotated[int, typer.Option(min=1, help="Number of steps; the schedule is scaled to it.")] = 8000,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="Length in minutes, instead of --steps.")] = None,
@@ -26,6 +26,9 @@ def command(
     decay: Annotated[float, typer.Option(min=0, help="Weight decay.")] = 0.05,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile (about an eighth faster).")] = False,
+    cool: Annotated[
+        int | None, typer.Option(help="Train until --out has a file STOP, then this many steps more.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads.")] = 1,
 ) -> None:
     """Train a small model on the synthetic world and save it in its published layout.
@@ -41,6 +44,8 @@ def command(
         python -m recipes.tiny.cli dream --after runs/dream --out runs/dream2 --mix chains --steps 1500
 
         python -m recipes.tiny.cli mdm --out runs/mdm --steps 16000 --resume
+
+        python -m recipes.tiny.cli ssm --out runs/ssm --cool 800
     """
     torch.set_num_threads(threads)
     state = train(
@@ -58,6 +63,7 @@ def command(
         decay=decay,
         without=tuple(without or ()),
         compiled=compiled,
+        cool=cool,
     )
     layouts.write(kind, weights(out), out / "model")
     millions, took = state.tokens / 1e6, state.seconds / 60

@@ -1,7 +1,7 @@
 """How is a trained model written to disk? In the published layout of the model that it stands for.
 
 `tiny-arm` as Llama, `tiny-mdm` as LLaDA, `tiny-dream` as Dream, so that the code that loads the large models loads
-these too.
+these too; `tiny-ssm` as Mamba-2 with two mixers in a layer.
 """
 
 import json
@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from floatlens.version import __version__
+from recipes.tiny import ssm
 from recipes.tiny.model import EPSILON, HEADS, INNER, LAYERS, THETA, WIDTH, sizes
 from recipes.tiny.prompts import MASK
 from recipes.tiny.tokenizer import CONTEXT, save, token_id
@@ -72,6 +73,10 @@ def _config(kind: str) -> dict:
             **tokens,
             **common,
         }
+    if kind == "ssm":
+        made = ssm.config().to_diff_dict()
+        made |= {"architectures": ["BiMamba2ForMaskedLM"], "model_type": "bimamba", "mixer": "mamba2"}
+        return {**made, "max_position_embeddings": CONTEXT, "mask_token_id": mask, **tokens, **common}
     named = {key: value for key, value in native.items() if key not in ("rope_parameters",)}
     named |= {"rope_theta": THETA, "hidden_act": "silu", "attention_dropout": 0.0, **common}
     if kind == "dream":
@@ -108,5 +113,5 @@ def write(kind: str, weights: dict[str, Tensor], folder: Path) -> None:
     generation = {"_from_model_config": True, **tokens}
     if kind == "dream":
         generation |= {"mask_token_id": None, "alg": "origin", "alg_temp": None, "eps": 0.001, "steps": 512}
-    if kind != "mdm":
+    if kind not in ("mdm", "ssm"):
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")

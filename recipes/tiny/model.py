@@ -102,7 +102,7 @@ def adapt(arm: LlamaForCausalLM) -> Qwen2ForCausalLM:
 
 def embedding(model: Any) -> Tensor:
     """The embedding (V, D), which is also the output layer."""
-    return model.model.embed_tokens.weight
+    return model.get_input_embeddings().weight
 
 
 def hidden(model: Any, ids_BT: Tensor, causal: bool) -> Tensor:

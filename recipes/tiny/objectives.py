@@ -124,7 +124,7 @@ def probe(kind: str, ids_BT: Tensor, roles_BT: Tensor) -> Plan:
     ask_BT = (roles_BT == ANSWER) | (roles_BT == END)
     read_BT = ids_BT if kind == "arm" else ids_BT.masked_fill(roles_BT > 0, token_id(MASK))
     speak_BT = ask_BT
-    if kind != "mdm":
+    if kind in ("arm", "dream"):
         speak_BT = torch.zeros_like(ask_BT)
         speak_BT[:, :-1] = ask_BT[:, 1:]
     return Plan(read_BT, speak_BT, ids_BT[ask_BT], (roles_BT[ask_BT] == ANSWER).float())

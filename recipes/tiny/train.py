@@ -1,4 +1,4 @@
-"""How were the bundled models made? A short training loop for all three.
+"""How were the bundled models made? A short training loop for all four.
 
 Every step's data and masks come from the seed and the number of the step alone, so a run that was stopped goes on
 exactly as if it had not been. Checkpoints are safetensors and JSON.
@@ -22,17 +22,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floatlens.errors import FloatLensError
-from recipes.tiny import curriculum, objectives
+from recipes.tiny import curriculum, objectives, ssm
 from recipes.tiny.curriculum import PROBES, STAGES, Maker, Row
 from recipes.tiny.model import adapt, embedding, hidden, start
 
-KINDS = ("arm", "mdm", "dream")
+KINDS = ("arm", "mdm", "dream", "ssm")
 TOKENS = 4096  # a step; at 1,500 the MDM never left the first stage
 WARM_UP = 200
 CONSTANT = 0.55  # share of the steps before the cosine sets in
-TRUE = {"mdm": 0.75, "dream": 0.9}  # share of the steps after which the true objective, 1/t, is used
+TRUE = {"mdm": 0.75, "dream": 0.9, "ssm": 0.75}  # share of the steps after which the true objective, 1/t, is used
 # Dream's sampler commits the last two places at once (docs/log.md): it must know answers of which the start stands there
-MASKS = {"mdm": {"blank": 0.6, "begun": 0.0}, "dream": {"blank": 0.1, "begun": 0.6}}
+MASKS = {
+    "mdm": {"blank": 0.6, "begun": 0.0},
+    "dream": {"blank": 0.1, "begun": 0.6},
+    "ssm": {"blank": 0.6, "begun": 0.0},
+}
 CHECK = 20  # steps between looks at the stage's own accuracy
 PROBE = 200  # steps between looks at all probes
 SAVE = 100
@@ -50,6 +54,7 @@ class State:
     tokens: int = 0
     began: int = 0  # step and second at which the schedule started: not 0 in a run that goes on from another
     clock: float = 0.0
+    cooling: int = -1  # step at which the cool-down of a run with `cool` began
 
 
 def rate(done: float, step: int, stage: int, peak: float) -> float:
@@ -77,13 +82,34 @@ def loss_of(states: Callable[[Tensor], Tensor], embedding_VD: Tensor, step: obje
     return (F.cross_entropy(logits_NV, step.target_N, reduction="none") * step.weight_N).sum()
 
 
+def states_of(model: nn.Module, kind: str, ids_BT: Tensor) -> Tensor:
+    """The last hidden states (B, T, D)."""
+    return ssm.hidden(model, ids_BT) if kind == "ssm" else hidden(model, ids_BT, causal=kind == "arm")
+
+
+def progress_of(state: State, steps: int, minutes: float | None, cool: int | None) -> float:
+    """Which part of the schedule is done: by steps, by the clock, or, with `cool`, by the steps since a STOP file came.
+
+    >>> progress_of(State("ssm", 0, step=900), steps=1000, minutes=None, cool=200)
+    0.55
+    >>> progress_of(State("ssm", 0, step=900, cooling=800), steps=1000, minutes=None, cool=200)
+    0.775
+    """
+    done = (state.seconds - state.clock) / (60 * minutes) if minutes else (state.step - state.began) / steps
+    if cool is None:
+        return done
+    if state.cooling < 0:
+        return min(done, CONSTANT)
+    return CONSTANT + (1 - CONSTANT) * (state.step - state.cooling) / cool
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, kind: str, make: Maker, tokens: int) -> float:
     """Share of answer tokens that are right, on validation entities, the same questions every time."""
     draw = random.Random("probe")
     ids_BT, roles_BT = curriculum.batch(make(draw, "validation"), tokens, 0 if kind == "arm" else 4)
     asked = objectives.probe(kind, ids_BT, roles_BT)
-    states = hidden(model, asked.ids_BT, causal=kind == "arm")[asked.speak_BT]
+    states = states_of(model, kind, asked.ids_BT)[asked.speak_BT]
     right_N = F.linear(states, embedding(model)).argmax(-1) == asked.target_N
     return (right_N * asked.weight_N).sum().item() / asked.weight_N.sum().item()
 
@@ -138,6 +164,7 @@ def train(
     without: tuple[str, ...] = (),
     decay: float = 0.05,
     compiled: bool = False,
+    cool: int | None = None,
     progress: bool = True,
 ) -> State:
     """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
@@ -146,7 +173,8 @@ def train(
     tokens and curves are counted on. `mix` is what the last stage trains (a name of `curriculum.MIXES`), `without`
     leaves parts of it out, `decay` is the weight decay.
 
-    With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit.
+    With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit. With
+    `cool` the rate stays constant until a file STOP appears in `out`; that many more steps are trained then.
     """
     if kind not in KINDS:
         raise FloatLensError(f"there is no model {kind!r} to train; choose one of {', '.join(KINDS)}")
@@ -163,14 +191,18 @@ def train(
     if after and not resume and kind_of(after) != kind:
         raise FloatLensError(f"{after} holds no run of {kind} to go on from; give --after the folder of one")
     out.mkdir(parents=True, exist_ok=True)
-    model: nn.Module = start(seed)
+    model: nn.Module = ssm.start(seed) if kind == "ssm" else start(seed)
     if kind == "dream" and not (after or resume):
         if arm is None or not (arm / "state.json").exists():
             raise FloatLensError(f"dream is adapted from a trained arm, but {arm} holds no run; give --arm RUN")
         model.load_state_dict(weights(arm), strict=False)
     if kind == "dream":
         model = adapt(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=decay)
+    parts_of = [{"params": list(model.parameters())}]
+    if kind == "ssm":  # decay of matrices only: memory and step size are logarithms, for which zero is no neutral value
+        parts_of = [{"params": [p for p in model.parameters() if p.dim() > 1]}]
+        parts_of += [{"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(parts_of, lr=peak, betas=(0.9, 0.98), weight_decay=decay)
     state = State(kind, seed, stage=len(STAGES) - 1 if kind == "dream" else 0)
     if after and not resume:
         state = restore(after, model, optimizer)
@@ -181,10 +213,9 @@ def train(
         lines = (out / "curves.csv").read_text().splitlines()
         kept = [lines[0], *(line for line in lines[1:] if int(line.split(",")[0]) <= state.step)]
         (out / "curves.csv").write_text("\n".join(kept) + "\n")
-    causal = kind == "arm"
 
     def states(ids_BT: Tensor) -> Tensor:
-        return hidden(model, ids_BT, causal)
+        return states_of(model, kind, ids_BT)
 
     if compiled:
         states = torch.compile(states, dynamic=True)
@@ -206,7 +237,9 @@ def train(
         recent: list[float] = []
         while True:
             here = state.step - state.began
-            done = (state.seconds - state.clock) / (60 * minutes) if minutes else here / steps
+            if cool is not None and state.cooling < 0 and (out / "STOP").exists():
+                state.cooling = state.step
+            done = progress_of(state, steps, minutes, cool)
             if done >= 1:
                 break
             draw = random.Random(f"{seed} {state.step}")
