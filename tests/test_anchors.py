@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
 from floatlens import FloatLensError, parse_rule
-from floatlens.anchors import RULES, find_anchors, register_rule
+from floatlens.anchors import RULES, baseline, find_anchors, key_visibility, register_rule
 
 UNIFORM = np.full(20, 1 / 20)
 SINK = np.array([0.81] + [0.01] * 19)
@@ -101,3 +101,15 @@ def test_a_causal_model_sees_each_key_from_the_queries_at_or_after_it() -> None:
     np.testing.assert_array_equal(find_anchors(received, "share(0.5)", "causal"), [False, False, True])
     np.testing.assert_array_equal(find_anchors(received, "share(0.3)", "bidirectional"), [True, False, True])
     np.testing.assert_array_equal(find_anchors(received, "share(0.3)", "block"), [True, False, True])
+
+
+def test_heads_of_both_directions_favour_both_ends_and_that_is_no_anchor() -> None:
+    """Row-uniform weights, half of the heads forwards and half backwards, by the definition."""
+    ones = np.ones((20, 20))
+    forwards, backwards = np.tril(ones), np.triu(ones)
+    weights = [mask / mask.sum(1, keepdims=True) for mask in (forwards, backwards)]
+    received = np.mean(weights, 0).mean(0)
+    np.testing.assert_allclose(baseline(received, "two-way"), received)
+    assert not find_anchors(received, "sigma(2)", "two-way").any()
+    seen = np.mean([forwards, backwards], 0).mean(0)
+    np.testing.assert_allclose(key_visibility(np.ones(20, bool), "two-way"), seen)

@@ -28,6 +28,7 @@ from floatlens.registry import Registry
 from floatlens.specs import NAME, parse_spec
 
 Array = np.ndarray[Any, Any]
+UNEVEN = ("causal", "two-way")  # attention under which row-uniform weights do not give every key the same
 ROUNDING = 0.01  # shares of an even share: an excess below this is rounding
 RuleFunction: TypeAlias = Callable[..., Array]
 
@@ -239,7 +240,7 @@ def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: st
     received
         Column means of attention; NaN marks a position that does not exist yet.
     attention
-        "bidirectional", "causal" or "block": which keys a query may see.
+        "bidirectional", "causal", "block" or "two-way": which keys a query may see.
 
     >>> u = baseline(np.zeros(52), "causal")  # uniform causal attention has no anchor
     >>> find_anchors(u, "sigma(3)", "causal").any(), find_anchors(u, "sigma(3)", "bidirectional").any()
@@ -248,7 +249,7 @@ def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: st
     parsed = parse_rule(rule)
     present = np.isfinite(received)
     visible = key_visibility(present, attention)
-    if parsed.name == "first" or attention != "causal":
+    if parsed.name == "first" or attention not in UNEVEN:
         return parsed(received, visible)
     count = present.sum(axis=-1, keepdims=True)
     excess = np.asarray(received, np.float64) - baseline(received, attention)
@@ -263,18 +264,22 @@ def baseline(received: Array, attention: str) -> Array:
     """Return what row-uniform attention under the run's mask would show (same shape): `u`; NaN where there is no position.
 
     Causal attention favours the first positions by construction. Under full attention, and for the queries of one
-    block, which all see the same keys, `u` is constant.
+    block, which all see the same keys, `u` is constant. Heads that read forwards and as many that read backwards favour
+    both ends.
 
     >>> baseline(np.array([[0.5, 0.5, np.nan]]), "causal"), baseline(np.array([0.7, 0.3]), "bidirectional")
     (array([[0.75, 0.25,  nan]]), array([0.5, 0.5]))
     """
     present = np.isfinite(received)
     count = present.sum(axis=-1, keepdims=True)
-    if attention != "causal":
+    if attention not in UNEVEN:
         return np.where(present, 1 / np.maximum(count, 1), np.nan)
     index = np.cumsum(present, axis=-1) - 1
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(count.max()) + 1))])
-    return np.where(present, (harmonic[count] - harmonic[np.maximum(index, 0)]) / np.maximum(count, 1), np.nan)
+    sums = harmonic[count] - harmonic[np.maximum(index, 0)]
+    if attention == "two-way":
+        sums = (sums + harmonic[count] - harmonic[np.maximum(count - 1 - index, 0)]) / 2
+    return np.where(present, sums / np.maximum(count, 1), np.nan)
 
 
 def key_visibility(present: Array, attention: str) -> Array | None:
@@ -286,15 +291,18 @@ def key_visibility(present: Array, attention: str) -> Array | None:
         Bool (..., T): positions that exist; all of them are queries.
     attention
         Which keys a query may see. "bidirectional": all. "block": all too, since received attention is the mean over the
-        queries of one block, which see the same keys. "causal": those up to its own position.
+        queries of one block, which see the same keys. "causal": those up to its own position. "two-way": up to it in
+        half of the heads and from it on in the others, so that every key is seen by half of them and one more.
 
     >>> key_visibility(np.array([True, True, True, True]), "causal")
     array([1.  , 0.75, 0.5 , 0.25])
     >>> key_visibility(np.array([True, True]), "bidirectional") is None
     True
     """
-    if attention != "causal":
+    if attention not in UNEVEN:
         return None
     count = present.sum(axis=-1, keepdims=True)
+    if attention == "two-way":
+        return np.where(present, (count + 1) / np.maximum(2 * count, 1), np.nan)
     before = np.cumsum(present, axis=-1) - 1
     return np.where(present, (count - before) / np.maximum(count, 1), np.nan)

@@ -30,7 +30,7 @@ from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
 from floatlens.models.adapter import MASK, apply_adapter, give_mask_vector
 from floatlens.models.checkpoint import Checkpoint, find
-from floatlens.models.describe import attention_layers, shape
+from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
@@ -783,6 +783,8 @@ class Lens:
             block_length=block_length,
             **sampler_settings,
         )
+        if record is DEFAULT_STATISTICS and is_state_space(self.config):
+            record = (*record, "received_signed")
         options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
         options.check(self.shape, chosen.step_count)
         batch = self._batch(ready)
@@ -802,7 +804,7 @@ class Lens:
         def finished(recorder: Recorder) -> list[Trace]:
             return label_traces(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
-        alone = self.family.attention == "bidirectional" and not self.family.cached
+        alone = self.family.attention in ("bidirectional", "two-way") and not self.family.cached
         steps_of_batch = self.steps(batch, chosen)
         layers_seen = attention_layers(self.config)
         return Watch(self.model, steps_of_batch, recorder, finished, alone=alone, attention_layers=layers_seen)

@@ -94,6 +94,8 @@ class Network:
     ) -> tuple[torch.Tensor, Cached]:
         """Logits (B, 1, V) after new tokens of a causal model, and the cache grown by them."""
         tokens_BT = ids_BQ if cache is None else torch.cat([cache.tokens_BT, ids_BQ], 1)
+        if "past_key_values" not in self._accepts:  # a state-space model: its state does not tell positions apart
+            return self.logits(tokens_BT, real_BT, 1), Cached(None, tokens_BT)
         options = self._options(ids_BQ.shape[1], real_BT, 1)
         options |= {"past_key_values": None if cache is None else cache.past_key_values, "use_cache": True}
         out = self._call(ForwardPass.appended(tokens_BT, tokens_BT.shape[1] - ids_BQ.shape[1]), options)

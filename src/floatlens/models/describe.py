@@ -65,8 +65,13 @@ def _shape(config: Any) -> dict[str, int | None]:
 NO_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")  # layer types of transformers
 
 
+def is_state_space(config: Any) -> bool:
+    """Whether a model has no attention but the implicit one of Mamba's mixers."""
+    return getattr(config, "model_type", "") in ("mamba", "mamba2", "bimamba", "bimamba2")
+
+
 def attention_layers(config: Any) -> list[int]:
-    """The layers of a model that compute softmax attention, by its native config.
+    """The layers of a model that compute softmax attention, by its native config; all layers of a pure state-space model.
 
     >>> from types import SimpleNamespace
     >>> attention_layers(SimpleNamespace(num_hidden_layers=3, layer_types=["mamba", "full_attention", "mamba"]))
@@ -74,6 +79,8 @@ def attention_layers(config: Any) -> list[int]:
     """
     config = text_config(config)
     layers = list(range(_shape(config)["layers"] or 0))
+    if is_state_space(config):
+        return layers
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if isinstance(types, list) and len(types) == len(layers):
         return [layer for layer in layers if types[layer] not in NO_ATTENTION]

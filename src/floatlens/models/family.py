@@ -36,8 +36,9 @@ class Family:
     kind
         "mdm" (masked diffusion: denoises masks) or "arm" (autoregressive: appends tokens).
     attention
-        Which keys a query may see: all ("bidirectional"), those up to its own position ("causal"), or those of its block
-        and of the blocks before it ("block").
+        Which keys a query may see: all ("bidirectional"), those up to its own position ("causal"), those of its block
+        and of the blocks before it ("block"), or those up to its own position in one half of the heads and those from it
+        on in the other ("two-way").
     cached
         Whether a step reads the keys and values of earlier positions from a cache.
     sampler
@@ -59,7 +60,7 @@ class Family:
     head: Literal["causal", "masked"] = "causal"
     tokenizer: str | None = None
     kind: Literal["mdm", "arm"] = "mdm"
-    attention: Literal["bidirectional", "causal", "block"] = "bidirectional"
+    attention: Literal["bidirectional", "causal", "block", "two-way"] = "bidirectional"
     cached: bool = False
     sampler: str = "llada"
     shifted: bool = False

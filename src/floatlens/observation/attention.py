@@ -23,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
+from floatlens.observation.mixers import mixers_observed
 from floatlens.observation.session import Session
 
 NAME = "floatlens"
@@ -260,7 +261,10 @@ def observing(model: Any, session: Session, configs: Configs | None = None) -> I
 
     `configs` are `configs_of(model)`, for a caller that enters the block often.
     """
-    with _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None), configs):
+    with (
+        _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None), configs),
+        mixers_observed(model, session),
+    ):
         yield session
 
 

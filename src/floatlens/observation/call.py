@@ -14,6 +14,8 @@ from functools import cached_property
 
 import torch
 
+from floatlens.observation.implicit import ImplicitAttention
+
 
 @dataclass(frozen=True)
 class PositionLayout:
@@ -74,6 +76,7 @@ class Call:
     norm_BKT   norms of the keys, where they are known already
     first      position of query 0; None if the queries are the last Q positions
     extends    whether the rows add to those of earlier calls; None if they do when there are cached positions before them
+    implicit   the scans of a state-space layer, whose weights come from them and not from a softmax of q·k
     """
 
     layers: tuple[int, ...]
@@ -92,6 +95,7 @@ class Call:
     norm_BKT: torch.Tensor | None = None
     first: int | None = None
     extends: bool | None = None
+    implicit: ImplicitAttention | None = None
 
     @property
     def layer(self) -> int:
@@ -281,4 +285,6 @@ class Call:
     @property
     def same_for_all_queries(self) -> bool:
         """True when every query may see the same keys: no mask, or one that is only padding."""
-        return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
+        if self.implicit is not None or self.causal:
+            return False
+        return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0

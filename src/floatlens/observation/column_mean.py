@@ -17,6 +17,8 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
     """Sum of x over the real queries that may see each key: (B, H, T, C), or (B, H, 1, C) when it is the same for all."""
     if call.real_BQ is not None:
         x_BHQC = x_BHQC.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
+    if call.implicit is not None:
+        return call.implicit.visible_sum(x_BHQC.expand(-1, call.H, -1, -1))
     if call.same_for_all_queries:
         return x_BHQC.sum(2, keepdim=True)
     if call.mask is None:

@@ -50,6 +50,8 @@ class ExactMatrices:
             weights = torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
         else:
             weights = logits.softmax(-1)
+        if call.implicit is not None:
+            weights, visible = call.implicit.exact_weights(), call.implicit.visible().expand_as(score)
         if call.real_BQ is not None:
             weights = weights.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
         if call.fresh:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from floatlens.observation.mixers import mixers_observed
 from floatlens.observation.session import Session
 
 WITHOUT_REGIONS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm")
@@ -84,7 +85,7 @@ def observe(model: torch.nn.Module, statistics: Sequence[str] = WITHOUT_REGIONS,
     session = Session(statistics, **{"room": 0, **options})
     hook = model.register_forward_pre_hook(lambda *_: session.begin())
     try:
-        with _FunctionMode(session):
+        with _FunctionMode(session), mixers_observed(model, session):
             yield session
     finally:
         hook.remove()

@@ -16,6 +16,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observation.call import Call, PositionLayout
 from floatlens.observation.exact import ExactMatrices, exact_statistic
 from floatlens.observation.group import ROOM, Group, size
+from floatlens.observation.implicit import ImplicitAttention
 from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
 from floatlens.observation.tile import TILE, Tile
 from floatlens.observation.weights import stream_weights
@@ -169,6 +170,22 @@ class Session:
             call = whole.of_rows(forward.final, extends=forward.final.start > 0)
             self._take(call.until(forward.final.stop), kind, final=True)
 
+    @torch.no_grad()
+    def see_implicit(self, layer: int, implicit: ImplicitAttention) -> None:
+        """Take the statistics of a state-space layer, whose pass is over the whole sequence."""
+        self.observed.add(layer)
+        if self.paused or not self.wanted(layer):
+            return
+        if self.rows is not None:
+            implicit = implicit.first_rows(self.rows)
+        forward = current_pass()
+        if forward is not self.forward:
+            self._finish()
+            self.forward = forward
+        q, k, v = implicit.query_BHTN, implicit.key_BHTN, implicit.value_BHTP
+        layout = self.layout or plain_layout(q.shape[0], q.shape[2], q.device)
+        self._take(Call((layer,), q, k, v, layout, q.shape[2], 1.0, implicit=implicit), None, final=False)
+
     def _length(self, layer: int, queries: int, keys: int) -> int:
         """Number of positions so far."""
         if self.forward is not None:
@@ -211,7 +228,7 @@ class Session:
         group.layers.append(call.layer)
         group.size += size(call)
         by_row = all(self.statistics[name].by_row for name in names) and call.bias is None and call.sinks_H is None
-        if not by_row or group.size > self.room:
+        if not by_row or call.implicit is not None or group.size > self.room:
             group.closed = True
             del self.open[alike]
         self.groups[call.layer, final] = group

@@ -55,6 +55,14 @@ class Tile:
         return None if real is None else real[:, self.start : self.end]
 
 
+def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
+    """Attention weights (B, H, end-start, T) of rows start..end; rows of padding are 0."""
+    if call.implicit is None:
+        return softmax_rows(call, call.scores(start, end), start, end)
+    weights = call.implicit.weights(start, end)
+    return weights if call.real_BQ is None else weights.masked_fill_(~call.real_BQ[:, None, start:end, None], 0.0)
+
+
 def softmax_rows(call: Call, scores_BHQT: torch.Tensor, start: int, end: int) -> torch.Tensor:
     """Attention weights of rows start..end; rows of padding become 0, and a learned sink takes its share away."""
     if call.sinks_H is not None:

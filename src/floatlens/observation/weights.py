@@ -19,6 +19,7 @@ from floatlens.observation.workspace import Workspace
 
 LOG2E = math.log2(math.e)
 NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 0 · -inf is not
+TINY = torch.finfo(torch.float32).tiny
 FEW = 8  # below so many queries a row, building coordinates for the keys costs more than it saves
 
 
@@ -161,13 +162,27 @@ def _normalise(
         weights_NQT.masked_fill_(~call.real_BQ[heads // call.H, start:end, None], 0.0)
 
 
+def implicit_blocks(call: Call, size: int) -> Iterator[WeightBlock]:
+    """The weights of a state-space layer in tiles of rows, all heads at once."""
+    assert call.implicit is not None
+    queries = max(1, size // (call.B * call.H * call.T))
+    for start in range(0, call.Q, queries):
+        end = min(call.Q, start + queries)
+        weights = call.implicit.weights(start, end)
+        if call.real_BQ is not None:
+            weights.masked_fill_(~call.real_BQ[:, None, start:end, None], 0.0)
+        weights_NQT = weights.flatten(0, 1)
+        yield WeightBlock(0, start, end, weights_NQT.clamp_min(TINY).log2(), weights_NQT)
+
+
 def stream_weights(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
     """Let the weights pass once: sum them over regions and take their entropy, and show each block on its way."""
     R, device = call.member_BRQ.shape[1], call.q_BHQD.device
     pooled_NRT = torch.zeros(call.B * call.H, R, call.T, device=device)
     spread_N = torch.zeros(call.B * call.H, device=device)
     member_NRQ = call.member_BRQ[:, None].expand(-1, call.H, -1, -1).flatten(0, 1)
-    for block in weight_blocks(call, size, space, whole=whole):
+    blocks = implicit_blocks(call, size) if call.implicit else weight_blocks(call, size, space, whole=whole)
+    for block in blocks:
         N, _, T = block.weights_NQT.shape
         heads, queries = slice(block.first, block.first + N), slice(block.start, block.end)
         pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries], block.weights_NQT)

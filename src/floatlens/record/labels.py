@@ -14,6 +14,8 @@ from floatlens.data.prompt import Prompt
 from floatlens.decode import replay
 from floatlens.decode.settings import Settings
 from floatlens.errors import FloatLensError
+from floatlens.models.describe import is_state_space
+from floatlens.observation.implicit import RULE
 from floatlens.observation.prompt_batch import PromptBatch
 from floatlens.record.generation import cut_at_end, filled_text
 from floatlens.record.recorder import Recorder
@@ -54,7 +56,7 @@ def label_traces(
         "interventions": as_json(list(interventions)),
         "versions": as_json(versions()),
         "floatlens": __version__,
-        "rules": as_json([]),
+        "rules": as_json([RULE] if is_state_space(lens.config) else []),
     }
     return [
         _label_row(lens, recorder, batch, row, {**common, "sample_id": sample_ids[row]})

@@ -57,7 +57,7 @@ class Trace:
 
     @property
     def attention(self) -> str:
-        """Which keys a query may see: "bidirectional", "causal" or "block"."""
+        """Which keys a query may see: "bidirectional", "causal", "block" or "two-way"."""
         return self._fact("attention")
 
     @property

@@ -11,7 +11,7 @@ import torch
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
-from floatlens.observation.tile import softmax_rows
+from floatlens.observation.tile import attention_rows
 
 
 @register_statistic
@@ -31,7 +31,7 @@ class Evidence(Statistic):
             return out
         # The writing rows are neighbours (the answer is one span), so one small block of rows serves them all.
         start, end = places[0], places[-1] + 1
-        weights = softmax_rows(call, call.scores(start, end), start, end)
+        weights = attention_rows(call, start, end)
         out[:, :, start:end, 0] = torch.einsum("bhqt,bt->bhq", weights, gold_BT)
         out[:, :, start:end, 1] = (weights.argmax(-1) + call.first_key).float()
         return out.masked_fill(~writes_BQ[:, None, :, None], torch.nan)

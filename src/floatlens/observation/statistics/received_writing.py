@@ -13,7 +13,7 @@ import torch
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
-from floatlens.observation.tile import softmax_rows
+from floatlens.observation.tile import attention_rows
 
 
 @register_statistic
@@ -33,7 +33,7 @@ class ReceivedWriting(Statistic):
         start, stop = max(first, call.first_query), min(end, call.length)
         if start < stop:
             rows = (start - call.first_query, stop - call.first_query)
-            weights = softmax_rows(call, call.scores(*rows), *rows).mean(1)
+            weights = attention_rows(call, *rows).mean(1)
             out[:, start - first : stop - first] = 0.0  # a sliding-window cache no longer holds the first keys
             out[:, start - first : stop - first, call.first_key :] = weights
         writes_BQ = call.layout.writes_BN[:, first:end]
