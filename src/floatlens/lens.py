@@ -57,6 +57,8 @@ def load(
     family: str | None = None,
     revision: str | None = None,
     adapter: str | Path | None = None,
+    sampler: str | None = None,
+    block_length: int | None = None,
     dtype: str | torch.dtype = "auto",
     device_map: str | dict[str, Any] | None = None,
     quantization_config: Any = None,
@@ -79,6 +81,10 @@ def load(
         Revision of a Hub model.
     adapter
         Folder of a LoRA adapter in peft's format. It is added to the weights in place; the family "canvas" keeps it apart.
+    sampler
+        Name of the sampler, for families that have several ("llada2", "llada2.1").
+    block_length
+        Tokens per block of a block-causal model whose config does not tell (family "a2d-block").
     dtype
         "auto" is the checkpoint's own dtype on an accelerator and float32 on a CPU.
     device_map
@@ -91,7 +97,7 @@ def load(
         Whether to load pickled weights (.bin); they are refused by default.
     """
     lens = Lens(
-        find(name, revision=revision, family=family, adapter=adapter),
+        find(name, revision=revision, family=family, adapter=adapter, sampler=sampler, block_length=block_length),
         dtype=dtype,
         device_map=device_map,
         quantization_config=quantization_config,
@@ -139,6 +145,26 @@ class Lens:
     def family(self) -> Family:
         return self.checkpoint.family
 
+    @property
+    def sampler(self) -> str:
+        """Name of the sampler."""
+        return self.checkpoint.sampler
+
+    @property
+    def block_length(self) -> int | None:
+        """Tokens per block of a model that writes in blocks of its own; None for any other."""
+        return self.checkpoint.block_length
+
+    @property
+    def takes_block_length(self) -> bool:
+        """Whether the sampler has the setting `block_length`."""
+        return any(field.name == "block_length" for field in dataclasses.fields(SAMPLERS[self.sampler].settings))
+
+    @property
+    def batched(self) -> bool:
+        """Whether the sampler writes several prompts at once; if not, those of a batch are written one after another."""
+        return SAMPLERS[self.sampler].batched
+
     @cached_property
     def model(self) -> Any:
         """The native transformers model."""
@@ -177,6 +203,11 @@ class Lens:
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
+    @property
+    def has_mask(self) -> bool:
+        """Whether the model writes by filling in masks."""
+        return self.family.kind == "mdm" and self.family.mask_token
+
     @cached_property
     def mask_id(self) -> int:
         """The mask token of a diffusion model: from its config, else from its tokenizer."""
@@ -207,7 +238,7 @@ class Lens:
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.family.kind == "mdm" else set())
+        known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.has_mask else set())
         return tuple(sorted(known | set(self.tokenizer.all_special_ids if self.tokenizer is not None else ())))
 
     def prompt(
@@ -273,8 +304,8 @@ class Lens:
             raise FloatLensError(
                 f"{self.name} is autoregressive and writes only after a text; infill with a masked model"
             )
-        if "tail_BN" not in inspect.signature(SAMPLERS[self.family.sampler].sample).parameters:
-            raise FloatLensError(f"the {self.family.sampler} sampler cannot write inside a text; it takes no tail_BN")
+        if "tail_BN" not in inspect.signature(SAMPLERS[self.sampler].sample).parameters:
+            raise FloatLensError(f"the {self.sampler} sampler cannot write inside a text; it takes no tail_BN")
         self._needs_tokenizer()
         made = sequences.infill_prompt(self.tokenizer, text, self.mask_id, regions)
         if self.family.shifted and not made.ids:
@@ -326,17 +357,17 @@ class Lens:
         seed
             Seed of the random numbers (0).
         block_length
-            Tokens per block, for samplers that write block by block.
+            Tokens per block, for samplers that write block by block; by default the model's own, if it has one.
         **sampler_settings
             Settings of one sampler only, such as `top_p` or `remasking`: see docs/models.md.
         """
         return settings_for(
-            self.family.sampler,
+            self.sampler,
             max_new_tokens=max_new_tokens,
             steps=steps,
             temperature=temperature,
             seed=seed,
-            block_length=block_length,
+            block_length=self.block_length if block_length is None else block_length,
             **sampler_settings,
         )
 
@@ -355,17 +386,17 @@ class Lens:
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
-        special = SpecialTokens(self.mask_id if self.family.kind == "mdm" else None, self.end_ids, self.pad_id)
+        special = SpecialTokens(self.mask_id if self.has_mask else None, self.end_ids, self.pad_id)
         network = Network(self.model, self.family.positions)
         if scripts is not None:
             steps = replay.replay(network, batch.ids_BP, batch.real_BP, scripts, self.family, special)
         else:
-            sample = SAMPLERS[self.family.sampler].sample
+            sample = SAMPLERS[self.sampler].sample
             tail_BN = batch.tail_BN()
             tail = {} if tail_BN is None else {"tail_BN": tail_BN}
             steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws, **tail)
         if changes := interventions.in_force(self):
-            steps = interventions.stepwise(self, steps, changes, batch, settings.max_new_tokens)
+            steps = interventions.stepwise(self, steps, changes, batch, self._new_positions(batch, settings))
         return check_finite(steps, self.model, batch.pads)
 
     def intervene(
@@ -398,6 +429,10 @@ class Lens:
             given["max_new_tokens"] = len(tails[0])
             given["steps"] = given.get("steps") or max(tail.count(self.mask_id) for tail in tails)
         return self.settings(**given)
+
+    def _new_positions(self, batch: PromptBatch, settings: Settings) -> int:
+        """Number of positions after the prompts that may be written."""
+        return settings.canvas(batch.ids_BP.shape[1])
 
     def _batch(self, prompts: Sequence[Prompt]) -> PromptBatch:
         return PromptBatch.of(prompts, self.pad_id, Network(self.model).device)
@@ -458,24 +493,28 @@ class Lens:
             block_length=block_length,
             **sampler_settings,
         )
-        batch = self._batch(ready)
-        made = self.finish(batch, chosen, self.steps(batch, chosen))
+        made: list[Generation] = []
+        for part in [ready] if self.batched else [[one] for one in ready]:
+            batch = self._batch(part)
+            made += self.finish(batch, chosen, self.steps(batch, chosen))
         return made[0] if single else made
 
     def finish(self, batch: PromptBatch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
         """Run all steps of a batch, and return what was written for each prompt."""
-        P = batch.ids_BP.shape[1]
-        count = 0
+        B, P = batch.ids_BP.shape
+        counts = torch.zeros(B, dtype=torch.long)
         final = batch.ids_BP
-        kept = torch.full((len(batch.prompts), settings.max_new_tokens), torch.nan)
+        kept = torch.full((B, self._new_positions(batch, settings)), torch.nan)
         for step in steps:
-            final, count = step.after_BT, count + 1
+            final = step.after_BT
+            counts += 1 if step.running_B is None else step.running_B.long().cpu()
             committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
         tail_BN = batch.tail_BN()
         if tail_BN is not None:
-            return [self._filled(final[row, P:], kept[row], tail_BN[row], count) for row in range(len(batch.prompts))]
-        return [self._generation(final[row, P:].tolist(), kept[row], count) for row in range(len(batch.prompts))]
+            return [self._filled(final[row, P:], kept[row], tail_BN[row], int(counts[row])) for row in range(B)]
+        new = settings.max_new_tokens  # a canvas of whole blocks may be longer
+        return [self._generation(final[row, P:][:new].tolist(), kept[row], int(counts[row])) for row in range(B)]
 
     def _filled(
         self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int
@@ -599,26 +638,32 @@ class Lens:
         record, layers, heads, record_steps, matrices, matrix_layers, implementation
             What to record: see `watch`.
         """
-        watch = self.watch(
-            prompts,
-            sample_ids=sample_ids,
-            max_new_tokens=max_new_tokens,
-            steps=steps,
-            temperature=temperature,
-            seed=seed,
-            block_length=block_length,
-            record=record,
-            layers=layers,
-            heads=heads,
-            record_steps=record_steps,
-            matrices=matrices,
-            matrix_layers=matrix_layers,
-            implementation=implementation,
-            **sampler_settings,
-        )
-        for _ in watch:
-            pass
-        return watch.traces()
+        ids = sample_ids or [""] * len(prompts)
+        together = [(list(prompts), list(ids))]
+        alone = [([one], [name]) for one, name in zip(prompts, ids, strict=True)]
+        made: list[Trace] = []
+        for part, names in together if self.batched else alone:
+            watch = self.watch(
+                part,
+                sample_ids=names,
+                max_new_tokens=max_new_tokens,
+                steps=steps,
+                temperature=temperature,
+                seed=seed,
+                block_length=block_length,
+                record=record,
+                layers=layers,
+                heads=heads,
+                record_steps=record_steps,
+                matrices=matrices,
+                matrix_layers=matrix_layers,
+                implementation=implementation,
+                **sampler_settings,
+            )
+            for _ in watch:
+                pass
+            made += watch.traces()
+        return made
 
     def replay(
         self,
@@ -752,7 +797,8 @@ class Lens:
     ) -> Watch:
         """Trace a batch of prompts step by step: iterate over steps and what each showed, then call `.traces()`.
 
-        A run may be given up at any step; between two steps the model is as it was.
+        A run may be given up at any step; between two steps the model is as it was. A sampler that writes one prompt at a
+        time takes one prompt here.
 
         Parameters
         ----------
@@ -788,13 +834,15 @@ class Lens:
         options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
         options.check(self.shape, chosen.step_count)
         batch = self._batch(ready)
+        new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted
         recorder = Recorder(
             batch,
-            options.session(batch.layout(chosen.max_new_tokens, self.family.shifted), len(batch.prompts)),
-            new_tokens=chosen.max_new_tokens,
+            options.session(batch.layout(new_tokens, shifted), len(batch.prompts)),
+            new_tokens=new_tokens,
             steps=sorted(range(chosen.step_count) if options.record_steps is None else options.record_steps),
             heads=None if options.heads is None else sorted(options.heads),
-            shifted=self.family.shifted,
+            shifted=shifted,
+            revises=chosen.revises,
             special_ids=self.special_ids,
             shown_only=options.shown_only,
         )

@@ -36,6 +36,8 @@ class Oracle:
     family = SimpleNamespace(kind="arm")
     name = "oracle"
 
+    block_length, batched = None, True
+
     def __init__(self, tokenizer, context_length=4096, fails=None):
         self.tokenizer, self.context_length, self.fails = tokenizer, context_length, fails
         self.batches = []

@@ -146,6 +146,7 @@ class Forgetful:
     """Answers right only if the gold passage is among the first `span`."""
 
     context_length = 4096
+    block_length, batched = None, True
 
     def __init__(self, tokenizer, span, kind):
         self.tokenizer, self.span, self.family = tokenizer, span, SimpleNamespace(kind=kind)

@@ -97,6 +97,78 @@ def a2d(folder: Path) -> Path:
     return folder
 
 
+def sdar(folder: Path) -> Path:
+    """SDAR: Qwen3's keys, another model type, the block length in its config."""
+    native(folder, "qwen3")
+    fields = {"model_type": "sdar", "architectures": ["SDARForCausalLM"], "mask_token_id": MASK, "block_size": 4}
+    edit_config(folder, **fields, fuse_cross_entropy=True, rope_theta=10000.0)
+    return folder
+
+
+def llada2(folder: Path) -> Path:
+    """LLaDA2: GLM-4-MoE's weights with queries, keys and values in one matrix, under its own keys and field names."""
+    torch.manual_seed(0)
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    fields = SIZES | experts | {"head_dim": 8, "moe_intermediate_size": 16, "use_qk_norm": True, "num_mtp_layers": 0}
+    config = transformers.Glm4MoeConfig(**fields, rope_parameters=rope, routed_scaling_factor=2.5)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    torch.nn.init.normal_(model.model.layers[1].mlp.gate.weight)
+    torch.nn.init.normal_(model.model.layers[2].mlp.gate.weight)
+    roughen(model)
+    names = {"embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense"}
+    names |= {"self_attn.q_norm": "attention.query_layernorm", "self_attn.k_norm": "attention.key_layernorm"}
+    names |= {"e_score_correction_bias": "expert_bias"}
+    tensors: dict[str, torch.Tensor] = {}
+    for key, value in model.state_dict().items():
+        if "mlp.experts.gate_up_proj" in key or "mlp.experts.down_proj" in key:
+            for number, matrix in enumerate(value):
+                parts = (
+                    {"gate_proj": matrix[:16], "up_proj": matrix[16:]} if "gate_up" in key else {"down_proj": matrix}
+                )
+                at = key[: key.index(".experts.") + 9]
+                tensors |= {f"{at}{number}.{name}.weight": part.contiguous() for name, part in parts.items()}
+        elif any(name in key for name in ("q_proj", "k_proj", "v_proj")):
+            if "q_proj" in key:
+                three = [model.state_dict()[key.replace("q_proj", name)] for name in ("q_proj", "k_proj", "v_proj")]
+                tensors[key.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(three)
+        else:
+            for native_name, published in names.items():
+                key = key.replace(native_name, published)
+            tensors[key] = value.contiguous()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    published_fields = SIZES | {
+        "model_type": "llada2_moe", "architectures": ["LLaDA2MoeModelLM"], "num_experts": 4, "num_experts_per_tok": 2,
+        "n_group": 2, "topk_group": 1, "num_shared_experts": 1, "head_dim": 8, "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "score_function": "sigmoid", "use_bias": False,
+        "use_qkv_bias": False, "use_qk_norm": True, "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5, "norm_topk_prob": True, "mask_token_id": MASK, "rope_scaling": None,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(published_fields))
+    return folder
+
+
+def diffusion_gemma(folder: Path, canvas: int = 8) -> Path:
+    """DiffusionGemma with two sliding layers and a full one, whose heads are of another number and size."""
+    text = {
+        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1,
+        "max_position_embeddings": 256, "sliding_window": 6, "num_experts": 4, "top_k_experts": 2,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "moe_intermediate_size": 16,
+        "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 2,
+    }  # fmt: skip
+    vision = {"model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8}
+    images = {"image_token_id": 60, "boi_token_id": 61, "eoi_token_id": 62}
+    torch.manual_seed(0)
+    config = transformers.DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=canvas, **images)
+    model = transformers.DiffusionGemmaForBlockDiffusion(config)
+    roughen(model)
+    model.save_pretrained(folder)
+    return folder
+
+
 def llada_moe(folder: Path) -> Path:
     """LLaDA-MoE: Qwen3-MoE's keys, its own field names, the model type of LLaDA."""
     torch.manual_seed(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ def command(
     revision: common.Revision = None,
     family: common.Family = None,
     adapter: common.Adapter = None,
+    sampler: common.Sampler = None,
     dtype: common.Dtype = "auto",
     positions: Annotated[
         int, typer.Option(min=1, help="Length of the sequence for which the memory is computed.")
@@ -36,7 +37,7 @@ def command(
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import describe
 
-    model = find(checkpoint, revision=revision, family=family, adapter=adapter)
+    model = find(checkpoint, revision=revision, family=family, adapter=adapter, sampler=sampler)
     found = describe(model, dtype=dtype, positions=positions)
     if as_json:
         print(json.dumps(found))
@@ -48,10 +49,12 @@ def command(
         "native class": found["class"],
         "layers": found["layers"],
         "attention": attention,
+        "rows see": found["attention"] + (f", blocks of {found['block_length']}" if found["block_length"] else ""),
+        "sampler": found["sampler"],
         "width": found["width"],
         "vocabulary": found["vocabulary"],
         "context": found["context"],
-        "mask token": found["mask_token_id"] if found["kind"] == "mdm" else "none (autoregressive)",
+        "mask token": mask_of(found),
         "parameters": f"{found['parameters']:,}",
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
         "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
@@ -63,6 +66,13 @@ def command(
     for label, text in rows.items():
         table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
     Console().print(table)
+
+
+def mask_of(found: dict[str, Any]) -> Any:
+    """Return the mask token, or why there is none."""
+    if found["kind"] == "arm":
+        return "none (autoregressive)"
+    return "none" if found["mask_token_id"] is None else found["mask_token_id"]
 
 
 def size(count: int) -> str:

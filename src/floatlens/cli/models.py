@@ -29,14 +29,16 @@ def command(as_json: common.AsJson = False) -> None:
                 "kind": f.kind,
                 "attention": f.attention,
                 "sampler": f.sampler,
+                "other_samplers": list(f.other_samplers),
             }
             for f in FAMILIES.values()
         ]
         print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": extra}))
         return
-    table = Table("family", "description", "sampler", "example", box=None, pad_edge=False)
+    table = Table("family", "description", "attention", "sampler", "example", box=None, pad_edge=False)
     for family in FAMILIES.values():
-        table.add_row(family.name, family.about, family.sampler, family.example)
+        samplers = ", ".join((family.sampler, *family.other_samplers))
+        table.add_row(family.name, family.about, family.attention, samplers, family.example)
     console = Console()
     console.print(table)
     console.print(

@@ -44,6 +44,7 @@ Models = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
 Family = Annotated[str | None, typer.Option(help="Family of the model; detected from its config by default.")]
+Sampler = Annotated[str | None, typer.Option(help="Sampler, where the family has several, such as llada2.1.")]
 Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter in peft's format, applied to the model.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
@@ -124,7 +125,9 @@ class SamplerOptions:
     batch_size: Annotated[int, typer.Option(min=1, help="Number of questions decoded together.")] = 32
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per answer.")] = 32
     steps: Annotated[int | None, typer.Option(help="Denoising steps of a masked diffusion model.")] = None
-    block_length: Annotated[int | None, typer.Option(help="Block length of LLaDA's sampler.")] = None
+    block_length: Annotated[int | None, typer.Option(help="Tokens per block, for samplers that write in blocks.")] = (
+        None
+    )
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0
 
     def asking(self, seed: int | None, template: Path | None = None, order: str = "last") -> Asking:
@@ -149,6 +152,7 @@ class ModelOptions:
 
     family: Family = None
     adapter: Adapter = None
+    sampler: Sampler = None
     device: Device = None
     dtype: Dtype = "auto"
     allow_pickle: AllowPickle = False
@@ -161,7 +165,7 @@ class ModelOptions:
         """Return what loads models, in any process."""
         from floatlens.runs.loader import Loader
 
-        return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family, self.adapter)
+        return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family, self.adapter, self.sampler)
 
     def recorded(self) -> dict[str, Any]:
         """Return what the manifest records, since results depend on it."""

@@ -26,12 +26,12 @@ WIDE = 10_000  # columns of a table that goes to a file or a pipe: nothing is cu
 
 def check_settings(plan: EvaluationPlan, models: ModelOptions, askings: Sequence[Asking] = ()) -> None:
     """Refuse models and settings that cannot work, before any weight is read."""
-    from floatlens.decode.registry import settings_for
+    from floatlens.lens import Lens
 
     for model in plan.models:
-        sampler = models.find(model).family.sampler
+        lens = Lens(models.find(model))
         for asking in askings or [plan.asking]:
-            settings_for(sampler, **asking.generation())
+            lens.settings(**asking.generation())
 
 
 def check_answered(answers: pd.DataFrame) -> None:

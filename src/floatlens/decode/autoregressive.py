@@ -60,7 +60,7 @@ def sample(
         committed_BT[:, -1] = ~ended_B
         confidence_BT = torch.full(after_BT.shape, torch.nan, device=x_BT.device)
         confidence_BT[:, -1:] = probability_B1.masked_fill(ended_B[:, None], torch.nan)
-        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT)
+        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, running_B=~ended_B)
         x_BT = after_BT
         real_BT = None if real_BT is None else torch.cat([real_BT, real_BT.new_ones((B, 1))], 1)
         ended_B = ended_B | torch.isin(token_B1[:, 0], ends)

@@ -24,6 +24,10 @@ class Draws:
         """Uniform numbers in [0, 1) for one row."""
         return torch.rand(shape, dtype=dtype, generator=self.generators[row])
 
+    def integers(self, row: int, high: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Whole numbers from 0 to `high` (exclusive) for one row."""
+        return torch.randint(high, shape, generator=self.generators[row])
+
     def skip(self, row: int, count: int, dtype: torch.dtype = torch.float32) -> None:
         """Draw and forget `count` numbers: the published samplers draw for the prompt too."""
         while count > 0:

@@ -1,4 +1,4 @@
-"""Temperature, top-p and top-k applied to logits."""
+"""Temperature, top-p and top-k applied to logits, in the order of the sampler that asks."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def filter_logits(logits_NV: torch.Tensor, temperature: float, top_p: float | No
         kept = logits_NV.topk(min(top_k, logits_NV.shape[-1])).values[..., -1:]
         logits_NV = logits_NV.masked_fill(logits_NV < kept, lowest)
     return logits_NV
+
+
+def filter_top_k_first(
+    logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None
+) -> torch.Tensor:
+    """Logits after temperature, then top-k, then top-p, as in SDAR and LLaDA2; top-p counts what top-k has left."""
+    scale = temperature if temperature > 0 else 1.0
+    kept_NV = filter_logits(logits_NV / scale, 0.0, None, top_k)
+    return filter_logits(kept_NV, 0.0, top_p, None)

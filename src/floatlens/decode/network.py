@@ -155,13 +155,19 @@ class Network:
             for layer in layers:
                 layer.enable_adapters(True)
 
-    @torch.no_grad()
-    def _call(self, forward: ForwardPass, options: dict[str, Any]) -> Any:
+    @contextmanager
+    def running(self, forward: ForwardPass) -> Iterator[Any]:
+        """The model, for a call with arguments of its own; `forward` says what its rows stand for."""
         token = _current.set(forward)
         try:
-            return self.model(input_ids=forward.tokens_BT[:, forward.start :], **options)
+            with torch.no_grad():
+                yield self.model
         finally:
             _current.reset(token)
+
+    def _call(self, forward: ForwardPass, options: dict[str, Any]) -> Any:
+        with self.running(forward) as model:
+            return model(input_ids=forward.tokens_BT[:, forward.start :], **options)
 
     def _options(self, length: int, real_BT: torch.Tensor | None, keep: int) -> dict[str, Any]:
         options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}

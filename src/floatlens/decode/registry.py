@@ -31,11 +31,18 @@ MakePasses = Callable[[Network, torch.Tensor, "torch.Tensor | None", int], Passe
 
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler: the class of its settings, the generator of steps, and the passes by which a given text is replayed."""
+    """A sampler.
+
+    settings   the class of its settings
+    sample     the generator of steps
+    passes     makes the passes by which a given text is replayed
+    batched    whether it writes several prompts at once
+    """
 
     settings: type[Settings]
     sample: Callable[..., Iterator[Step]]
     passes: MakePasses | None = None
+    batched: bool = True
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
@@ -47,7 +54,7 @@ Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
 
 
 def register_sampler(
-    name: str, settings: type[Settings], *, passes: MakePasses | None = None
+    name: str, settings: type[Settings], *, passes: MakePasses | None = None, batched: bool = True
 ) -> Callable[[Sample], Sample]:
     """Register the decorated generator function as a sampler.
 
@@ -60,6 +67,8 @@ def register_sampler(
     passes
         Makes the forward passes of a replay, as `passes(network, ids_BP, real_BP, new_tokens)`. Samplers that run the whole
         sequence at every step, and autoregressive ones, need none.
+    batched
+        Whether it writes several prompts at once; if not, the prompts of a batch are written one after another.
 
     The function is called as `sample(network, ids_BP, real_BP, settings, *, special, draws)` and yields a
     `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md. A sampler that can fill masks inside a
@@ -67,7 +76,7 @@ def register_sampler(
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample, passes), source=sample)
+        SAMPLERS.add(name, Sampler(settings, sample, passes, batched), source=sample)
         return sample
 
     return register

@@ -141,6 +141,6 @@ def append(
         committed_BT[:, -1] = ~over_B
         confidence_BT = torch.full(after_BT.shape, torch.nan, device=x_BT.device)
         confidence_BT[:, -1] = probability_B.masked_fill(over_B, torch.nan)
-        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT)
+        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, running_B=~over_B)
         x_BT = after_BT
         real_BT = None if real_BT is None else torch.cat([real_BT, real_BT.new_ones((B, 1))], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from floatlens.errors import FloatLensError
 
@@ -15,7 +15,11 @@ class Settings:
     max_new_tokens   number of tokens to write
     temperature      0 is greedy decoding
     seed             seed of the random numbers
+
+    `revises` says whether the sampler may replace a token that it has written.
     """
+
+    revises: ClassVar[bool] = False
 
     max_new_tokens: int = 32
     temperature: float = 0.0
@@ -31,10 +35,19 @@ class Settings:
         """The largest number of forward passes."""
         return self.max_new_tokens
 
+    @property
+    def shifted(self) -> bool:
+        """Whether row j - 1 writes position j by choice of these settings; most often the family says so."""
+        return False
+
+    def canvas(self, prompt_length: int) -> int:
+        """Number of positions after a prompt that are written; a sampler of whole blocks may need more than asked for."""
+        return self.max_new_tokens
+
     def fits(self, prompt_length: int, context: int | None) -> None:
         """Refuse a prompt that does not fit the model's context together with what is to be written."""
-        total = prompt_length + self.max_new_tokens
-        if context is not None and total > context:
+        new = self.canvas(prompt_length)
+        if context is not None and prompt_length + new > context:
             room = context - prompt_length
             way = (
                 f"use --max-new-tokens {room}"
@@ -42,8 +55,7 @@ class Settings:
                 else f"shorten the prompt by {prompt_length - context + 1} tokens or more"
             )
             raise FloatLensError(
-                f"a prompt of {prompt_length} tokens and {self.max_new_tokens} new ones exceed the model's context of "
-                f"{context}; {way}"
+                f"a prompt of {prompt_length} tokens and {new} new ones exceed the model's context of {context}; {way}"
             )
 
     def asdict(self) -> dict[str, Any]:

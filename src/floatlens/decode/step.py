@@ -17,6 +17,7 @@ class Step:
     confidence_BT  probability of the token that the sampler would commit there, NaN where it has none in mind
     active         positions of the queries that the step is about; None for all queries of its pass, which end where
                    `tokens_BT` ends
+    running_B      rows that are still being written; None for all. The others only keep the batch together
     """
 
     index: int
@@ -25,6 +26,7 @@ class Step:
     committed_BT: torch.Tensor
     confidence_BT: torch.Tensor
     active: range | None = None
+    running_B: torch.Tensor | None = None
 
     def first_query(self, count: int) -> int:
         """Position of the first of the step's `count` queries."""

@@ -102,7 +102,8 @@ def plan_windows(
         asked = [q for q in questions if q.prompt is not None and q.id not in origins]
         # The longest prompts first: if memory runs out, it does so early.
         asked.sort(key=lambda q: len(q.prompt.ids) if q.prompt else 0, reverse=True)
-        yield QuestionWindow(questions, list(_batches(asked, asking.batch_size)), origins)
+        size = asking.batch_size if lens.batched else 1
+        yield QuestionWindow(questions, list(_batches(asked, size)), origins)
 
 
 def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Question:
@@ -134,7 +135,8 @@ def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: 
             chat=asking.chat,
         )
         if lens.context_length:
-            prompt = fit(prompt, lens.tokenizer, lens.context_length - asking.max_new_tokens)
+            room = lens.context_length - asking.max_new_tokens - (lens.block_length or 0)  # blocks are written whole
+            prompt = fit(prompt, lens.tokenizer, room)
     except FloatLensError as error:
         return Question(sample, error=str(error))
     dropped = prompt.dropped + len(passages) - len(shown)

@@ -134,8 +134,8 @@ class Change:
 
 
 def start_tokens(lens: Lens, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
-    """The tokens that go into the first step: the prompts, and for a diffusion model the masks or the tail after them."""
-    if lens.family.kind == "arm":
+    """The tokens that go into the first step: the prompts, and for masked diffusion the masks or the tail after them."""
+    if not lens.has_mask:
         return batch.ids_BP
     tail_BN = batch.tail_BN()
     if tail_BN is None:

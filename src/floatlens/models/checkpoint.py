@@ -30,7 +30,7 @@ class Checkpoint:
     """A model that was found: its source is a folder or a Hub id, its config the raw config.json.
 
     A GGUF file has no config.json; transformers makes its config from the file's header. `adapter` is the folder of a LoRA
-    adapter that is applied to the weights.
+    adapter that is applied to the weights. `chosen_sampler` and `chosen_block_length` are the user's, if not the family's.
     """
 
     name: str
@@ -41,6 +41,20 @@ class Checkpoint:
     gguf_file: str | None = None
     family_given: bool = False
     adapter: Path | None = None
+    chosen_sampler: str | None = None
+    chosen_block_length: int | None = None
+
+    @property
+    def sampler(self) -> str:
+        """Name of the sampler."""
+        return self.chosen_sampler or self.family.sampler
+
+    @property
+    def block_length(self) -> int | None:
+        """Tokens per block of a model that writes in blocks of its own; None for any other."""
+        if self.chosen_block_length is not None or self.family.block_length is None:
+            return self.chosen_block_length
+        return self.family.block_length(self.config)
 
     @property
     def family_reason(self) -> str:
@@ -104,12 +118,42 @@ def without_loader_fields(value: Any) -> Any:
 
 
 def find(
-    name: str, *, revision: str | None = None, family: str | None = None, adapter: str | Path | None = None
+    name: str,
+    *,
+    revision: str | None = None,
+    family: str | None = None,
+    adapter: str | Path | None = None,
+    sampler: str | None = None,
+    block_length: int | None = None,
 ) -> Checkpoint:
     """Find a model by folder, GGUF file, bundled name or Hub id, and the folder of its adapter.
 
     Only a Hub id needs the network.
     """
+    found = _find_with_adapter(name, revision, family, adapter)
+    check_choice(found.family, sampler, block_length)
+    return replace(found, chosen_sampler=sampler, chosen_block_length=block_length)
+
+
+def check_choice(family: Family, sampler: str | None, block_length: int | None) -> None:
+    """Refuse a sampler that does not belong to the family, and a block length of a family without blocks."""
+    samplers = (family.sampler, *family.other_samplers)
+    if sampler is not None and sampler not in samplers:
+        raise FloatLensError(
+            f"sampler {sampler!r} does not belong to the family {family.name}; use {' or '.join(samplers)}"
+        )
+    if block_length is None:
+        return
+    if family.block_length is None:
+        raise FloatLensError(
+            f"the family {family.name} has no blocks of its own, so it is not loaded with block_length {block_length}; "
+            f"give block_length when generating, or name a family with blocks such as a2d-block"
+        )
+    if isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1:
+        raise FloatLensError(f"block_length should be a whole number of 1 or more, not {block_length!r}")
+
+
+def _find_with_adapter(name: str, revision: str | None, family: str | None, adapter: str | Path | None) -> Checkpoint:
     from floatlens.models.bundled import ADAPTERS, adapter_path
 
     if name in ADAPTERS:

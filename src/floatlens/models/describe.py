@@ -9,13 +9,17 @@ import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
+from floatlens.models.family import auto_class
 from floatlens.models.weights import torch_dtype
 
 
 def first_of(config: Any, *names: str) -> int | None:
     """The first of these fields that a config has, as a number."""
     for name in names:
-        value = getattr(config, name, None)
+        try:
+            value = getattr(config, name, None)
+        except RuntimeError:  # transformers refuses to give one value for a field that differs between layers
+            continue
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return None
@@ -90,11 +94,8 @@ def attention_layers(config: Any) -> list[int]:
 
 def parameters(checkpoint: Checkpoint) -> int:
     """Number of parameters, counted on the meta device."""
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
-    auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
     with torch.device("meta"):
-        model = auto.from_config(checkpoint.native_config(), trust_remote_code=False)
+        model = auto_class(checkpoint.family).from_config(checkpoint.native_config(), trust_remote_code=False)
     return sum(p.numel() for p in model.parameters())
 
 
@@ -123,7 +124,7 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
     loaded = torch_dtype(dtype, None)
     size = torch.empty(0, dtype=loaded if isinstance(loaded, torch.dtype) else torch.float32).element_size()
     mask = checkpoint.config.get("mask_token_id") or getattr(config, "mask_token_id", None)
-    if mask is None and checkpoint.family.kind == "mdm":
+    if mask is None and checkpoint.family.kind == "mdm" and checkpoint.family.mask_token:
         from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 
         mask = find_mask_id(config, load_tokenizer(checkpoint))
@@ -135,7 +136,8 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
         "class": type(config).__name__.removesuffix("Config"),
         "kind": checkpoint.family.kind,
         "attention": checkpoint.family.attention,
-        "sampler": checkpoint.family.sampler,
+        "sampler": checkpoint.sampler,
+        "block_length": checkpoint.block_length,
         **about,
         "mask_token_id": mask,
         "parameters": count,

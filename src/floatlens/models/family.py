@@ -29,8 +29,10 @@ class Family:
         The native transformers config from the raw one; None if transformers reads the checkpoint as it is.
     renames
         Regular expressions on the checkpoint's keys, and what replaces them.
+    splits
+        Fused tensors of the checkpoint, and the native tensors that each is split into along its first dim.
     head
-        The transformers class to load: a causal or a masked language model.
+        The transformers class to load: a causal, masked or multimodal language model.
     tokenizer
         Name of the native tokenizer class, where the published tokenizer is remote code.
     kind
@@ -41,12 +43,16 @@ class Family:
         on in the other ("two-way").
     cached
         Whether a step reads the keys and values of earlier positions from a cache.
-    sampler
-        Name of its sampler.
+    sampler, other_samplers
+        Name of its sampler, and of others that a user may choose.
+    block_length
+        Of a family that writes in blocks of its own: the block length of a checkpoint, from its config.
     shifted
         Whether the logits that predict position j are in row j - 1, as in an autoregressive model.
     positions
         In a left-padded batch, "plain" counts the padding, "real" starts at the first real token.
+    mask_token
+        Whether an MDM has a token that stands for "not yet written".
     adapter
         A LoRA adapter is "merged" into the weights, or stays "apart", so that a sampler can switch it off.
     """
@@ -57,15 +63,27 @@ class Family:
     recognises: Callable[[Config], bool]
     native: Callable[[Config], Any] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
-    head: Literal["causal", "masked"] = "causal"
+    splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    head: Literal["causal", "masked", "multimodal"] = "causal"
     tokenizer: str | None = None
     kind: Literal["mdm", "arm"] = "mdm"
     attention: Literal["bidirectional", "causal", "block", "two-way"] = "bidirectional"
     cached: bool = False
     sampler: str = "llada"
+    other_samplers: tuple[str, ...] = ()
+    block_length: Callable[[Config], int] | None = None
     shifted: bool = False
     positions: Literal["plain", "real"] = "real"
+    mask_token: bool = True
     adapter: Literal["merged", "apart"] = "merged"
+
+
+def auto_class(family: Family) -> Any:
+    """The transformers class that loads a family's checkpoints."""
+    import transformers
+
+    names = {"causal": "CausalLM", "masked": "MaskedLM", "multimodal": "ImageTextToText"}
+    return getattr(transformers, f"AutoModelFor{names[family.head]}")
 
 
 def number(config: Config, name: str, default: float | None = None) -> Any:
@@ -94,6 +112,21 @@ def bidirectional(native: Any, config: Config) -> Any:
     native.use_cache = False
     native.mask_token_id = config.get("mask_token_id")
     return native
+
+
+def refuse_other(config: Config, expected: Mapping[str, Any], way_out: str) -> None:
+    """Refuse a config whose fields ask for something that the native class does not compute.
+
+    >>> refuse_other({"bias": True}, {"bias": False}, "use another")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: config.json: field 'bias' is True, which is not supported (expected False); use another
+    """
+    for name, value in expected.items():
+        if name in config and config[name] not in (value, None):
+            raise FloatLensError(
+                f"config.json: field {name!r} is {config[name]!r}, which is not supported (expected {value!r}); {way_out}"
+            )
 
 
 def architecture(config: Config) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.family import auto_class
 from floatlens.models.gguf import load_weights as load_gguf_weights
 from floatlens.models.quiet import quietly
 
@@ -36,8 +38,8 @@ def load_model(
     weights as PyTorch's .bin files; torch reads only tensors from them.
     """
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+    config = checkpoint.native_config()  # a config that cannot be loaded is refused before any weights are read
     use_safetensors: bool | None = None if allow_pickle else True
     if checkpoint.gguf_file is None:
         check_no_adapter(checkpoint)
@@ -46,7 +48,7 @@ def load_model(
         files = check_files(checkpoint.folder, allow_pickle=allow_pickle)
         use_safetensors = files[0].suffix == ".safetensors"
     options: dict[str, Any] = {
-        "config": checkpoint.native_config(),
+        "config": config,
         "dtype": torch_dtype(dtype, device_map),
         "revision": checkpoint.revision,
         "device_map": device_map,
@@ -57,10 +59,10 @@ def load_model(
         "quantization_config": quantization_config,
         **(parallel(tp_plan, device_map) if tp_plan is not None else {}),
     }
-    auto = AutoModelForMaskedLM if checkpoint.family.head == "masked" else AutoModelForCausalLM
+    auto = auto_class(checkpoint.family)
 
     def load(source: Path | str, changed: dict[str, Any]) -> Any:
-        with quietly():
+        with quietly(), splitting(config.model_type, checkpoint.family.splits):
             given = {name: value for name, value in (options | changed).items() if value is not None}
             # Always passed, also as None (transformers' default), so that it never comes from elsewhere.
             given["attn_implementation"] = attn_implementation
@@ -82,6 +84,30 @@ def load_model(
             f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"
         ) from error
     return model.eval()
+
+
+@contextmanager
+def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """Split fused tensors of a checkpoint while it is loaded; each part is as large as the native tensor that it becomes.
+
+    transformers takes such conversions from a table by model type, which is as it was afterwards.
+    """
+    if not splits:
+        yield
+        return
+    from transformers import conversion_mapping
+    from transformers.core_model_loading import Split, WeightConverter
+
+    known = conversion_mapping.get_checkpoint_conversion_mapping(model_type) or []
+    ours = [WeightConverter([source], list(targets), [Split(dim=0)]) for source, targets in splits.items()]
+    listed = model_type in conversion_mapping.USER_REGISTERED_MAPPINGS
+    conversion_mapping.register_checkpoint_conversion_mapping(model_type, [*ours, *known], overwrite=True)
+    try:
+        yield
+    finally:
+        conversion_mapping.register_checkpoint_conversion_mapping(model_type, known, overwrite=True)
+        if not listed:
+            conversion_mapping.USER_REGISTERED_MAPPINGS.discard(model_type)
 
 
 def check_complete(checkpoint: Checkpoint, missing: Iterable[str]) -> None:

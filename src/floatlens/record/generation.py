@@ -38,7 +38,7 @@ class Generation:
             used = np.flatnonzero(data["committed_at"].values >= 0)
             ids, ended = [int(i) for i in trace.final_tokens[used]], False
         else:
-            ids, ended = cut_at_end(trace.written, lens.end_ids)
+            ids, ended = cut_at_end(trace.written[: trace.settings.get("max_new_tokens")], lens.end_ids)
             used = np.arange(start, start + len(ids) + ended)
         recorded = {int(step): index for index, step in enumerate(data["step"].values)}
         committed = [(recorded.get(int(data["committed_at"].values[p])), p) for p in used]

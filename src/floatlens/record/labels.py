@@ -48,7 +48,7 @@ def label_traces(
         "cached": int(lens.family.cached),
         "n_layers": lens.shape["layers"] or 0,
         "n_heads": lens.shape["heads"] or 0,
-        "sampler": lens.family.sampler if batch.scripts is None else replay.NAME,
+        "sampler": lens.sampler if batch.scripts is None else replay.NAME,
         "settings": as_json(settings.asdict()),
         "seed": settings.seed,
         "implementation": recorder.session.implementation,
@@ -59,22 +59,25 @@ def label_traces(
         "rules": as_json([RULE] if is_state_space(lens.config) else []),
     }
     return [
-        _label_row(lens, recorder, batch, row, {**common, "sample_id": sample_ids[row]})
+        _label_row(lens, recorder, batch, row, settings, {**common, "sample_id": sample_ids[row]})
         for row in range(len(batch.prompts))
     ]
 
 
-def _label_row(lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, common: dict[str, Any]) -> Trace:
+def _label_row(
+    lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, settings: Settings, common: dict[str, Any]
+) -> Trace:
     prompt, data = batch.prompts[row], recorder.dataset(row)
     P = len(prompt.ids)
     ids = data["final_tokens"].values[P:].tolist()
+    returned = ids[: settings.max_new_tokens]  # a canvas of whole blocks may be longer
     seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
     data.attrs = {
         **common,
         "prompt": prompt.text,
         "question": prompt.question,
         "built_from": as_json(built_from(lens, prompt)),
-        **_output(lens, prompt, ids),
+        **_output(lens, prompt, returned),
         "answers": as_json(list(prompt.answers)),
         "prompt_length": P,
         "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from floatlens.decode.step import Step
-from floatlens.errors import NotANumber
+from floatlens.errors import FloatLensError, NotANumber
 from floatlens.observation.prompt_batch import PromptBatch
 from floatlens.observation.registry import MATRICES
 from floatlens.observation.session import Session
@@ -26,7 +26,7 @@ class Recorder:
     """Keeps what a session observed at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
-    `shown_only` are statistics that are not kept.
+    `shown_only` are statistics that are not kept. `revises`: the sampler may replace tokens, and these are counted.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Recorder:
         shifted: bool,
         special_ids: Sequence[int],
         shown_only: Collection[str] = (),
+        revises: bool = False,
     ) -> None:
         self.batch, self.session, self.steps, self.shown_only = batch, session, list(steps), shown_only
         self.heads = None if heads is None else list(heads)
@@ -51,6 +52,10 @@ class Recorder:
         self.tokens = np.full((B, len(steps), self.N), -1, np.int64)
         self.confidence = np.full((B, len(steps), self.N), np.nan, np.float32)
         self.committed_at = np.full((B, self.N), -1, np.int64)
+        self.committed_token = np.full((B, self.N), -1, np.int64)
+        self.revised = np.zeros((B, self.N), np.int64) if revises else None
+        self.last = [-1] * B  # each row's last step
+        self.length = [P] * B  # positions after it
         self.count = np.zeros((B, len(steps)), np.int64)
         self.final = np.full((B, self.N), -1, np.int64)
         self.final[:, :P] = batch.ids_BP.cpu().numpy()
@@ -58,8 +63,15 @@ class Recorder:
     def add(self, step: Step) -> None:
         """Record a step; the session still holds what its forward pass showed."""
         length = step.after_BT.shape[1]
-        self.final[:, :length] = step.after_BT.cpu().numpy()
+        after, running = step.after_BT.cpu().numpy(), step.running_B
         rows, places = np.nonzero(step.committed_BT.cpu().numpy())
+        if self.revised is not None:
+            again = self.committed_at[rows, places] >= 0
+            again &= self.committed_token[rows, places] != after[rows, places]
+            self.revised[rows[again], places[again]] += 1
+            self.committed_token[rows, places] = after[rows, places]
+        for row in range(len(after)) if running is None else running.nonzero()[:, 0].tolist():
+            self.final[row, :length], self.last[row], self.length[row] = after[row], step.index, length
         self.committed_at[rows, places] = step.index
         if step.index in self.steps:
             at = self.steps.index(step.index)
@@ -80,12 +92,13 @@ class Recorder:
         if not layers:
             return
         dims, order = self.session.statistics[name].dims, sorted(layers)
-        value_BL = torch.stack([layers[layer].detach() for layer in order], 1)
+        value_BL = stack_layers([layers[layer].detach() for layer in order])
         if "head" in dims and self.heads is not None:
             value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
-        if self.batch.real_BP is None and name in FINITE and not math.isfinite(float(value_BL.sum())):
-            bad = next(layer for layer in order if not math.isfinite(float(layers[layer].sum())))
-            raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
+        if self.batch.real_BP is None and name in FINITE and not math.isfinite(checked_sum(name, value_BL)):
+            bad = next((layer for layer in order if not math.isfinite(checked_sum(name, layers[layer]))), None)
+            if bad is not None:  # else layers differ in their heads, and were filled up
+                raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
         if name not in self.arrays:
             sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
             self.arrays[name] = np.full((value_BL.shape[0], len(self.steps), len(order), *sizes), np.nan, np.float32)
@@ -150,11 +163,12 @@ class Recorder:
     def dataset(self, row: int) -> xr.Dataset:
         """The record of one row, without its padding and without steps after its end."""
         pad = self.batch.pads[row]
-        written = np.flatnonzero(self.committed_at[row] >= 0)
-        growing = self.N - self.batch.ids_BP.shape[1] > 0 and bool((self.tokens[row] < 0).any())
-        end = int(written.max()) + 1 if growing and len(written) else self.N
-        last = int(self.committed_at[row].max()) if growing and len(written) else max(self.steps)
+        last, end = self.last[row], self.length[row]
         keep = [i for i, step in enumerate(self.steps) if step <= last]
+        if not keep:
+            raise FloatLensError(
+                f"none of the steps to record was taken: the run ended after step {last}; record an earlier one"
+            )
         span = slice(pad, end)
         layout = self.session.layout
         assert layout is not None
@@ -164,6 +178,8 @@ class Recorder:
             "final_tokens": (("position",), self.final[row, span]),
             "confidence": (("step", "position"), self.confidence[row][keep][:, span]),
         }
+        if self.revised is not None:
+            data["revised"] = (("position",), self.revised[row, span])
         # `layer` belongs to the statistics; matrices of other layers have a dimension of their own.
         common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
         layers = sorted({layer for chosen in common.values() for layer in chosen})
@@ -198,3 +214,21 @@ class Recorder:
                 coords[dim] = names
         made = made.assign_coords(coords)
         return made.set_coords([name for name in made.data_vars if str(name).endswith("_layer")])
+
+
+def checked_sum(name: str, value: torch.Tensor) -> float:
+    """A sum that is a number if the values are. `qk` has none at positions outside the window of every query."""
+    return float(value[..., -1].sum() if name == "qk" else value.sum())
+
+
+def stack_layers(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The values of several layers (B, layer, ...); layers with fewer key/value heads or dims are filled up with NaN."""
+    shapes = [value.shape for value in values]
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    if all(list(shape) == largest for shape in shapes):
+        return torch.stack(list(values), 1)
+    made = values[0].new_full((largest[0], len(values), *largest[1:]), torch.nan, dtype=torch.float32)
+    for index, value in enumerate(values):
+        where: list[Any] = [slice(None), index, *(slice(0, size) for size in value.shape[1:])]
+        made[tuple(where)] = value.float()
+    return made

@@ -22,26 +22,33 @@ class Loader:
     revision: str | None = None
     family: str | None = None
     adapter: str | None = None
+    sampler: str | None = None
 
     def __call__(self, name: str) -> Lens:
         from floatlens.lens import load
 
         options: dict[str, Any] = {"device_map": self.device, "dtype": self.dtype, "allow_pickle": self.allow_pickle}
-        return limit_threads(load(name, revision=self.revision, family=self.family, adapter=self.adapter, **options))
+        return limit_threads(load(name, **self._chosen, **options))
 
     def find(self, name: str) -> Checkpoint:
         """Find a model without reading its weights."""
         from floatlens.models.checkpoint import find
 
-        return find(name, revision=self.revision, family=self.family, adapter=self.adapter)
+        return find(name, **self._chosen)
 
     def recorded(self) -> dict[str, Any]:
         """Return what the manifest records, since results depend on it."""
-        adapter = {} if self.adapter is None else {"adapter": self.adapter}
-        return {"dtype": self.dtype, "family": self.family, **adapter}
+        given = {name: value for name in ("adapter", "sampler") if (value := getattr(self, name)) is not None}
+        return {"dtype": self.dtype, "family": self.family, **given}
 
     def without_weights(self, name: str) -> Lens:
         """Return the lens of a model with its config and tokenizer only, for planning."""
         from floatlens.lens import Lens
 
         return Lens(self.find(name))
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        """What the user chose about the model itself."""
+        names = ("revision", "family", "adapter", "sampler")
+        return {name: getattr(self, name) for name in names}

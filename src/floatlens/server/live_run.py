@@ -87,7 +87,7 @@ def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Se
     recorder = watch.recorder
     P, N = len(prompt.ids), recorder.N
     diffusion = lens.family.kind == "mdm"
-    masks = [lens.mask_id] if diffusion else []
+    masks = [lens.mask_id] if lens.has_mask else []
     ids = sorted({*prompt.ids, *masks})
     strings = lens.tokenizer.convert_ids_to_tokens(prompt.ids)  # type: ignore[union-attr]
     regions = recorder.batch.regions(0, N - P)

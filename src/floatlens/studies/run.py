@@ -107,6 +107,7 @@ def study(
     batch_size: int = 16,
     family: str | None = None,
     adapter: str | None = None,
+    sampler: str | None = None,
     device: str | None = None,
     dtype: str = "auto",
     allow_pickle: bool = False,
@@ -147,8 +148,9 @@ def study(
         How the data is read, as for `floatlens.read`.
     template
         The text around a question, with the slots {passages} and {question}.
-    family, adapter
-        Family of every model, detected by default; folder of a LoRA adapter that is applied to every model.
+    family, adapter, sampler
+        Family of every model, detected by default; folder of a LoRA adapter that is applied to every model; name of the
+        sampler, where the family has several.
     resume, retry_errors
         Resume the study in `out`; also retry questions that failed.
     jobs
@@ -191,7 +193,7 @@ def study(
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
         offset=offset,
-        loader=Loader(device, dtype, allow_pickle, family=family, adapter=adapter),
+        loader=Loader(device, dtype, allow_pickle, family=family, adapter=adapter, sampler=sampler),
     ).reading()
     check(plan)
     does = engine or LocalEngine()
@@ -226,12 +228,12 @@ def _local_copy(folder: RunFolder) -> Path:
 
 def check(plan: StudyPlan) -> None:
     """Refuse invalid models and settings before any weight is read."""
-    from floatlens.decode.registry import settings_for
+    from floatlens.lens import Lens
 
     if not plan.models:
         raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
     for model in plan.models:
-        settings_for(plan.loader.find(model).family.sampler, **plan.asking.generation())
+        Lens(plan.loader.find(model)).settings(**plan.asking.generation())
 
 
 def analysed(

@@ -20,6 +20,7 @@ from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.decode.network import Network
 from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking, Question
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, in_force
@@ -44,6 +45,11 @@ class Baseline:
     @classmethod
     def run(cls, lens: Lens, questions: Sequence[Question], asking: Asking) -> Baseline:
         """Run the batch."""
+        if lens.block_length is not None:
+            raise FloatLensError(
+                f"{lens.name} writes in blocks (family {lens.family.name}), and ablations cannot replay its runs yet; "
+                f"use lens.intervene(...) with lens.generate or lens.trace"
+            )
         settings = lens.settings(**asking.generation())
         batch = lens._batch([question.prompt for question in questions if question.prompt is not None])
         steps: list[Step] = []

@@ -1,0 +1,103 @@
+"""LLaDA2.0's sampler: block after block; a step commits all masks above a threshold, or as many as planned if fewer.
+
+After `generate` of LLaDA2MoeModelLM (arXiv 2512.15745); step histories equal its own (tests/golden-blocks). The published
+code has no cache and runs over the whole sequence at each step; with one, only the current block is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
+from floatlens.decode.draws import Draws
+from floatlens.decode.llada import transfers
+from floatlens.decode.network import Network
+from floatlens.decode.registry import register_sampler
+from floatlens.decode.sdar import above_or_best, propose
+from floatlens.decode.settings import check_nucleus, check_whole
+from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.step import Step
+
+
+@dataclass(frozen=True)
+class LLaDA2Settings(WholeBlockSettings):
+    """Settings of LLaDA2.0's sampler.
+
+    threshold       masks whose confidence is above it are committed at once
+    minimal_topk    a block has at most max_new_tokens / minimal_topk steps
+    eos_early_stop  whether to stop within a block, once everything before its end token is written
+    """
+
+    threshold: float = 0.95
+    minimal_topk: int = 1
+    eos_early_stop: bool = False
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_nucleus(self.top_p, self.top_k)
+        check_whole(self.minimal_topk, "minimal_topk")
+
+    @property
+    def passes_per_block(self) -> int:
+        return max(1, min(super().passes_per_block, self.max_new_tokens // self.minimal_topk))
+
+
+@register_sampler("llada2", LLaDA2Settings, batched=False)
+def sample(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: LLaDA2Settings,
+    *,
+    special: SpecialTokens,
+    draws: Draws | None = None,
+) -> Iterator[Step]:
+    """Write whole blocks after a prompt, one Step per denoising pass; stop after a block that has an end token.
+
+    A block ends when it has no mask left or its steps are used; then masks may be left in it.
+    """
+    check_alone(ids_BP, "llada2")
+    P, block = ids_BP.shape[1], settings.block_length
+    N = P + settings.canvas(P)
+    draws = draws or Draws([settings.seed])
+    x_BN = torch.cat([ids_BP, ids_BP.new_full((1, N - P), special.mask)], 1)
+    blocks_BN, positions_BN = count_blocks(torch.ones_like(x_BN, dtype=torch.bool), block)
+    passes, index = BlockPasses(network, cache=settings.cache), 0
+    ends = torch.tensor(special.end_ids, dtype=torch.long, device=x_BN.device)
+
+    for first in range(P // block * block, N, block):
+        last = first + block
+        for count in transfers(block, settings.passes_per_block):
+            x_BT = x_BN[:, :last].clone()
+            masked_L = x_BT[0, first:] == special.mask
+            if not bool(masked_L.any()):
+                break
+            logits_LV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])[0].float()
+            top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
+            token_L, probability_L = propose(logits_LV, settings.temperature, *top, draws)
+            chosen_L = above_or_best(probability_L, masked_L, count, settings.threshold)
+            confidence_L = probability_L.masked_fill(~masked_L, torch.nan)
+            step = block_step(index, x_BT, first, token_L[None], chosen_L[None], confidence_L[None])
+            x_BN[:, :last] = step.after_BT
+            yield step
+            index += 1
+            if settings.eos_early_stop and is_written_to_its_end(x_BN[0, P:], ends, special.mask):
+                return
+        if bool(torch.isin(x_BN[:, P:], ends).any()):
+            return
+
+
+def is_written_to_its_end(new_N: torch.Tensor, ends: torch.Tensor, mask: int) -> bool:
+    """Whether there is an end token, and no mask before the first one.
+
+    >>> ends = torch.tensor([2])
+    >>> is_written_to_its_end(torch.tensor([5, 2, 9, 9]), ends, 9), is_written_to_its_end(torch.tensor([9, 2]), ends, 9)
+    (True, False)
+    """
+    found = torch.isin(new_N, ends).nonzero()[:, 0]
+    return bool(len(found)) and bool((new_N[: int(found[0])] != mask).all())

@@ -1,0 +1,105 @@
+"""LLaDA2.1's sampler: as LLaDA2.0's, and every pass may replace tokens of the current block that it has written.
+
+After `generate` of LLaDA2MoeModelLM in LLaDA2.1 (arXiv 2602.08676); step histories equal its own (tests/golden-blocks). The
+published loop never ends if the model's best guess is the mask token itself; here a block ends when a pass changes nothing,
+or after a largest number of passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
+from floatlens.decode.draws import Draws
+from floatlens.decode.network import Network
+from floatlens.decode.registry import register_sampler
+from floatlens.decode.sdar import above_or_best, propose
+from floatlens.decode.settings import check_nucleus, check_whole
+from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.step import Step
+
+
+@dataclass(frozen=True)
+class LLaDA21Settings(WholeBlockSettings):
+    """Settings of LLaDA2.1's sampler; the published sampler has no number of steps, so `steps` is not used.
+
+    threshold          masks whose confidence is above it are committed at once
+    num_to_transfer    masks that a pass commits at least
+    editing_threshold  a written token is replaced if another one is more probable than this
+    max_post_steps     passes over a block that has no mask left
+    eos_early_stop     whether to stop after a block that has an end token
+    """
+
+    revises: ClassVar[bool] = True
+
+    threshold: float = 0.95
+    editing_threshold: float = 0.9
+    max_post_steps: int = 16
+    num_to_transfer: int = 1
+    eos_early_stop: bool = False
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_nucleus(self.top_p, self.top_k)
+        check_whole(self.num_to_transfer, "num_to_transfer")
+        check_whole(self.max_post_steps, "max_post_steps", least=0)
+
+    @property
+    def passes_per_block(self) -> int:
+        # Each pass over masks commits one or more. Twice as many leave room for tokens that are edited back to a mask.
+        return 2 * self.block_length + self.max_post_steps
+
+
+@register_sampler("llada2.1", LLaDA21Settings, batched=False)
+def sample(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: LLaDA21Settings,
+    *,
+    special: SpecialTokens,
+    draws: Draws | None = None,
+) -> Iterator[Step]:
+    """Write whole blocks after a prompt, one Step per pass. A position is committed whenever it receives a token."""
+    check_alone(ids_BP, "llada2.1")
+    P, block = ids_BP.shape[1], settings.block_length
+    N = P + settings.canvas(P)
+    draws = draws or Draws([settings.seed])
+    x_BN = torch.cat([ids_BP, ids_BP.new_full((1, N - P), special.mask)], 1)
+    blocks_BN, positions_BN = count_blocks(torch.ones_like(x_BN, dtype=torch.bool), block)
+    passes, index = BlockPasses(network, cache=settings.cache), 0
+    ends = torch.tensor(special.end_ids, dtype=torch.long, device=x_BN.device)
+
+    for first in range(P // block * block, N, block):
+        last, post_steps = first + block, 0
+        written_L = torch.arange(first, last, device=x_BN.device) >= P
+        for _ in range(settings.passes_per_block):
+            x_BT = x_BN[:, :last].clone()
+            before_L = x_BT[0, first:]
+            masked_L = before_L == special.mask
+            if not bool(masked_L.any()):
+                post_steps += 1
+                if post_steps > settings.max_post_steps:
+                    break
+            logits_LV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])[0].float()
+            top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
+            token_L, probability_L = propose(logits_LV, settings.temperature, *top, draws)
+            filled_L = above_or_best(probability_L, masked_L, settings.num_to_transfer, settings.threshold)
+            edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > settings.editing_threshold)
+            confidence_L = probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
+            step = block_step(index, x_BT, first, token_L[None], (filled_L | edited_L)[None], confidence_L[None])
+            x_BN[:, :last] = step.after_BT
+            yield step
+            index += 1
+            if step.after_BT.equal(x_BT) and (not bool(masked_L.any()) or settings.temperature == 0):
+                break
+        new_BN = x_BN[:, P:last]
+        ended = bool(torch.isin(new_BN, ends).any()) and not bool((new_BN == special.mask).any())
+        if settings.eos_early_stop and ended:
+            return

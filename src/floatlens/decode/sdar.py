@@ -1,0 +1,153 @@
+"""SDAR's sampler: block after block, each denoised by the most certain positions first, finished blocks kept in a cache.
+
+After generate.py of JetAstra/SDAR (arXiv 2510.06303); step histories equal its own (tests/golden-blocks). Two differences:
+a step never commits more positions than there are masks (the published code then overwrites known positions), and
+`entropy_bounded` is the rule of the group's engine, since the published one raises an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
+from floatlens.decode.draws import Draws
+from floatlens.decode.filters import filter_top_k_first
+from floatlens.decode.llada import transfers
+from floatlens.decode.most_confident import most_confident
+from floatlens.decode.network import Network
+from floatlens.decode.registry import register_sampler
+from floatlens.decode.settings import check_nucleus, check_one_of
+from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
+
+STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded")
+
+
+@dataclass(frozen=True)
+class SDARSettings(WholeBlockSettings):
+    """Settings of SDAR's sampler.
+
+    remasking_strategy    which masks a step commits: those above `confidence_threshold`, or as many as planned if fewer
+                          (low_confidence_dynamic); as many as planned, by confidence (low_confidence_static) or from left
+                          to right (sequential); those of lowest entropy, as long as its sum stays below `eb_threshold`
+                          (entropy_bounded)
+    """
+
+    block_length: int = 4
+    remasking_strategy: str = "low_confidence_dynamic"
+    confidence_threshold: float = 0.85
+    eb_threshold: float = 0.35
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_one_of(self.remasking_strategy, "remasking_strategy", STRATEGIES)
+        check_nucleus(self.top_p, self.top_k)
+        if self.steps_per_block is not None and self.steps_per_block > self.block_length:
+            raise FloatLensError(
+                f"steps_per_block {self.steps_per_block} is more than the {self.block_length} tokens of a block; "
+                f"use {self.block_length} or fewer"
+            )
+        if self.eb_threshold <= 0:
+            raise FloatLensError(f"eb_threshold {self.eb_threshold} should be above 0, such as 0.35")
+
+    @property
+    def passes_per_block(self) -> int:
+        return min(super().passes_per_block, self.block_length)
+
+
+@register_sampler("sdar", SDARSettings, batched=False)
+def sample(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: SDARSettings,
+    *,
+    special: SpecialTokens,
+    draws: Draws | None = None,
+) -> Iterator[Step]:
+    """Write whole blocks after a prompt, one Step per denoising pass; stop after a block that has an end token."""
+    check_alone(ids_BP, "sdar")
+    P, block = ids_BP.shape[1], settings.block_length
+    N = P + settings.canvas(P)
+    draws = draws or Draws([settings.seed])
+    x_BN = torch.cat([ids_BP, ids_BP.new_full((1, N - P), special.mask)], 1)
+    blocks_BN, positions_BN = count_blocks(torch.ones_like(x_BN, dtype=torch.bool), block)
+    passes, index = BlockPasses(network, cache=settings.cache), 0
+    ends = torch.tensor(special.end_ids, dtype=torch.long, device=x_BN.device)
+
+    for first in range(P // block * block, N, block):
+        last = first + block
+        for count in transfers(block, settings.passes_per_block):
+            x_BT = x_BN[:, :last].clone()
+            masked_L = x_BT[0, first:] == special.mask
+            if not bool(masked_L.any()):
+                break
+            logits_LV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])[0].float()
+            token_L, probability_L = propose(logits_LV, settings.temperature, settings.top_p, settings.top_k, draws)
+            chosen_L = choose(logits_LV, probability_L, masked_L, count, settings)
+            confidence_L = probability_L.masked_fill(~masked_L, torch.nan)
+            step = block_step(index, x_BT, first, token_L[None], chosen_L[None], confidence_L[None])
+            x_BN[:, :last] = step.after_BT
+            yield step
+            index += 1
+        if bool(torch.isin(x_BN[:, P:], ends).any()):
+            return
+
+
+def propose(
+    logits_LV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None, draws: Draws
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token for every position of the block, known ones too, and its probability in the filtered distribution."""
+    probs_LV = filter_top_k_first(logits_LV, temperature, top_p, top_k).softmax(-1)
+    token_L = draws.choose(0, probs_LV)[:, 0].to(probs_LV.device) if temperature > 0 else logits_LV.argmax(-1)
+    return token_L, probs_LV.gather(-1, token_L[:, None])[:, 0]
+
+
+def choose(
+    logits_LV: torch.Tensor,
+    probability_L: torch.Tensor,
+    masked_L: torch.Tensor,
+    count: int,
+    settings: SDARSettings,
+) -> torch.Tensor:
+    """True for the masks that the step commits; `count` is how many the schedule plans."""
+    places_M = masked_L.nonzero()[:, 0]
+    if settings.remasking_strategy == "sequential":
+        order = places_M[:count]
+    elif settings.remasking_strategy == "entropy_bounded":
+        scale = settings.temperature or 1.0
+        entropy_M = torch.distributions.Categorical(logits=logits_LV[places_M] / scale).entropy()
+        ascending, by_entropy = entropy_M.sort(stable=True)
+        order = places_M[by_entropy[: max(1, int((ascending.cumsum(0) < settings.eb_threshold).sum()))]]
+    else:
+        dynamic = settings.remasking_strategy == "low_confidence_dynamic"
+        threshold = settings.confidence_threshold if dynamic else None
+        return above_or_best(probability_L, masked_L, count, threshold)
+    chosen_L = torch.zeros_like(masked_L)
+    chosen_L[order] = True
+    return chosen_L
+
+
+def above_or_best(
+    probability_L: torch.Tensor, masked_L: torch.Tensor, count: int, threshold: float | None
+) -> torch.Tensor:
+    """True for all masks above the threshold if they are at least `count`, else for the `count` most confident masks.
+
+    >>> p, masked = torch.tensor([0.9, 0.2, 0.95, 0.5]), torch.tensor([False, True, True, True])
+    >>> above_or_best(p, masked, 1, 0.4).tolist(), above_or_best(p, masked, 3, 0.4).tolist()
+    ([False, False, True, True], [False, True, True, True])
+    """
+    if threshold is not None:
+        above_L = masked_L & (probability_L > threshold)
+        if int(above_L.sum()) >= count:
+            return above_L
+    rank_L = probability_L.masked_fill(~masked_L, -torch.inf)
+    chosen_L = torch.zeros_like(masked_L)
+    chosen_L[most_confident(rank_L, min(count, int(masked_L.sum())))] = True
+    return chosen_L

@@ -1,0 +1,51 @@
+"""DiffusionGemma (google/diffusiongemma-26B-A4B-it): an encoder reads the text, a decoder denoises a canvas after it.
+
+transformers' own class. Encoder and decoder share their weights; the encoder is causal and fills a cache, the decoder's
+canvas sees that cache and all of itself. There is no mask token: a canvas begins as random tokens, and a token may be
+replaced at any step. Layers alternate between sliding windows and full attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from floatlens.errors import FloatLensError
+from floatlens.models.family import Config, Family, number
+from floatlens.models.registry import register_family
+
+
+def recognises(config: Config) -> bool:
+    return config.get("model_type") == "diffusion_gemma"
+
+
+def native(config: Config) -> Any:
+    kind = getattr(transformers, "DiffusionGemmaConfig", None)
+    if kind is None:
+        raise FloatLensError(
+            f"DiffusionGemma needs a transformers that has it, and this is {transformers.__version__}; "
+            f"pip install --upgrade transformers"
+        )
+    return kind.from_dict(dict(config))
+
+
+def block_length(config: Config) -> int:
+    return int(number(config, "canvas_length", 256))
+
+
+FAMILY = register_family(
+    Family(
+        name="diffusion-gemma",
+        about="diffusion on canvases of random tokens after a causal prompt, Gemma 4",
+        example="google/diffusiongemma-26B-A4B-it",
+        recognises=recognises,
+        native=native,
+        head="multimodal",
+        attention="block",
+        cached=True,
+        sampler="diffusion-gemma",
+        block_length=block_length,
+        mask_token=False,
+    )
+)

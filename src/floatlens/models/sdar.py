@@ -1,0 +1,59 @@
+"""SDAR (JetLM/SDAR-1.7B-Chat and siblings): Qwen3, made block-causal, same keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import Qwen3Config
+
+from floatlens.models.family import Config, Family, bidirectional, number, refuse_other
+from floatlens.models.registry import register_family
+
+# Fields of the published config that say how it was trained or run, and nothing about the model.
+DROP = (
+    "architectures",
+    "auto_map",
+    "block_size",
+    "debug",
+    "dtype",
+    "ep_size",
+    "fuse_cross_entropy",
+    "is_causal",
+    "micro_forward",
+    "model_type",
+    "skip_checkpoint",
+    "torch_dtype",
+    "transformers_version",
+    "use_deepep",
+)
+
+
+def recognises(config: Config) -> bool:
+    return config.get("model_type") == "sdar"
+
+
+def block_length(config: Config) -> int:
+    return int(number(config, "block_size", 4))
+
+
+def native(config: Config) -> Any:
+    refuse_other(config, {"use_sliding_window": False}, "SDAR checkpoints have full attention in every layer")
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+        number(config, name)
+    made = Qwen3Config(**{key: value for key, value in config.items() if key not in DROP})
+    return bidirectional(made, config)
+
+
+FAMILY = register_family(
+    Family(
+        name="sdar",
+        about="block diffusion, Qwen3 made block-causal",
+        example="JetLM/SDAR-1.7B-Chat",
+        recognises=recognises,
+        native=native,
+        attention="block",
+        cached=True,
+        sampler="sdar",
+        block_length=block_length,
+    )
+)

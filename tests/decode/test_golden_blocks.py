@@ -1,0 +1,169 @@
+"""Every step history of the published block samplers, reproduced with a cache and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from floatlens.decode import bd3lm
+from floatlens.decode.draws import Draws
+from floatlens.decode.network import Network
+from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.special_tokens import SpecialTokens
+from tests import golden_blocks
+
+pytestmark = pytest.mark.golden
+CACHE = [pytest.param(True, id="cached"), pytest.param(False, id="uncached")]
+
+
+class Played(Draws):
+    """Plays back what the published run drew: tokens of a block, or uniform numbers."""
+
+    def __init__(self, drawn: list[Any]) -> None:
+        super().__init__([0])
+        self.drawn = iter(drawn)
+
+    def choose(self, row: int, weights_NV: torch.Tensor, count: int = 1, replacement: bool = True) -> torch.Tensor:
+        return torch.tensor(next(self.drawn))[:, None]
+
+    def uniform(self, row: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.tensor(next(self.drawn)[row], dtype=dtype)
+
+
+class Best(Draws):
+    """Draws the most probable token: greedy decoding at a temperature."""
+
+    def choose(self, row: int, weights_NV: torch.Tensor, count: int = 1, replacement: bool = True) -> torch.Tensor:
+        return weights_NV.argmax(-1, keepdim=True)
+
+
+def runs(prefix: str, due: Any = lambda run: True) -> list[Any]:
+    return [
+        pytest.param(name, run, id=f"{name}-{number}")
+        for name in golden_blocks.names("samplers", prefix)
+        if not name.endswith("_schedule")
+        for number, run in enumerate(golden_blocks.read(f"samplers/{name}.json"))
+        if due(run)
+    ]
+
+
+def histories(
+    name: str, sampler: str, ids_BP: torch.Tensor, settings: dict[str, Any], ends: list[int], **options: Any
+) -> list[list[list[int]]]:
+    """The sequences after each step."""
+    lens, special = golden_blocks.lens(name), golden_blocks.special(name)
+    pad = options.pop("pad", special.get("pad_token_id", 0))
+    steps = SAMPLERS[sampler].sample(
+        Network(lens.model),
+        ids_BP,
+        options.pop("real_BP", None),
+        settings_for(sampler, **settings),
+        special=SpecialTokens(special["mask_token_id"], tuple(ends), pad),
+        **options,
+    )
+    return [step.after_BT.tolist() for step in steps]
+
+
+def compare(found: list[list[int]], expected: list[list[int]], mask: int, fragile: bool) -> None:
+    """Equal step by step; blocks that are not begun are masks. A run that the folder calls fragile may differ honestly."""
+    length = max(map(len, expected), default=0)
+    grown = [sequence + [mask] * (length - len(sequence)) for sequence in found]
+    if grown != expected and fragile:
+        pytest.skip("the folder says that this run comes too near to a tie")
+    for index, (one, other) in enumerate(zip(grown, expected, strict=False)):
+        assert one == other, f"step {index}"
+    assert len(grown) == len(expected)
+
+
+def sdar_parity_is_due(run: dict[str, Any]) -> bool:
+    published = run["remasking_strategy"] != "entropy_bounded" or run["variant"] == "full_entropy"
+    return published and run["raises"] is None and not run["overwrites_known"] and not run["ties"]
+
+
+@pytest.mark.parametrize("cache", CACHE)
+@pytest.mark.parametrize(("name", "run"), runs("sdar", sdar_parity_is_due))
+def test_sdar(name: str, run: dict[str, Any], cache: bool) -> None:
+    special = golden_blocks.special(name)
+    settings = {
+        "max_new_tokens": run["gen_length"],
+        "steps_per_block": run["denoising_steps"],
+        "top_k": run["top_k"] or None,
+        "cache": cache,
+    }
+    same = ("block_length", "remasking_strategy", "confidence_threshold", "eb_threshold", "temperature", "top_p")
+    settings |= {key: run[key] for key in same}
+    draws = Best([0]) if run["greedy"] else Played([record["draws"] for record in run["records"]])
+    ids = torch.tensor([special["prompts"][run["prompt_index"]]])
+    found = histories(name, "sdar", ids, settings, run["stopping_criteria_idx"] or [], draws=draws)
+    compare([rows[0] for rows in found], run["history"], special["mask_token_id"], run["fragile"])
+
+
+@pytest.mark.parametrize("cache", CACHE)
+@pytest.mark.parametrize(("name", "run"), runs("llada2", lambda run: run["code"].startswith("generate")))
+def test_llada2(name: str, run: dict[str, Any], cache: bool) -> None:
+    special, sampler = golden_blocks.special(name), "llada2.1" if name.startswith("llada21") else "llada2"
+    same = ("block_length", "temperature", "top_p", "top_k", "eos_early_stop", "threshold")
+    own = {"llada2": ("minimal_topk",), "llada2.1": ("editing_threshold", "max_post_steps", "num_to_transfer")}
+    settings = {key: run[key] for key in (*same, *own[sampler])}
+    settings |= {"max_new_tokens": run["gen_length"], "cache": cache}
+    if sampler == "llada2":
+        settings["steps_per_block"] = run["steps"]
+    prompt = special["prompts"][run["prompt_index"]]
+    draws = None if run["seed"] is None else Played([record["draws"] for record in run["records"]])
+    found = histories(name, sampler, torch.tensor([prompt]), settings, [run["eos_id"]], draws=draws)
+    compare([rows[0] for rows in found], run["history"], special["mask_token_id"], run["fragile"])
+    written = found[-1][0][len(prompt) :][: run["gen_length"]]
+    written += [special["mask_token_id"]] * (run["gen_length"] - len(written))
+    end = written.index(run["eos_id"]) + 1 if run["eos_id"] in written else None
+    assert written[:end] == run["result"]
+
+
+@pytest.mark.parametrize(("name", "run"), runs("llada21", lambda run: run["code"] == "dllm_sampler_2.1"))
+def test_the_other_published_sampler_of_llada21_agrees(name: str, run: dict[str, Any]) -> None:
+    special = golden_blocks.special(name)
+    settings = {key: run[key] for key in ("max_new_tokens", "threshold", "editing_threshold")}
+    settings["block_length"] = run["block_size"]
+    [index] = run["prompt_indices"]
+    found = histories(name, "llada2.1", torch.tensor([special["prompts"][index]]), settings, [run["eos_id"]])
+    expected = [rows[0] for rows in run["history"][1:]]
+    compare([rows[0] for rows in found], expected, special["mask_token_id"], run["fragile"])
+
+
+@pytest.mark.parametrize("cache", CACHE)
+@pytest.mark.parametrize(("name", "run"), runs("a2d"))
+def test_bd3lm(name: str, run: dict[str, Any], cache: bool) -> None:
+    special, block = golden_blocks.special(name), run["block_size"]
+    prompts = [special["prompts"][index] for index in run["prompt_indices"]]
+    longest, padded = max(map(len, prompts)), run["padded_prompt_length"]
+    if run.get("temperature", 0) and len(prompts) > 1:
+        pytest.skip("the published code draws for all rows at once")
+    ids = torch.tensor([[run["pad_id"]] * (longest - len(ids)) + ids for ids in prompts])
+    real = torch.tensor([[position >= longest - len(ids) for position in range(longest)] for ids in prompts])
+    names = ("max_new_tokens", "steps_per_block", "temperature", "remasking", "cfg_scale", "right_shift_logits", "seed")
+    settings = {"block_length": block, "cache": cache} | {key: run[key] for key in names if key in run}
+    if "steps_per_block" not in run:
+        settings["steps"] = run.get("steps", 128)
+    options: dict[str, Any] = {"real_BP": real, "pad": run["pad_id"]}
+    if run.get("rand_draws"):
+        options["draws"] = Played(run["rand_draws"])
+    found = histories(name, "bd3lm", ids, settings, [run["eos_id"]], **options)
+    left = [run["pad_id"]] * (padded - longest)
+    expected = run["history"][1:]
+    assert len(found) == len(expected)
+    for row in range(len(prompts)):
+        ours = [left + rows[row] for rows in found]
+        compare_growing(ours, [rows[row] for rows in expected], run["fragile"])
+
+
+def compare_growing(found: list[list[int]], expected: list[list[int]], fragile: bool) -> None:
+    if found != expected and fragile:
+        pytest.skip("the folder says that this run comes too near to a tie")
+    assert found == expected
+
+
+def test_the_schedule_of_bd3lm() -> None:
+    for key, expected in golden_blocks.read("samplers/bd3lm_schedule.json").items():
+        masks, steps = map(int, key.split(","))
+        assert bd3lm.schedule(masks, steps) == expected, key
