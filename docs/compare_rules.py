@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from draw_findings import LONG, make_run, save
 
+from floatlens.anchors import find_anchors
 from floatlens.findings import style
-from floatlens.findings.received import anchors_of, profile
+from floatlens.findings.received import profile
 from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.traces import RunTraces
@@ -60,9 +61,9 @@ def compare(traces: Sequence[Trace]) -> pd.DataFrame:
     rows = []
     for trace in traces:
         a_SLT = profile(trace).values
-        default = anchors_of(a_SLT, RULES[0], trace.attention)
+        default = find_anchors(a_SLT, RULES[0], trace.attention)
         for rule in RULES:
-            chosen = anchors_of(a_SLT, rule, trace.attention)
+            chosen = find_anchors(a_SLT, rule, trace.attention)
             either = (chosen | default).sum(-1)
             agree = np.where(either > 0, (chosen & default).sum(-1) / np.maximum(either, 1), np.nan)
             rows.append(
@@ -102,7 +103,7 @@ def figure(traces: Sequence[Trace], layer: int = 3) -> Any:
             axes.bar(np.arange(len(a_T)), 100 * a_T, width=1.0, color="#bbbbbb")
             top = 100 * np.nanmax(a_T)
             for index, rule in enumerate(RULES):
-                chosen = np.flatnonzero(anchors_of(a_SLT, rule, trace.attention)[-1, 0])
+                chosen = np.flatnonzero(find_anchors(a_SLT, rule, trace.attention)[-1, 0])
                 height = np.full(len(chosen), top * (1.12 + 0.14 * index))
                 axes.plot(chosen, height, "v", ms=4, color=f"C{index}", label=rule)
             axes.set(title=style.short(trace.model), ylabel="received (%)", xlim=(-2, len(a_T)), ylim=(0, 1.8 * top))

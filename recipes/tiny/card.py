@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from floatlens.data.sample import Passage
 from floatlens.data.world.datasets import samples
 from floatlens.evaluation.metrics import score
+from floatlens.stats import wilson
 
 # data set, passages, new tokens
 CONDITIONS = (
@@ -57,25 +58,13 @@ def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
     return scored
 
 
-def interval(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
-
-    >>> [round(x, 3) for x in interval(0.9, 100)]
-    [0.826, 0.945]
-    """
-    z = 1.96
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
-    return middle - half, middle + half
-
-
 def scores(lens: Any, limit: int) -> list[dict]:
     """Return exact match, F1 and the share of ended answers on the test split, for every condition."""
     table = []
     for data, passages, new_tokens in CONDITIONS:
         scored = answer(lens, samples(data, "test", limit, passages=passages), new_tokens)
         means = {key: float(np.mean([one[key] for one in scored])) for key in ("em", "f1", "ended")}
-        low, high = interval(means["em"], len(scored))
+        low, high = wilson(means["em"], len(scored))
         table.append(
             {
                 "data": data,

@@ -18,6 +18,7 @@ from floatlens.data.read import expand, label, read, take
 from floatlens.data.readers import hub
 from floatlens.data.readers import lines as lines_module
 from floatlens.data.readers.columns import parse_names
+from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import READERS, NamedData, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
@@ -420,3 +421,12 @@ def test_a_data_set_with_a_name_of_its_own_is_one_line(readers):
     assert label("quiz:hard") == "quiz:hard" and expand("quiz") == ["quiz"]
     with pytest.raises(FloatLensError, match="the reader 'world' is already registered"):
         register_reader(NamedData("world", lambda name: [name], samples))
+
+
+def test_the_list_of_problems_says_how_many_it_does_not_have(monkeypatch):
+    monkeypatch.setattr("floatlens.data.readers.problems.KEPT", 2)
+    problems = Problems()
+    for line in range(1, 6):
+        problems.add("nq.jsonl", line, "has no question")
+    records = list(problems.to_records())
+    assert [record["line"] for record in records] == [1, 2, None] and records[-1]["problem"] == "and 3 more lines"

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from floatlens.anchors import baseline
+from floatlens.anchors import baseline, find_anchors
 from floatlens.errors import FloatLensError
 from floatlens.findings.drift import drift, length_matched_tasks, neighbour_distance
 from floatlens.findings.finding import CLAIMS
-from floatlens.findings.received import anchors_of, profile
+from floatlens.findings.received import profile
 from floatlens.findings.writing import floating_by_length
 from floatlens.paper import definitions
 from tests.findings.planted import planted, wandering
@@ -107,10 +107,10 @@ def test_our_anchors_are_those_of_the_definition():
     for trace in (planted(anchors=wandering()), planted(kind="arm")):
         a = profile(trace).values
         u = baseline(a, trace.attention)
-        assert (anchors_of(a, "sigma(3)", trace.attention) == definitions.find_anchors(a, u)).all()
+        assert (find_anchors(a, "sigma(3)", trace.attention) == definitions.find_anchors(a, u)).all()
     full = planted(anchors=wandering())
     for rule in ("sigma(3)", "share(0.3)", "excess(3)", "top(2)"):  # a constant baseline changes nothing
-        assert (anchors_of(profile(full).values, rule, "bidirectional") == full.anchors(rule).values).all()
+        assert (find_anchors(profile(full).values, rule, "bidirectional") == full.anchors(rule).values).all()
 
 
 def test_floating_by_length_is_floating_of_each_beginning():

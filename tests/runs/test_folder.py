@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -256,3 +257,42 @@ def test_all_problems_of_the_data_are_in_the_run_folder(place: str) -> None:
     with RunFolder.create(place, {"asked": {}}, resume=True) as run:
         run.write_problems([])
         assert run.remote or not (run.path / "problems.jsonl").exists()
+
+
+def test_a_damaged_trace_and_a_link_out_of_the_run_are_left_out_and_named(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {"asked": {}})
+    for name in ("good", "cut", "pipe"):
+        run.save_trace(name, some_trace())
+    cut, pipe = (run.trace_path(name) / "zarr.json" for name in ("cut", "pipe"))
+    cut.write_text(cut.read_text()[:40])
+    pipe.unlink()
+    os.mkfifo(pipe)
+    shutil.copytree(run.trace_path("good"), tmp_path / "mine")
+    (run.path / "samples" / "linked").symlink_to(tmp_path / "mine")
+    with pytest.warns(UserWarning) as warned:
+        assert [path for _, path in run.samples()] == [run.trace_path("good")]
+    said = "\n".join(str(warning.message) for warning in warned)
+    assert said.count("left out: ") == 3
+    for part in (f"{cut} does not describe a trace", f"{pipe} is not a regular file", "leads out of the run"):
+        assert part in said
+    run.close()
+
+
+def test_errors_that_are_gone_are_gone_at_a_url_too(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/errors"
+    with RunFolder.create(url, {"asked": {}}) as run:
+        run.write_errors([("q1", "failed")])
+        run.finish()
+    assert len(RunFolder.open(url).errors()) == 1
+    with RunFolder.create(url, {"asked": {}}, resume=True) as run:
+        run.write_errors([])
+        run.finish()
+    assert RunFolder.open(url).errors() == []
+
+
+def test_what_killed_workers_were_writing_is_removed_at_the_end(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run", {"asked": {}}) as run:
+        run.put(("q1",), {})
+        (run.path / "results" / ".partial-1").write_text("half")
+        run.finish()
+    assert not list((tmp_path / "run").rglob(".*"))

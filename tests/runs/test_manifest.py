@@ -91,6 +91,11 @@ def test_options_that_are_given_anew_are_used(tmp_path: Path) -> None:
     assert arguments == ["eval", "m", "--out", "out", "--engine", "ray", "--address", "auto"] and dropped == []
 
 
+def test_an_empty_argument_is_kept(tmp_path: Path) -> None:
+    words = ["eval", "m", "--columns", "", "--prompt=", "--limit", "3"]
+    assert rerun_arguments(foreign(tmp_path / "run", *words), "out")[0] == [*words, "--out", "out"]
+
+
 def test_what_was_left_out_is_said(words: dict[str, Any], tmp_path: Path) -> None:
     made = foreign(tmp_path / "run", *(str(word) for word in words["eval"]), "--limit", "1", "--workers", "2")
     said = run("rerun", made.path, "--out", tmp_path / "again", code=1).stderr

@@ -13,9 +13,10 @@ import pyarrow
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
 from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key, Question
+from floatlens.record.generation import Generation
 
 if TYPE_CHECKING:
-    from floatlens.lens import Generation, Lens
+    from floatlens.lens import Lens
     from floatlens.record.trace import Trace
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
@@ -100,7 +101,7 @@ class AnswerRecord:
 
     def with_trace(self, lens: Lens, trace: Trace) -> Self:
         """Return the record with the answer of its trace."""
-        return self.with_answer(generation_of(lens, trace))
+        return self.with_answer(Generation.from_trace(lens, trace))
 
     def with_answer_of(self, other: AnswerRecord) -> Self:
         """Return the record with the answer that the same prompt got as another question."""
@@ -108,25 +109,6 @@ class AnswerRecord:
             return replace(self, error=other.error)
         same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
         return replace(self, **same, **score(other.answer, self.gold)._asdict())
-
-
-def generation_of(lens: Lens, trace: Trace) -> Generation:
-    """Return what a lens wrote, from its trace."""
-    import numpy as np
-
-    from floatlens.lens import Generation
-
-    data, start = trace.data, trace.prompt_length
-    ids = [int(i) for i in data["final_tokens"].values[start:]]
-    end = next((i for i, token in enumerate(ids) if token in lens.end_ids), None)
-    used = np.arange(start, start + (len(ids) if end is None else end + 1))
-    committed = data["committed_at"].values[used]
-    there = committed >= 0
-    confidence = data["confidence"].values[committed[there], used[there]]
-    kept = ids if end is None else ids[:end]
-    steps = data.sizes["step"] if trace.kind == "mdm" else len(used)
-    mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
-    return Generation(lens.decode(kept), kept, steps, mean, end is not None)
 
 
 def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:

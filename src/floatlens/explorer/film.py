@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from floatlens.anchors import parse_rule
+from floatlens.anchors import find_anchors, parse_rule
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode import replay
 from floatlens.decode.registry import SAMPLERS
 from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import Array, bits, packed
-from floatlens.findings.received import anchors_of, spell
+from floatlens.findings.received import spell
 from floatlens.findings.tokens import mask_ids, template_positions
 from floatlens.record.trace import Trace
 
@@ -114,9 +114,9 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "head_steps": [steps_at.index(i) for i in head_steps],
         "attention": packed(attention_SLTT, "float16") if attention_SLTT is not None else None,
         "attention_steps": [steps_at.index(i) for i in attention_steps],
-        "anchors": {parse_rule(r).id: bits(anchors_of(shown_SLT, r, trace.attention)) for r in rules},
+        "anchors": {parse_rule(r).id: bits(find_anchors(shown_SLT, r, trace.attention)) for r in rules},
         "anchors_all": {
-            parse_rule(r).id: bits(anchors_of(profile_SLT[steps_at].mean(axis=1), r, trace.attention)) for r in rules
+            parse_rule(r).id: bits(find_anchors(profile_SLT[steps_at].mean(axis=1), r, trace.attention)) for r in rules
         },
         "interventions": trace._from_json("interventions", []),
         "request": request(trace),
@@ -153,8 +153,8 @@ def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> 
     return {
         "received": packed(profile_LT, "float16"),
         "received_all": packed(mean_T, "float16"),
-        "anchors": {parse_rule(r).id: bits(anchors_of(profile_LT, r, attention)) for r in rules},
-        "anchors_all": {parse_rule(r).id: bits(anchors_of(mean_T, r, attention)) for r in rules},
+        "anchors": {parse_rule(r).id: bits(find_anchors(profile_LT, r, attention)) for r in rules},
+        "anchors_all": {parse_rule(r).id: bits(find_anchors(mean_T, r, attention)) for r in rules},
     }
 
 

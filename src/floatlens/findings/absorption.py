@@ -20,12 +20,12 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.anchors import baseline, parse_rule
+from floatlens.anchors import baseline, find_anchors, parse_rule
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, difference, mean_of
-from floatlens.findings.received import Layers, anchors_of, profile
+from floatlens.findings.received import Layers, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
 from floatlens.findings.spelling import number
 from floatlens.paper import definitions
@@ -54,7 +54,7 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] =
 def _measure_one(trace: Trace, layer: Layers, rules: Sequence[str]) -> xr.Dataset:
     require(trace, "received", finding="absorption")
     a = profile(trace, layer)
-    anchors = [anchors_of(a.values, rule, trace.attention) for rule in rules]
+    anchors = [find_anchors(a.values, rule, trace.attention) for rule in rules]
     u = baseline(a.values, trace.attention)
     return xr.Dataset(
         {

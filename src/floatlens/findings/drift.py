@@ -21,13 +21,13 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.anchors import parse_rule
+from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, extreme, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
 from floatlens.findings.outcome import Outcome, difference, mean_of, missing, names, rows_of
-from floatlens.findings.received import AVERAGE, Layers, anchors_of, choose_layers, few_layers, profile
+from floatlens.findings.received import AVERAGE, Layers, choose_layers, few_layers, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import floating_by_length, writing_profile
@@ -87,7 +87,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     profile_SLT = profile(trace, layer)
     a = profile_SLT.values
     layers = range(a.shape[1])
-    anchors = anchors_of(a, rule, trace.attention)
+    anchors = find_anchors(a, rule, trace.attention)
     there = np.isfinite(a)
     p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
     top = np.where(there, a, -1.0).argmax(axis=-1).astype(float)
@@ -97,7 +97,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
         "renewal": np.array([definitions.renewal(p_SLT[:, n]) for n in layers]),
         "without_anchors": np.array([definitions.share_without_anchors(p_SLT[:, n]) for n in layers]),
         "turnover": mean_over(definitions.turnover(anchors, there), 0),
-        "top_turnover": mean_over(definitions.turnover(anchors_of(a, "top(1)", trace.attention), there), 0),
+        "top_turnover": mean_over(definitions.turnover(find_anchors(a, "top(1)", trace.attention), there), 0),
         "turnover_total": definitions.turnover(anchors[[0, -1]], there[[0, -1]])[0],
         "dwell": definitions.dwell(anchors),
         "n_anchors": anchors.sum(axis=-1).mean(axis=0),
@@ -147,7 +147,7 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     if not count:
         return xr.Dataset({"n_written": 0})
     # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
-    anchors = anchors_of(rows_SLT, rule, "bidirectional")
+    anchors = find_anchors(rows_SLT, rule, "bidirectional")
     p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), anchors)
     spread_SL = definitions.effective_positions(rows_SLT) / np.isfinite(rows_SLT).sum(axis=-1)
     numbers: dict[str, list[Array]] = {"floating_writing": [], "renewal_writing": [], "spread_writing": []}
@@ -209,7 +209,7 @@ def figure(
     for trace in pick(traces, sample):
         require(trace, "received", finding="drift")
         found = profile(trace, few_layers(trace) if layer is None else layer)
-        anchors = anchors_of(found.values, rule, trace.attention)
+        anchors = find_anchors(found.values, rule, trace.attention)
         for place, index in enumerate(found["layer"].values):
             panels.append((trace, int(index), found.values[:, place], anchors[:, place]))
     if paper:

@@ -24,14 +24,14 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.anchors import parse_rule
+from floatlens.anchors import find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_table
 from floatlens.findings.outcome import Outcome, mean_of
-from floatlens.findings.received import Layers, anchors_of, choose_layers, few_layers, profile, spell
+from floatlens.findings.received import Layers, choose_layers, few_layers, profile, spell
 from floatlens.findings.samples import (
     Array,
     Traces,
@@ -73,7 +73,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
     for place, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
         a_ST = profile(trace, index).values[:, 0]
-        anchors_ST = anchors_of(a_ST, rule, trace.attention)
+        anchors_ST = find_anchors(a_ST, rule, trace.attention)
         others_ST = np.isfinite(a_ST) & ~anchors_ST
         score_SHT, norm_SHT = (_layer(trace, name, index, "head") for name in ("qk", "qk_norm"))
         parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
@@ -143,7 +143,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     place = None if head is None else _place(trace, head)
     for index in layers:
         a_ST = profile(trace, index).values[:, 0]
-        anchors_ST = anchors_of(a_ST, rule, trace.attention)
+        anchors_ST = find_anchors(a_ST, rule, trace.attention)
         if full:
             assert head is not None and place is not None
             q, k = (_until(trace, name, index, at) for name in ("queries", "keys"))

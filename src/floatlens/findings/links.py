@@ -14,14 +14,14 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.anchors import baseline
+from floatlens.anchors import baseline, find_anchors
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.findings import knowledge, stress, style
 from floatlens.findings.by_model import by_model
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, missing, names, rows_of
-from floatlens.findings.received import anchors_of, profile
+from floatlens.findings.received import profile
 from floatlens.findings.samples import is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.spelling import number
 from floatlens.paper import definitions
@@ -62,7 +62,7 @@ def measure(samples: tuple[Any, Any], *, rule: str = "sigma(3)") -> xr.Dataset:
 def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
     require(trace, "received", finding="links")
     a = profile(trace).values
-    p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors_of(a, rule, trace.attention))
+    p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention))
     floating = np.array([definitions.floating(p_SLT[:, n]) for n in range(a.shape[1])])
     sink = 100 * (a - baseline(a, trace.attention))[..., 0].mean(axis=0)
     return xr.Dataset({"floating": float(mean_over(floating, 0)), "sink": float(mean_over(sink, 0))})

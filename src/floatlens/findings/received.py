@@ -8,9 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import xarray as xr
 
-from floatlens.anchors import Rule, find_anchors
 from floatlens.errors import FloatLensError
-from floatlens.findings.samples import Array
 from floatlens.record.trace import Trace
 
 Layers: TypeAlias = int | Sequence[int] | str | None
@@ -54,11 +52,6 @@ def few_layers(trace: Trace) -> list[int]:
     """First, middle and last recorded layer: what a figure shows by default."""
     there = [int(n) for n in trace.data["layer"].values]
     return sorted({there[0], there[len(there) // 2], there[-1]})
-
-
-def anchors_of(profile: Array, rule: str | Rule, attention: str) -> Array:
-    """Return the anchors (bool, same shape) in received attention; see `floatlens.anchors.find_anchors`."""
-    return find_anchors(profile, rule, attention)
 
 
 def spell(numbers: Iterable[int]) -> str:

@@ -15,14 +15,14 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.anchors import parse_rule
+from floatlens.anchors import find_anchors, parse_rule
 from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, groups_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, mean_of
-from floatlens.findings.received import Layers, anchors_of, profile
+from floatlens.findings.received import Layers, profile
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.spelling import number, percent
 from floatlens.record.trace import Trace
@@ -60,7 +60,7 @@ def measure(
 def _measure_one(trace: Trace, layer: Layers, rule: str, classifier: Classifier | None) -> xr.Dataset:
     require(trace, "received", finding="tokens")
     a = profile(trace, layer)
-    anchors_SLT = anchors_of(a.values, rule, trace.attention)
+    anchors_SLT = find_anchors(a.values, rule, trace.attention)
     kinds_ST = kinds_by_step(trace, classifier)
     names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
     if names != KINDS:

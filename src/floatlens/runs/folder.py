@@ -25,6 +25,7 @@ import re
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -244,6 +245,7 @@ class RunFolder:
     def finish(self) -> None:
         """Complete the run: write its index, upload what was made beside the results, and release the lock."""
         self.check_lock()
+        self.storage.remove_partial()  # of workers that were killed
         self.write_index()
         self.upload()
         self.close()
@@ -370,16 +372,26 @@ class RunFolder:
             return {name: checksums.of_tree(Storage(folder), name)}
 
     def samples(self) -> list[tuple[str, Path]]:
-        """The finished traces as (sample id, path), sorted by path. Those at a URL are downloaded first."""
+        """The finished traces as (sample id, path), sorted by path. Those at a URL are downloaded first.
+
+        A damaged one, or a link that leads out of the run, is left out with a warning.
+        """
         if self.remote:
             for name in sorted({tree for result in self.results() for tree in result.trees}):
                 if not (self.path / name).exists():
                     self.storage.download(name, self.path / name)
-        found = []
+        found, root = [], self.path.resolve()
         for path in sorted((self.path / SAMPLES).glob("*/zarr.json")):
-            if not path.parent.name.startswith("."):
+            if path.parent.name.startswith("."):
+                continue
+            try:
+                if not path.resolve().is_relative_to(root):
+                    raise FloatLensError(f"{path} is a link that leads out of the run; copy the trace instead")
                 attributes = trace_attributes(path)
-                found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
+            except FloatLensError as error:
+                warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace, whoever asks
+                continue
+            found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
         return found
 
     # --- errors, problems and tables ----------------------------------------------------------------------------------
@@ -491,6 +503,8 @@ def _only_leftovers(root: Path) -> bool:
 
 def trace_attributes(path: Path) -> dict[str, Any]:
     """The attributes of a trace, from its zarr.json alone."""
+    if not path.is_file():
+        raise FloatLensError(f"{path} is not a regular file; remove it")
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("attributes", {})
         return found if isinstance(found, dict) else {}

@@ -34,23 +34,24 @@ def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple
         raise FloatLensError(
             f"{run} was made by {arguments[0]!r}, which cannot be repeated; use a run of {', '.join(COMMANDS)}"
         )
-    kept, dropped = drop_options(arguments)
+    words, dropped = drop_options(arguments)
     given = {word.partition("=")[0] for word in more}
     texts: dict[str, str] | None = None
-    for index, word in enumerate(kept):
+    kept: list[str] = []
+    for word in words:
         option, _, digest = word.partition("=")
         if option.removeprefix("--") not in PRIVATE or not digest.startswith("sha256:"):
+            kept.append(word)
             continue
         if option in given:
-            kept[index] = ""
             continue
         texts = recorded_texts(run) if texts is None else texts
         if digest not in texts:
             raise FloatLensError(
                 f"the text of {option} is not stored in {run}; give it again: floatlens rerun {run} -- {option} TEXT"
             )
-        kept[index] = f"{option}={texts[digest]}"  # one word, so that no text is taken for an option
-    return [*filter(None, kept), "--out", out, *more], [option for option in dropped if option not in given]
+        kept.append(f"{option}={texts[digest]}")  # one word, so that no text is taken for an option
+    return [*kept, "--out", out, *more], [option for option in dropped if option not in given]
 
 
 def drop_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
