@@ -209,8 +209,15 @@ CONFIG = {
 }  # fmt: skip
 
 
+NATIVE = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "attn_implementation": "stranger/kernel",
+}  # fmt: skip
+
+
 @fuzz(1200)
-@given(mutate_json(CONFIG).map(dumps) | mutate_bytes(dumps(CONFIG)))
+@given(st.sampled_from([CONFIG, NATIVE]).flatmap(lambda c: mutate_json(c).map(dumps) | mutate_bytes(dumps(c))))
 def test_configs_of_checkpoints(folder: Path, raw: bytes) -> None:
     path = folder / "checkpoint"
     path.mkdir(exist_ok=True)

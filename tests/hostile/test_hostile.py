@@ -159,6 +159,7 @@ CONFIGS = {
     "not JSON": b"{",
     "a list": b"[]",
     "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "less deep": b'{"model_type": "llama", "a": ' + b"[" * 900 + b"]" * 900 + b"}",
     "binary": bytes(range(256)),
     "no type": b"{}",
     "type of another kind": b'{"model_type": ["llama"]}',

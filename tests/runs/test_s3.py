@@ -121,6 +121,7 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_results(
     assert not storage.exists("lock") and storage.exists("answers.parquet")
 
 
+@pytest.mark.timeout(1800)  # a minute of work, on a machine that may be busy
 def test_a_study_that_is_killed_resumes_to_the_same_claims(
     proxy: FaultyProxy, words: Words, undisturbed: Undisturbed, location: str, tmp_path: Path
 ) -> None:

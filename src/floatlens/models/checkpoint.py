@@ -72,7 +72,10 @@ class Checkpoint:
         """The transformers config that this checkpoint is loaded into, checked for a plausible size."""
         from floatlens.models.describe import shape
 
-        made = self._native_config()
+        try:
+            made = self._native_config()
+        except RecursionError:
+            raise FloatLensError(f"{self.name}: config.json is nested too deeply") from None
         shape(made)
         return made
 
