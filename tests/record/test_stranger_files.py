@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 from floatlens import FloatLensError, Trace
@@ -110,6 +111,45 @@ def test_an_absurd_shape_is_refused_before_anything_is_read(stored: Path, monkey
 
     edit(stored / "committed_at" / "zarr.json", grow)
     with pytest.raises(FloatLensError, match="declares"):
+        Trace.open(stored)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is_read(
+    stored: Path, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numcodecs
+
+    from floatlens.record.zstd_size import unpacked_size
+
+    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    good, bomb = chunk.read_bytes(), bytes(numcodecs.Zstd().encode(np.zeros(50 << 20, np.uint8)))
+    assert unpacked_size(chunk) == len(numcodecs.Zstd().decode(good))
+    chunk.write_bytes(bomb if frames == 1 else good + bomb)
+    assert len(bomb) < 10_000 and unpacked_size(chunk) == len(numcodecs.Zstd().decode(chunk.read_bytes()))
+    monkeypatch.setattr(xr, "open_dataset", lambda *a, **k: pytest.fail("the store was opened"))
+    with pytest.raises(FloatLensError, match="unpacks to 52,4.* bytes; a chunk of its array has"):
+        Trace.open(stored)
+
+
+@pytest.mark.parametrize("raw", [b"", b"28b52ffd", bytes.fromhex("28b52ffd00"), bytes.fromhex("28b52ffd200a510000")])
+def test_a_chunk_that_does_not_say_its_size_is_refused(stored: Path, raw: bytes) -> None:
+    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    chunk.write_bytes(raw or b"x")
+    with pytest.raises(FloatLensError, match="is no complete Zstandard file"):
+        Trace.open(stored)
+
+
+def test_links_and_pipes_inside_a_trace_are_refused(stored: Path, tmp_path: Path) -> None:
+    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    (tmp_path / "secret").write_bytes(chunk.read_bytes())
+    chunk.unlink()
+    chunk.symlink_to(tmp_path / "secret")
+    with pytest.raises(FloatLensError, match="a link that leads out of the trace"):
+        Trace.open(stored)
+    chunk.unlink()
+    os.mkfifo(chunk)
+    with pytest.raises(FloatLensError, match="is not a regular file"):
         Trace.open(stored)
 
 
