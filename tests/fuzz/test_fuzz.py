@@ -211,8 +211,9 @@ CONFIG = {
 
 NATIVE = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
-    "vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "attn_implementation": "stranger/kernel",
+    "vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "max_position_embeddings": 64, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    "attn_implementation": "stranger/kernel",
 }  # fmt: skip
 
 

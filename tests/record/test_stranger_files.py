@@ -247,3 +247,12 @@ def test_shared_references_cost_nothing_and_endless_nesting_is_refused(tmp_path:
     loop.append(loop)
     with pytest.raises(FloatLensError, match="levels deep"):
         read_npz(npz(tmp_path / "x.npz", pickle.dumps(loop, 3)))
+
+
+def test_a_small_archive_that_unpacks_to_gigabytes_is_left_packed(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.npy", bytes(100 << 20))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(FloatLensError, match="unpacks to 104,857,600 bytes; at most"):
+        read_npz(path)

@@ -23,6 +23,7 @@ from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
 LARGEST = 8 << 30  # bytes that the members of a file may unpack to
+SMALL, RATIO = 64 << 20, 500  # beyond so many bytes, at most this many per byte of the file; zeros could reach 1000
 Arrays = dict[str, Any]
 UNREADABLE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, OverflowError, RecursionError, MemoryError,
@@ -38,8 +39,11 @@ def read_npz(path: str | Path) -> Arrays:
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(member.file_size for member in archive.infolist())
-            if total > LARGEST:
-                raise FloatLensError(f"{path} unpacks to {total} bytes; at most {LARGEST} are read")
+            most = min(LARGEST, max(SMALL, RATIO * path.stat().st_size))
+            if total > most:
+                raise FloatLensError(
+                    f"{path} unpacks to {total:,} bytes; at most {most:,} are read from a file of its size"
+                )
             return {m.removesuffix(".npy"): _array(archive.read(m), path, m) for m in archive.namelist()}
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
         raise FloatLensError(f"{path} is not a readable .npz file: {error}") from None
