@@ -1,5 +1,8 @@
 """Drift on planted anchors: the numbers can be worked out by hand."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings.drift import drift, length_matched_tasks, neighbour_distance
 from floatlens.findings.finding import CLAIMS
 from floatlens.findings.received import profile
-from floatlens.findings.writing import floating_by_length
+from floatlens.findings.writing import floating_by_length, renewal_by_length
 from floatlens.paper import definitions
 from tests.findings.planted import planted, wandering
 
@@ -118,6 +121,25 @@ def test_floating_by_length_is_floating_of_each_beginning():
     p_ST = np.eye(4)[rng.integers(0, 4, 9)] * (rng.random(9) > 0.3)[:, None]
     wanted = [definitions.floating(p_ST[:n]) for n in range(1, 10)]
     np.testing.assert_allclose(floating_by_length(p_ST), wanted)
+
+
+def test_renewal_by_length_is_renewal_of_each_beginning():
+    rng = np.random.default_rng(0)
+    for steps in (1, 7, 32):
+        p_ST = rng.random((steps, 5)) * (rng.random((steps, 5)) < 0.3)  # some steps without anchors
+        p_ST = definitions.anchor_mass(p_ST, p_ST > 0)
+        wanted = [definitions.renewal(p_ST[:n]) for n in range(1, steps + 1)]
+        np.testing.assert_allclose(renewal_by_length(p_ST), wanted, atol=1e-12)
+
+
+def test_reading_findings_loads_no_model_code():
+    code = (
+        "import sys; from floatlens.findings.finding import FINDINGS; FINDINGS['causes']; print('torch' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )
 
 
 def test_distances_by_hand():

@@ -30,7 +30,7 @@ from floatlens.findings.outcome import Outcome, difference, mean_of, missing, na
 from floatlens.findings.received import AVERAGE, Layers, choose_layers, few_layers, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.writing import floating_by_length, writing_profile
+from floatlens.findings.writing import floating_by_length, renewal_by_length, writing_profile
 from floatlens.paper import definitions
 from floatlens.record.trace import Trace
 from floatlens.stats import NAN, interval_of_mean
@@ -153,9 +153,7 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     numbers: dict[str, list[Array]] = {"floating_writing": [], "renewal_writing": [], "spread_writing": []}
     for n in range(len(chosen)):
         numbers["floating_writing"].append(floating_by_length(p_SLT[:, n]))
-        numbers["renewal_writing"].append(
-            np.array([definitions.renewal(p_SLT[:length, n]) for length in range(1, count + 1)])
-        )
+        numbers["renewal_writing"].append(renewal_by_length(p_SLT[:, n]))
         numbers["spread_writing"].append(np.cumsum(spread_SL[:, n]) / np.arange(1, count + 1))
     return xr.Dataset(
         {**{name: (("layer", "tokens"), np.array(values)) for name, values in numbers.items()}, "n_written": count},

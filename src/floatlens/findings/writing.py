@@ -55,3 +55,21 @@ def floating_by_length(p_ST: Array) -> Array:
     pairs = np.cumsum(counted.sum(axis=1))
     with_anchors = np.cumsum(there) / np.arange(1, len(p_ST) + 1)
     return np.where((pairs > 0) & (with_anchors >= 0.5), sums / np.maximum(pairs, 1), np.nan)
+
+
+def renewal_by_length(p_ST: Array) -> Array:
+    """`definitions.renewal` of the first n steps, for n = 1 … S, from running sums over the steps with anchors.
+
+    >>> renewal_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]]))
+    array([nan, 0. , 0.5, 0.5])
+    """
+    there = definitions.has_anchors(p_ST)
+    n = np.arange(1, len(p_ST) + 1)
+    quarter = np.maximum(1, n // 4)
+    mass = np.concatenate([np.zeros((1, p_ST.shape[1])), np.cumsum(np.where(there[:, None], p_ST, 0.0), axis=0)])
+    count = np.concatenate([[0], np.cumsum(there)])
+    early, late = count[quarter], count[n] - count[n - quarter]
+    first = mass[quarter] / np.maximum(early, 1)[:, None]
+    last = (mass[n] - mass[n - quarter]) / np.maximum(late, 1)[:, None]
+    known = (n > 1) & (count[n] / n >= 0.5) & (early > 0) & (late > 0)
+    return np.where(known, np.abs(first - last).sum(axis=-1) / 2, np.nan)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from floatlens import stats
 from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.evaluation.ablate.job import MEASURES
+from floatlens.evaluation.ablate.measures import MEASURES
 from floatlens.evaluation.summary import difference
 
 KEY = ["model", "data"]

@@ -15,11 +15,11 @@ from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate.condition import PLAIN, SEEDS, Condition, conditions, standard
+from floatlens.evaluation.ablate.measures import MEASURES
 from floatlens.evaluation.ablate.replay import Baseline
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import ModelWorker, PlannedPart
 from floatlens.evaluation.journal import Journal
-from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
 from floatlens.evaluation.run import run_jobs
 from floatlens.interventions.intervention import Intervention
@@ -33,7 +33,6 @@ from floatlens.runs.oom_retry import SAMPLE_ERRORS, error_reason
 from floatlens.runs.progress import ProgressCallback
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
-MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")
 
 
 @dataclass
