@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from floatlens.errors import FloatLensError
+from floatlens.studies.parts.traces import traced
 from floatlens.studies.plan import StudyPlan, chosen
 from floatlens.studies.sizes import LEAST, Sizes, fitted, longest, parse_time
 
@@ -46,13 +49,31 @@ def test_a_study_of_links_has_traces_and_answers() -> None:
 
 
 def test_findings_decide_which_questions_are_traced() -> None:
-    def traced(*names: str, setting: str = "paper") -> tuple[str, ...]:
+    def conditions(*names: str, setting: str = "paper") -> tuple[str, ...]:
         return StudyPlan(models=("m",), data=("d",), findings=chosen(only=names), setting=setting).traced
 
-    assert traced("drift", "knowledge") == ("short",)
-    assert traced("heads") == ("open-book",)
-    assert traced("drift", "heads") == ("short", "open-book")
-    assert traced("drift", "heads", setting="passages") == ("open-book",)
+    assert conditions("drift", "knowledge") == ("short",)
+    assert conditions("heads") == ("open-book",)
+    assert conditions("drift", "heads") == ("short", "open-book")
+    assert conditions("drift", "heads", setting="passages") == ("open-book",)
+
+
+def test_a_data_set_for_short_questions_leaves_fewer_of_them_to_the_others() -> None:
+    @dataclass
+    class Source:
+        name: str
+
+    plan = StudyPlan(("m", "big"), ("long", "fresh"), sizes=Sizes(traces=2, short=5), traced_only=("big",))
+    sources: list[Any] = [Source("long"), Source("fresh")]
+
+    def numbers(plan: StudyPlan, model: str) -> dict[tuple[str, str], int | None]:
+        return {(source.name, condition): n for source, condition, n in traced(plan, plan.sizes, sources, model)}
+
+    each = {(name, "short"): 5 for name in ("long", "fresh")} | {(name, "open-book"): 2 for name in ("long", "fresh")}
+    assert numbers(plan, "m") == each
+    beside = {("long", "short"): 5, ("fresh", "short"): 2}
+    assert numbers(replace(plan, short_data=("long",)), "m") == beside | {("fresh", "open-book"): 2}
+    assert numbers(replace(plan, short_data=("long",)), "big") == beside
 
 
 def test_a_time_that_is_too_short_is_said() -> None:

@@ -133,7 +133,7 @@ def study(
     traced_only
         Models that are traced on short questions and nothing else, such as a large one beside small ones.
     short_data
-        Data sets among `data` that serve short questions only.
+        Data sets among `data` that serve short questions only; the others then give fewer of these.
     answer_tokens
         New tokens of questions with passages, and of those that they are compared with; default: `max_new_tokens`.
     stresses

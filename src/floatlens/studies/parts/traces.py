@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from floatlens.evaluation.planning import OPEN, SHORT
 from floatlens.evaluation.sources import DataSource
-from floatlens.studies.parts.part import Bench, Part, answered, each, first
+from floatlens.studies.parts.part import Bench, Part, answered, first
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -19,25 +19,36 @@ if TYPE_CHECKING:
 
 def run(bench: Bench) -> None:
     tasks = []
-    for condition, count in counts(bench.plan, bench.plan.sizes, bench.model).items():
-        short = condition == SHORT
-        asking = bench.plan.asking if short else bench.plan.answering
-        for source in bench.sources if short else answered(bench.sources, bench.plan):
-            tasks.append(bench.task(first(source, count), source.label, condition, asking))
+    for source, condition, count in traced(bench.plan, bench.plan.sizes, bench.sources, bench.model):
+        asking = bench.plan.asking if condition == SHORT else bench.plan.answering
+        tasks.append(bench.task(first(source, count), source.label, condition, asking))
     bench.ask(tasks, trace=True)
 
 
-def counts(plan: StudyPlan, sizes: Sizes, model: str | None = None) -> dict[str, int | None]:
-    """Number of questions to trace per data set, by condition; a model that is only traced has short questions."""
-    wanted = {SHORT: sizes.short, OPEN: sizes.traces}
-    needed = plan.traced if model not in plan.traced_only else (SHORT,)
-    return {condition: wanted[condition] for condition in needed}
+def traced(
+    plan: StudyPlan, sizes: Sizes, sources: Sequence[DataSource], model: str | None = None
+) -> list[tuple[DataSource, str, int | None]]:
+    """What is traced: data sets, conditions and numbers of questions; a model that is only traced has short questions.
+
+    Beside data sets for short questions only, the others give no more of these than of questions with passages.
+    """
+    made: list[tuple[DataSource, str, int | None]] = []
+    few = sizes.short if sizes.traces is None or sizes.short is None else min(sizes.short, sizes.traces)
+    if SHORT in plan.traced or model in plan.traced_only:
+        for source in sources:
+            fewer = plan.short_data and source.name not in plan.short_data
+            made.append((source, SHORT, few if fewer else sizes.short))
+    if OPEN in plan.traced and model not in plan.traced_only:
+        made += [(source, OPEN, sizes.traces) for source in answered(sources, plan)]
+    return made
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
-    names = {SHORT: "short", OPEN: "trace"}
-    used = {SHORT: sources, OPEN: answered(sources, plan)}
-    return {names[condition]: each(used[condition], count) for condition, count in counts(plan, sizes).items()}
+    found: dict[str, int] = {}
+    for source, condition, count in traced(plan, sizes, sources):
+        kind = "short" if condition == SHORT else "trace"
+        found[kind] = found.get(kind, 0) + len(first(source, count))
+    return found
 
 
 PART = Part("traces", run, units)
