@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from floatlens.cli import main
 from floatlens.errors import FloatLensError
+from floatlens.runs.engines import ray as ray_engine
 from floatlens.runs.engines import registry
 from floatlens.runs.engines.engine import JobFailure, JobQueue
 from floatlens.runs.engines.local import LocalEngine
@@ -139,13 +141,58 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-@pytest.mark.parametrize("command", ["eval", "ablate"])
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker imports torch before it is ready, which takes minutes on a machine that is busy."""
+    monkeypatch.setattr(ray_engine, "PATIENCE", 1500.0)
+
+
+@pytest.mark.timeout(1800)
 def test_ray_gives_the_rows_that_one_process_gives(
-    cluster: Any, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path, command: str
+    cluster: Any, patient: None, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    line = [*words[command], "--engine", "ray", "--workers", 2, "--out", tmp_path / "run"]
+    line = [*words["eval"], "--engine", "ray", "--workers", 2, "--out", tmp_path / "run"]
     assert main.run([str(word) for word in line]) == 0
-    assert_same(tmp_path / "run", undisturbed[command])
+    assert_same(tmp_path / "run", undisturbed["eval"])
+
+
+@pytest.mark.timeout(1800)
+def test_a_study_on_ray_with_a_worker_killed_on_the_way_has_the_claims_of_an_undisturbed_one(
+    cluster: Any, patient: None, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    out, over = tmp_path / "run", threading.Event()
+    killed: list[int] = []
+
+    def kill_a_worker() -> None:
+        """Kill one of this cluster's actors when a few results are there."""
+        while not over.wait(0.05):
+            actors = ray_actors()
+            if actors and len(list(out.glob("models/*/results/*/*.json"))) >= 3:
+                actors[0].kill()
+                killed.append(actors[0].pid)
+                return
+
+    killer = threading.Thread(target=kill_a_worker)
+    killer.start()
+    try:
+        line = [*words["study"], "--engine", "ray", "--workers", 2, "--out", out]
+        assert main.run([str(word) for word in line]) == 0
+    finally:
+        over.set()
+        killer.join()
+    assert killed
+    assert_same(out, undisturbed["study"])
+
+
+def ray_actors() -> list[Any]:
+    """Processes of actors on the nodes that this process has started."""
+    psutil = pytest.importorskip("psutil")
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any("RayActor" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, run: RunFolder) -> None:
