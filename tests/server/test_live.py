@@ -12,8 +12,9 @@ from starlette.testclient import TestClient
 
 from floatlens.explorer.arrays import unpacked
 from floatlens.explorer.film import film
+from floatlens.server.guard import HEADER
 from floatlens.server.limits import Limits
-from tests.server.talking import PASSAGES, QUESTION, app_of, client, connected, gated, lens
+from tests.server.talking import PASSAGES, QUESTION, TOKEN, app_of, client, connected, gated, lens
 
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
@@ -88,6 +89,21 @@ def test_steps_arrive_while_the_run_goes_on(to: TestClient) -> None:
         gate.let(3)
         page.until("done")
         assert gate.count == 6
+
+
+def test_the_server_answers_other_requests_while_a_run_is_under_way(to: TestClient) -> None:
+    with gated(lens("tiny-mdm").model) as gate, connected(to) as page, connected(to) as other:
+        page.ask()
+        gate.let(1)
+        page.until("step")
+        for path in ("/", "/assets/explorer.js", "/api/runs"):  # while the model waits inside its second pass
+            assert to.get(path, headers={HEADER: TOKEN}).status_code == 200
+        for each in (page, other):
+            each.socket.send_text("nonsense")
+            assert each.hear()["type"] == "error"
+        assert gate.count == 1
+        gate.let(5)
+        page.until("done")
 
 
 def test_stop_ends_a_run_before_its_next_step(to: TestClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from floatlens.errors import FloatLensError
 from floatlens.server import limits
 from floatlens.server.limits import Limits
 from floatlens.server.messages import RunRequest, id_of, read
-from tests.server.talking import QUESTION, app_of, client, connected
+from floatlens.server.serve import bind, names, server
+from tests.server.talking import QUESTION, TOKEN, app_of, client, connected
 
 GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
 
@@ -100,3 +102,37 @@ def test_bad_messages_do_not_end_the_conversation() -> None:
         page.say(type="stop", id=12)  # nothing to stop: nothing to say
         page.ask()
         assert page.until("done")[-1]["film"]["question"] == QUESTION
+
+
+def test_frames_that_are_too_large_or_malformed_end_their_connection_and_no_other() -> None:
+    sync = pytest.importorskip("websockets.sync.client")
+    from websockets.exceptions import ConnectionClosed
+
+    few, bound = Limits(message_bytes=4096), bind("127.0.0.1", 0)
+    made = server(app_of("tiny-mdm", limits=few, **names("127.0.0.1", bound)), few)
+    thread = threading.Thread(target=made.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    place = f"127.0.0.1:{bound.getsockname()[1]}"
+
+    def connect() -> Any:
+        return sync.connect(
+            f"ws://{place}/live?token={TOKEN}", origin=f"http://{place}", open_timeout=60, compression=None
+        )
+
+    try:
+        with connect() as other:
+            for code, send in (
+                (1009, lambda socket: socket.send("x" * (4 * 4096 + 1))),
+                (1002, lambda socket: socket.socket.sendall(b"\xff" * 64)),  # reserved bits, and no mask
+                (1007, lambda socket: socket.send(b"\xff\xfe", text=True)),  # text that is not UTF-8
+            ):
+                with connect() as hostile:
+                    send(hostile)
+                    with pytest.raises(ConnectionClosed) as closed:
+                        hostile.recv(timeout=60)
+                    assert closed.value.rcvd is not None and closed.value.rcvd.code == code
+            other.send("nonsense")
+            assert json.loads(other.recv(timeout=60))["type"] == "error"
+    finally:
+        made.should_exit = True
+        thread.join(60)
