@@ -169,7 +169,8 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
                     yield page.relative_to(ROOT).as_posix(), words[1:]
 
 
-def test_every_command_in_the_documentation_has_known_options() -> None:
+def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatlens.models.checkpoint.check_name", lambda name: None)  # models of examples need not exist
     found = list(command_lines())
     assert len(found) > 30
     for page, (name, *words) in found:

@@ -22,6 +22,7 @@ from floatlens.runs.folder import RunFolder
 from floatlens.runs.progress import ProgressCallback
 
 if TYPE_CHECKING:
+    from floatlens.lens import Lens
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.sizes import Sizes
 
@@ -35,7 +36,7 @@ class Bench:
 
     plan: StudyPlan
     model: str
-    lens: Any
+    lens: Lens
     sources: Sequence[DataSource]
     folder: RunFolder
     journal: Journal
