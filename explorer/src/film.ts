@@ -43,6 +43,7 @@ export interface RawFilm {
   mask_ids?: number[];
   tokens: Packed;
   committed_at: number[];
+  revised?: number[] | null; // how often each position received another token, where the sampler may do that
   confidence: Packed;
   regions: Region[];
   gold: string[];
@@ -246,6 +247,12 @@ export function attentionOf(film: Film, step: number, layer: number | null, posi
   // An autoregressive film keeps one matrix for all steps: a row never changes, but a later one is not there yet.
   if (!film.raw.diffusion) found.fill(NaN, film.counts[step]);
   return found;
+}
+
+/** Whether the token after a step is the last of several that were written there. */
+export function isRevised(film: Film, step: number, position: number): boolean {
+  const { revised, committed_at, steps } = film.raw;
+  return (revised?.[position] ?? 0) > 0 && committed_at[position] <= steps[step];
 }
 
 /** Id of the token that stands at a position once a step is done. */

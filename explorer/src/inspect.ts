@@ -1,7 +1,7 @@
 /** The line of text about the token under the cursor. */
 
 import { headName, layerName } from "./about.ts";
-import { anchorBits, bit, piece, profile, tokenAfter, tokenBefore } from "./film.ts";
+import { anchorBits, bit, isRevised, piece, profile, tokenAfter, tokenBefore } from "./film.ts";
 import { percent, times } from "./shade.ts";
 import { regionKind } from "./theme.ts";
 import type { View } from "./view.ts";
@@ -24,6 +24,7 @@ export function inspect(view: View, position: number): { token: string; facts: s
   if (kind) facts.push(kind);
   const committed = raw.committed_at[position] ?? -1;
   if (committed >= 0 && committed <= raw.steps[step]) facts.push(`written at step ${committed}`);
+  if (isRevised(film, step, position)) facts.push(`revised ${raw.revised![position] === 1 ? "once" : `${raw.revised![position]} times`}`);
   const sure = film.confidence[step * film.T + position];
   if (masked && sure > 0) facts.push(`best candidate has p = ${sure.toFixed(2)}`);
   if (id >= 0 && tokenBefore(film, step, position) !== id) facts.push(raw.diffusion ? "written at this step: attention was computed while it was a mask" : "written at this step: attention was computed without it");

@@ -7,7 +7,7 @@ import { kindColour, regionColour, regionKind, type Palette } from "./theme.ts";
 import type { View } from "./view.ts";
 
 export interface Chip {
-  sign: "colour" | "anchor" | "mask" | "fresh";
+  sign: "colour" | "anchor" | "mask" | "fresh" | "revised";
   colour?: string;
   name: string;
 }
@@ -32,6 +32,7 @@ export function legendOf(views: View[], palette: Palette, state: Pick<State, "co
   chips.push({ sign: "anchor", name: "anchor" });
   if (films.some((f) => f.raw.diffusion)) chips.push({ sign: "mask", name: "mask, filled by the sampler's confidence" });
   chips.push({ sign: "fresh", name: "written at this step" });
+  if (films.some((f) => f.raw.revised?.some((count) => count > 0))) chips.push({ sign: "revised", name: "revised: took the place of another token" });
   return { what: `${what}, in multiples of the uniform share`, peak: rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak, chips };
 }
 

@@ -4,7 +4,7 @@
  */
 
 import { h, resize, sizeOf } from "./dom.ts";
-import { bit, piece, tokenAfter, tokenBefore, type Film } from "./film.ts";
+import { bit, isRevised, piece, tokenAfter, tokenBefore, type Film } from "./film.ts";
 import { flow, tokenAt, type Flow } from "./layout.ts";
 import { levels } from "./shade.ts";
 import type { Pen } from "./svg.ts";
@@ -25,6 +25,7 @@ interface Look {
   ink: string; // what can be read on the shade
   plain: boolean; // the shade is pale enough for any ink
   fresh: boolean; // written at this step
+  revised: boolean; // took the place of another token that was written before
   anchor: boolean;
   sure: number; // confidence of the sampler, in twentieths
 }
@@ -163,7 +164,7 @@ export class TextView {
         this.shadeKeys[t] = shadeKey;
         this.drawShade(shades, t, look.colour, palette.paper);
       }
-      const glyphKey = (((look.id + 1) * 32 + look.sure) * 2 + (look.fresh ? 1 : 0)) * 8 + (look.anchor ? 4 : 0) + (look.plain ? 0 : 2) + (look.ink === palette.ink ? 1 : 0);
+      const glyphKey = ((((look.id + 1) * 32 + look.sure) * 2 + (look.fresh ? 1 : 0)) * 2 + (look.revised ? 1 : 0)) * 8 + (look.anchor ? 4 : 0) + (look.plain ? 0 : 2) + (look.ink === palette.ink ? 1 : 0);
       if (glyphKey !== this.glyphKeys[t]) {
         this.glyphKeys[t] = glyphKey;
         const slot = this.place.slots[t];
@@ -226,6 +227,7 @@ export class TextView {
       ink: shade ? (hue ? hue.ink : palette.ink_on)[shade] : palette.ink,
       plain: shade <= 40,
       fresh: id !== tokenBefore(film, view.step, t),
+      revised: !masked && isRevised(film, view.step, t),
       anchor: bit(anchors, t),
       sure: confidence > 0 ? Math.round(confidence * 20) : 0,
     };
@@ -281,6 +283,9 @@ export class TextView {
       if (look.fresh) {
         context.fillStyle = palette.fresh;
         context.fillRect(x + 1, y + tall - 2, slot.w - 2, 2);
+      } else if (look.revised) {
+        context.fillStyle = look.plain ? palette.fresh : look.ink;
+        for (let dash = 1; dash < slot.w - 2; dash += 5) context.fillRect(x + dash, y + tall - 2, Math.min(3, slot.w - 2 - dash), 2);
       }
     }
     if (look.anchor) {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { anchorPositions, attentionOf, decode, half, nearest, profile } from "../src/film.ts";
+import { anchorPositions, attentionOf, decode, half, isRevised, nearest, profile } from "../src/film.ts";
 import { linkLayer, linkPosition, linkStep } from "../src/link.ts";
 import { halves, small } from "./films.ts";
 
@@ -18,6 +18,13 @@ test("a film gives the attention of a step and layer, and the mean over layers",
   assert.deepEqual([...profile(film, 0, null, null)!], [0.375, 0.375, 0.125, 0.125]);
   assert.equal(profile(film, 0, 0, 0), null, "heads were not kept");
   assert.equal(film.peak, 4, "the least peak, so that a flat film stays pale");
+});
+
+test("a token is revised from its last commit on, if it was written before", () => {
+  const film = decode({ ...small(), revised: [0, 0, 2, 0], committed_at: [-1, -1, 1, 0] });
+  assert.deepEqual([0, 1].map((step) => isRevised(film, step, 2)), [false, true]);
+  assert.equal(isRevised(film, 1, 3), false);
+  assert.equal(isRevised(decode(small()), 1, 2), false, "samplers that never replace tokens say nothing");
 });
 
 test("anchors are the bits that came", () => {

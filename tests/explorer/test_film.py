@@ -27,6 +27,12 @@ def unpacked_bits(value: dict, T: int) -> np.ndarray:
     return np.unpackbits(unpacked(value), axis=-1, count=T, bitorder="little").astype(bool)
 
 
+def test_a_film_says_which_tokens_were_revised(trace: fl.Trace) -> None:
+    assert film(trace)["revised"] is None
+    counts = np.arange(trace.data.sizes["position"]) % 3
+    assert film(fl.Trace(trace.data.assign(revised=("position", counts))))["revised"] == counts.tolist()
+
+
 def test_a_film_holds_the_attention_of_its_trace(trace: fl.Trace) -> None:
     made = film(trace)
     received = trace.data["received"].values

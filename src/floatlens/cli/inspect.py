@@ -43,13 +43,13 @@ def command(
         print(json.dumps(found))
         return
     table = Table(show_header=False, box=None, pad_edge=False)
-    attention = f"{found['heads']} heads, {found['kv_heads']} key/value heads of {found['head_dim']}"
+    attention = f"{found['heads']} heads, {found['kv_heads']} key/value heads of {found['head_dim']}; "
+    attention += found["attention"] + (f", blocks of {found['block_length']}" if found["block_length"] else "")
     rows = {
         "family": f"{found['family']}: {found['about']}",
         "native class": found["class"],
         "layers": found["layers"],
         "attention": attention,
-        "rows see": found["attention"] + (f", blocks of {found['block_length']}" if found["block_length"] else ""),
         "sampler": found["sampler"],
         "width": found["width"],
         "vocabulary": found["vocabulary"],

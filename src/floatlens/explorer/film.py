@@ -61,8 +61,9 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
-    # A row of a cached model never changes: one matrix, assembled over all steps, serves every step.
-    matrix_steps = [] if matrices is None else [S - 1] if trace.cached else steps_at
+    # A row of a causal model with a cache never changes: one matrix, assembled over all steps, serves every step.
+    unchanging = trace.cached and trace.attention == "causal"
+    matrix_steps = [] if matrices is None else [S - 1] if unchanging else steps_at
     per_head_step = len(layers_at) * H * T * 2 * BASE64
     head_steps = _some(steps_at, spare / (2 if matrices is not None else 1) / per_head_step)
     spare -= len(head_steps) * per_head_step
@@ -79,7 +80,8 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     attention_SLTT = None
     if matrices is not None and attention_steps:
         chosen = matrices.isel({layer_dim: layers_at})
-        attention_SLTT = _gathered(chosen)[None] if trace.cached else chosen.isel(step=attention_steps).values
+        whole = _gathered(chosen)[None] if unchanging else chosen.isel(step=attention_steps).values
+        attention_SLTT = np.nan_to_num(whole)  # a block model computes the rows of its block only
 
     vocabulary = trace._from_json("vocabulary", {})
     pieces = dict(zip(vocabulary, spelled(list(vocabulary.values())), strict=True))
@@ -103,6 +105,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "mask_ids": mask_ids(trace),
         "tokens": packed(tokens_ST, "int32"),
         "committed_at": [int(n) for n in data["committed_at"].values],
+        "revised": [int(n) for n in data["revised"].values] if "revised" in data else None,
         "confidence": packed(data["confidence"].values[steps_at], "float16"),
         "regions": [{"name": r.name, "start": r.start, "end": r.end} for r in trace.regions],
         "gold": trace.gold,

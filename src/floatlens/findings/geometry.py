@@ -149,7 +149,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
             q, k = (_until(trace, name, index, at) for name in ("queries", "keys"))
             key = head // (_count_heads(trace) // len(k))
             maps = dict(zip(FACTORS, (m[0] for m in factors(q[[place]], k[[key]])), strict=True))
-            if trace.cached:
+            if trace.attention == "causal":
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
                 maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
             row = anchors_ST[list(steps).index(at)][None]

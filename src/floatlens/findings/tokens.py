@@ -120,6 +120,7 @@ def mask_ids(trace: Trace) -> list[int]:
     first = trace.data["step"].values[0]
     open_T = trace.data["committed_at"].values >= first
     ids = np.unique(trace.data["tokens"].values[0][open_T])
+    ids = ids[ids >= 0]  # later blocks are not there yet
     return [int(ids[0])] if trace.kind == "mdm" and open_T.sum() > 1 and len(ids) == 1 else []
 
 

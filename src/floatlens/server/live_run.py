@@ -48,7 +48,7 @@ def play(
                     steps=len(header["steps"]),
                     layers=sorted(results["received"]),
                     length=N,
-                    cached=lens.family.cached,
+                    cached=lens.family.cached and lens.family.attention == "causal",
                 )
             kept.add(step.index, {layer: rows_BQT[0] for layer, rows_BQT in results["attention_mean"].items()})
             message = moment(lens, step, results["received"], N)
