@@ -20,7 +20,7 @@ GROUPS = {
 HAVE = {name: set(GROUPS) for name in ("trace", "eval", "stress", "ablate", "study")} | {"explore": {"model"}}
 # Commands that need only some options of a group: they read no weights, or have only the bundled models and data.
 SOME = {
-    "inspect": {"family", "adapter", "dtype"},
+    "inspect": {"family", "adapter", "sampler", "dtype"},
     "plan": {"split", "passages", "batch_size", "max_new_tokens", "steps", "dtype"},
     "demo": {"resume"},
     "world": {"passages"},
