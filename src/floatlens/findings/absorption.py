@@ -119,6 +119,9 @@ def figure(
         return data
     models = list(dict.fromkeys(data["model"]))
     colours, markers = style.colour_of(models), style.marker_of(models)
+    last = data.groupby("model")["layer"].transform("max")
+    along = "layer" if last.nunique() == 1 else "depth"  # models of different depth are compared by relative depth
+    drawn = data.assign(depth=data["layer"] / last.clip(lower=1))
     with style.sheet():
         narrow = len(rules) < 3
         figure = style.new_figure(2.4 if len(rules) <= 3 else 4.0, width=3.4 * len(rules) if narrow else style.WIDTH)
@@ -126,19 +129,19 @@ def figure(
         grid = figure.subplots(-(-len(rules) // columns), columns, squeeze=False, sharex=True, sharey=True)
         for axes, name in zip(grid.flat, rules, strict=False):
             for model in models:
-                part = data[(data["rule"] == name) & (data["model"] == model)]
+                part = drawn[(drawn["rule"] == name) & (drawn["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                 if model not in models_of(measured):  # published curves stay behind
                     look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
-                draw.band(axes, part, **look)
+                draw.band(axes, part, along, **look)
             axes.set_title(name)
             axes.set_ylim(0, 100)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
         for axes in grid[:, 0]:
             axes.set_ylabel("absorption (% of attention)")
         for column in range(columns):
             lowest = [row for row in range(len(grid)) if row * columns + column < len(rules)][-1]
-            grid[lowest, column].set_xlabel("layer")
+            grid[lowest, column].set_xlabel("layer" if along == "layer" else "depth (0 first, 1 last layer)")
             grid[lowest, column].tick_params(labelbottom=True)
         for axes in list(grid.flat)[len(rules) :]:
             axes.set_axis_off()

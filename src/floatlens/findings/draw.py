@@ -80,9 +80,9 @@ def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequenc
             )
 
 
-def token_axis(axes: Axes, tokens: Sequence[str], first: int = 0) -> None:
-    """Tokens on the axis when they are few enough to be read; on hover always."""
-    if len(tokens) <= AXIS_TOKENS:
+def token_axis(axes: Axes, tokens: Sequence[str], first: int = 0, most: int = AXIS_TOKENS) -> None:
+    """Tokens on the axis when there are at most `most`, so that they can be read; on hover always."""
+    if len(tokens) <= min(most, AXIS_TOKENS):
         axes.set_xticks(np.arange(len(tokens)), labels=[plain(t) for t in tokens], rotation=90, fontsize=5.5)
         axes.tick_params(axis="x", length=1.5, pad=1)
     elif first:

@@ -36,6 +36,8 @@ from floatlens.record.trace import Trace
 from floatlens.stats import NAN, interval_of_mean
 
 VIEWS = ("heatmap", "numbers")
+COLUMN = 2.1  # inches per model at least
+TOKENS_PER_INCH = 9  # that can be read below a column, beside its colour bar
 FEWEST_TOKENS = 4  # written tokens that both models must have, one per quarter of `renewal`
 LABELS = {
     "floating": "floating (all rows)",
@@ -242,17 +244,21 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
     models = list(dict.fromkeys(trace.model for trace, *_ in panels))
     rows = max(sum(trace.model == m for trace, *_ in panels) for m in models)
     with style.sheet():
-        figure = style.new_figure(0.75 + 1.35 * rows)
+        width = max(style.WIDTH, COLUMN * len(models))
+        figure = style.new_figure(0.9 + 1.35 * rows, width)
         grid = figure.subplots(rows, len(models), squeeze=False)
         used: dict[str, int] = dict.fromkeys(models, 0)
+        used_rows = {model: sum(trace.model == model for trace, *_ in panels) for model in models}
         for trace, layer, a_ST, anchors_ST in panels:
             row, column = used[trace.model], models.index(trace.model)
             used[trace.model] += 1
-            _panel(grid[row, column], trace, layer, a_ST, anchors_ST, positions, last=row == rows - 1, figure=figure)
+            readable = int(TOKENS_PER_INCH * width / len(models))
+            last = row == used_rows[trace.model] - 1
+            _panel(grid[row, column], trace, layer, a_ST, anchors_ST, positions, readable if last else 0, figure=figure)
             if row == 0:
                 kind = trace.kind.upper()
-                grid[row, column].set_title(f"{style.short(trace.model)} ({kind})", pad=14, weight="bold")
-            if column and trace.model not in published.NAMES.values():  # the paper's layers are others
+                grid[row, column].set_title(f"{style.short(trace.model)}\n{kind}", pad=14, weight="bold")
+            if column and grid[row, column].get_ylabel() == grid[row, 0].get_ylabel():
                 grid[row, column].set_ylabel("")
         for column, model in enumerate(models):
             for row in range(used[model], rows):
@@ -272,9 +278,10 @@ def _panel(
     a_ST: Array,
     anchors_ST: Array,
     positions: slice | None,
-    last: bool,
+    readable: int,
     figure: Figure,
 ) -> None:
+    """Draw one map. `readable` is the number of tokens that fit the axis, 0 for a panel without labels."""
     start, stop, _ = (positions or slice(None)).indices(a_ST.shape[1])
     shown = slice(start, stop)
     values = a_ST[:, shown]
@@ -286,8 +293,8 @@ def _panel(
     tokens = trace.strings()[shown]
     draw.name_on_hover(axes, values, tokens, start)
     axes.set_ylabel(("mean of layers" if layer == AVERAGE else f"layer {layer}") + "\nstep")
-    if last:
-        draw.token_axis(axes, tokens, first=start)
+    if readable:
+        draw.token_axis(axes, tokens, first=start, most=readable)
         axes.set_xlabel("position")
     else:
         axes.set_xticklabels([])
