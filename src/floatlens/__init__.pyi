@@ -29,10 +29,11 @@ from .lens import Lens as Lens
 from .lens import load as load
 from .models.family import Family as Family
 from .models.registry import register_family as register_family
-from .observation.observe import observe as observe
 from .observation.registry import register_statistic as register_statistic
 from .observation.statistic import Statistic as Statistic
 from .record.npz import import_npz as import_npz
+from .record.observe import Observation as Observation
+from .record.observe import observe as observe
 from .record.trace import Trace as Trace
 from .studies.run import study as study
 from .version import __version__ as __version__

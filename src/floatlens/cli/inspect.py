@@ -29,6 +29,8 @@ def command(
         floatlens inspect tiny-mdm
 
         floatlens inspect GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
+
+        floatlens inspect ./my-model --family masked
     """
     from rich.console import Console
     from rich.markup import escape
@@ -47,6 +49,7 @@ def command(
     attention += found["attention"] + (f", blocks of {found['block_length']}" if found["block_length"] else "")
     rows = {
         "family": f"{found['family']}: {found['about']}",
+        "decided by": found["family_reason"],
         "native class": found["class"],
         "layers": found["layers"],
         "attention": attention,

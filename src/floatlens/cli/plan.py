@@ -29,6 +29,7 @@ def command(
     batch_size: Annotated[int | None, typer.Option(help="Samples decoded together; by default as many as fit.")] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     trace_dtype: common.TraceDtype = "float32",
+    family: common.Family = None,
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Record traces, or only generate answers.")] = True,
     as_json: common.AsJson = False,
 ) -> None:
@@ -57,7 +58,7 @@ def command(
     for name, given, known in (("--dtype", dtype, DTYPES), ("--trace-dtype", trace_dtype, ("float32", "float16"))):
         if given not in known:
             raise FloatLensError(f"{name} {given} is not known; use one of {', '.join(known)}")
-    lens = Lens(find(model))
+    lens = Lens(find(model, family=family))
     chosen = lens.settings(max_new_tokens=max_new_tokens, steps=steps)
     if data is not None:
         counted, measured = measure(lens, data, split, limit, passages, prompt_tokens)

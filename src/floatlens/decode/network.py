@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,6 +58,16 @@ def current_pass() -> ForwardPass | None:
     return _current.get()
 
 
+def enter_pass(forward: ForwardPass) -> Token[ForwardPass | None]:
+    """Say what the pass that starts now computes, for a model that is called by someone else than a `Network`."""
+    return _current.set(forward)
+
+
+def leave_pass(token: Token[ForwardPass | None]) -> None:
+    """The pass is over."""
+    _current.reset(token)
+
+
 @dataclass(frozen=True)
 class Cached:
     """The cache of keys and values after a pass, with the tokens whose keys it holds."""
@@ -96,10 +106,12 @@ class Network:
         tokens_BT = ids_BQ if cache is None else torch.cat([cache.tokens_BT, ids_BQ], 1)
         if "past_key_values" not in self._accepts:  # a state-space model: its state does not tell positions apart
             return self.logits(tokens_BT, real_BT, 1), Cached(None, tokens_BT)
-        options = self._options(ids_BQ.shape[1], real_BT, 1)
-        options |= {"past_key_values": None if cache is None else cache.past_key_values, "use_cache": True}
-        out = self._call(ForwardPass.appended(tokens_BT, tokens_BT.shape[1] - ids_BQ.shape[1]), options)
-        return out.logits[:, -1:], Cached(out.past_key_values, tokens_BT)
+        past = None if cache is None else cache.past_key_values
+        start = 0 if past is None else tokens_BT.shape[1] - ids_BQ.shape[1]  # a model without a cache reads all again
+        options = self._options(tokens_BT.shape[1] - start, real_BT, 1)
+        options |= {"past_key_values": past, "use_cache": True}
+        out = self._call(ForwardPass.appended(tokens_BT, start), options)
+        return out.logits[:, -1:], Cached(getattr(out, "past_key_values", None), tokens_BT)
 
     def run(
         self,

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from floatlens.interventions.decoding_state import DecodingState
-from floatlens.observation.attention import Inputs
+from floatlens.observation.inputs import Inputs
 
 TILE = 1 << 18  # numbers in a tile of explicit scores: they stay in a core's cache
 Array = np.ndarray[Any, Any]

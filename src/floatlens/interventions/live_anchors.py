@@ -15,8 +15,8 @@ from floatlens.anchors import Rule, find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.decoding_state import DecodingState
-from floatlens.observation.attention import Inputs
 from floatlens.observation.call import PositionLayout
+from floatlens.observation.inputs import Inputs
 from floatlens.observation.session import Session
 
 Array = np.ndarray[Any, Any]

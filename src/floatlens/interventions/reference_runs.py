@@ -14,7 +14,8 @@ import torch
 from floatlens.data.prompt import Prompt
 from floatlens.data.read import read
 from floatlens.errors import FloatLensError
-from floatlens.observation.attention import Inputs, changing
+from floatlens.observation.attention import changing
+from floatlens.observation.inputs import Inputs
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens, PromptLike

@@ -20,7 +20,8 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.live_anchors import UnchangedReceived
 from floatlens.interventions.registry import parse_intervention
 from floatlens.models.describe import attention_layers
-from floatlens.observation.attention import Inputs, changing, configs_of
+from floatlens.observation.attention import changing, configs_of
+from floatlens.observation.inputs import Inputs
 from floatlens.observation.prompt_batch import PromptBatch
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step
         with changing(lens.model, change, configs):
             step = next(steps, None)
         if step is None:
+            change.check_acted(lens.model)
             return
         change.check_called(lens.model)
         at, tokens_BT = step.index + 1, step.after_BT
@@ -100,7 +102,15 @@ class Change:
         self.received = UnchangedReceived(self.state)
         self.forward: ForwardPass | None = None
         self.called: set[int] = set()
-        self.expected = set(self.by_layer) & set(attention_layers(lens.config))
+        with_attention = set(attention_layers(lens.config))
+        self.expected = set(self.by_layer) & with_attention
+        self.interventions, self.acted = interventions, set[int]()
+        for one in interventions:
+            if not with_attention.intersection(layers := one.layer_numbers(lens.shape)):
+                raise FloatLensError(
+                    f"{one} would change nothing: of the layers {', '.join(map(str, layers))} of {lens.name} none computes "
+                    f"attention; choose some of {', '.join(map(str, sorted(with_attention)))}"
+                )
 
     def check_called(self, model: Any) -> None:
         """Refuse to go on if a layer that is to be changed was not called: the interventions would silently do nothing."""
@@ -110,6 +120,14 @@ class Change:
                 f"{named} changed nothing in layer {missing[0]} of {type(model).__name__}: its attention does not pass "
                 f"transformers' attention interface, so it cannot be traced or changed"
             )
+
+    def check_acted(self, model: Any) -> None:
+        """Refuse a run in which an intervention was never shown an attention call."""
+        for one in self.interventions:
+            if id(one) not in self.acted:
+                raise FloatLensError(
+                    f"{one} changed nothing: no attention of {type(model).__name__} was computed in its layers"
+                )
 
     def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
         """A step is about to start, with these tokens."""
@@ -128,6 +146,7 @@ class Change:
         attention = AttentionCall(layer, inputs, self.state, self.received)
         for one in self.by_layer[layer]:
             one.change(attention)
+            self.acted.add(id(one))
         output, used = attention.run(base)
         # Each layer has masks of its own at each step: none of them may be looked at together with another.
         return output, replace(used, kind=(used.kind, layer))

@@ -23,6 +23,7 @@ FAMILY = register_family(
         cached=True,
         sampler="autoregressive",
         shifted=True,
+        because="a causal language model type of transformers",
     ),
     priority=-20,
 )

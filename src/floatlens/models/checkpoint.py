@@ -61,7 +61,8 @@ class Checkpoint:
         """How the family was determined."""
         if self.family_given:
             return "given"
-        return f"model_type {self.config.get('model_type')!r}, architecture {architecture(self.config) or None!r}"
+        found = f"model_type {self.config.get('model_type')!r}, architecture {architecture(self.config) or None!r}"
+        return f"{found}: {self.family.because}" if self.family.because else found
 
     @property
     def folder(self) -> Path | None:

@@ -23,6 +23,8 @@ class Family:
     ----------
     name, about, example
         Its name, one line about it, and a Hub id.
+    because
+        How its checkpoints are recognised, in words; "model_type and architecture" if that says it.
     recognises
         Whether a raw config.json is of this family.
     native
@@ -76,6 +78,7 @@ class Family:
     positions: Literal["plain", "real"] = "real"
     mask_token: bool = True
     adapter: Literal["merged", "apart"] = "merged"
+    because: str = ""
 
 
 def auto_class(family: Family) -> Any:

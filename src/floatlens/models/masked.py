@@ -22,6 +22,7 @@ FAMILY = register_family(
         recognises=recognises,
         head="masked",
         sampler="llada",
+        because="an encoder type of transformers, and is_decoder is not set",
     ),
     priority=-10,
 )

@@ -17,6 +17,7 @@ from floatlens.models.checkpoint import Checkpoint, read_json
 from floatlens.models.family import auto_class
 from floatlens.models.gguf import load_weights as load_gguf_weights
 from floatlens.models.quiet import quietly
+from floatlens.models.unsupported import check_supported
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -43,6 +44,8 @@ def load_model(
     use_safetensors: bool | None = None if allow_pickle else True
     if checkpoint.gguf_file is None:
         check_no_adapter(checkpoint)
+    config = checkpoint.native_config()
+    check_supported(checkpoint.name, config, checkpoint.family)
     if checkpoint.folder is not None and checkpoint.gguf_file is None:
         check_links(checkpoint.folder)
         files = check_files(checkpoint.folder, allow_pickle=allow_pickle)

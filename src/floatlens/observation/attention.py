@@ -3,16 +3,17 @@
 The output comes from the implementation that the model had before (SDPA, flash, eager); the registered function calls it
 with the same arguments and then shows queries, keys and values to the active session. Both must be registered: with the
 attention function alone transformers passes no padding mask, and nothing warns. An `AttentionChange` may compute the output
-in another way (interventions/); the session then sees what was really used.
+in another way (interventions/); the session then sees what was really used. A model that does not pass the interface is
+observed by the torch functions that it calls (`function_mode`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -23,36 +24,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
+from floatlens.models.describe import attention_layers
+from floatlens.observation.function_mode import FunctionMode, is_of_sequence
+from floatlens.observation.inputs import SELF, Inputs
 from floatlens.observation.mixers import mixers_observed
 from floatlens.observation.session import Session
 
 NAME = "floatlens"
+FUNCTIONS_ONLY = ("git",)  # types of which only the vision tower passes the interface
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """One call as every implementation understands it: query (B, H, Q, D), key and value (B, K, T, D).
-
-    `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` says that none was passed
-    because the kernel applies the causal one itself; `sinks` (H,) are learned scores that are no position. Layers of
-    another `kind` differ in what they may see.
-    """
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    scaling: float | None
-    mask: torch.Tensor | None
-    causal: bool
-    softcap: float | None = None
-    bias: torch.Tensor | None = None
-    sinks: torch.Tensor | None = None
-    kind: Hashable = None
-
-    def shown(self) -> dict[str, Any]:
-        """The arguments of `Session.see`."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class AttentionChange(Protocol):
@@ -66,30 +46,60 @@ class AttentionChange(Protocol):
 
 @dataclass
 class Active:
-    """What is active while a model runs; `base` is the implementation that it had before."""
+    """What is active while a model runs.
+
+    session   what observes the attention of the written sequence to itself
+    base      the implementation that the model had before
+    others    what observes other parts of the model, by their names: an encoder, cross-attention
+    parts     the part that a module belongs to, by its id; SELF if it is not named
+    layers    the layers that compute attention, for modules that do not know their own number
+    """
 
     session: Session | None
     base: str
     change: AttentionChange | None = None
+    others: Mapping[str, Session] = field(default_factory=dict)
+    parts: Mapping[int, str] = field(default_factory=dict)
+    layers: Sequence[int] = ()
     calls: int = 0
     forward: ForwardPass | None = None
+    model: Any = None
+    mode: FunctionMode | None = None
 
-    def number(self, module: torch.nn.Module) -> int:
+    def number(self, module: torch.nn.Module | None) -> int:
         """The layer of a module that is called: its own number, else how many were called before it in this pass."""
         forward = current_pass()
         if forward is not self.forward:
             self.forward, self.calls = forward, 0
             if self.session is not None:
                 self.session.calls = 0
+            if self.mode is not None:
+                self.mode.begin()
         number = self.calls if self.session is None else self.session.calls
         self.calls += 1
         if self.session is not None:
             self.session.calls += 1
-        own = getattr(module, "layer_idx", None)
-        return number if own is None else int(own)
+        if (own := layer_number(module)) is not None:
+            return own
+        return self.layers[number] if number < len(self.layers) else number
+
+    def number_in(self, session: Session | None, module: torch.nn.Module | None) -> int:
+        """The same for a part other than SELF."""
+        if session is None:
+            return 0
+        session.calls += 1
+        return session.calls - 1 if (own := layer_number(module)) is None else own
+
+
+def layer_number(module: torch.nn.Module | None) -> int | None:
+    """The number that a module gives itself; None if it has none, or -1, as one that several layers share."""
+    own = getattr(module, "layer_idx", None)
+    return None if own is None or int(own) < 0 else int(own)
 
 
 _active: ContextVar[Active | None] = ContextVar("floatlens_active", default=None)
+# What `shared` made visible to other threads: transformers' streamers run `generate` in one of their own.
+_shared: list[Active] = []
 
 
 def attention(
@@ -103,24 +113,49 @@ def attention(
 ) -> Any:
     """Compute attention as the model would, or as a change does, then show it to the session."""
     active = _current()
-    session, base = active.session, active.base
+    base = active.base
     heard = Logsumexp()
-    listens = session is not None and query.shape[2] > 1 and query.dtype == torch.float32
+    listens = active.session is not None and query.shape[2] > 1 and query.dtype == torch.float32
 
     def unchanged() -> Any:
         with heard if listens else nullcontext():
             return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
-    layer = active.number(module)
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
+    return compute(active, inputs, unchanged, active.parts.get(id(module)), module=module, heard=heard)
+
+
+def compute(
+    active: Active,
+    inputs: Inputs,
+    unchanged: Callable[[], Any],
+    part: str | None,
+    finish: Callable[[Inputs], Inputs] | None = None,
+    *,
+    module: torch.nn.Module | None = None,
+    heard: Logsumexp | None = None,
+) -> Any:
+    """The output of a call, as `unchanged` or a change computes it; the session is shown the inputs as they were used.
+
+    `finish` turns the inputs that a change worked on into those that are shown.
+    """
+    if part is not None and part != SELF:
+        output, session = unchanged(), active.others.get(part)
+        layer = active.number_in(session, module)
+        if session is not None:
+            session.see(layer, **(inputs if finish is None else finish(inputs)).shown())
+        return output
+    session, layer = active.session, active.number(module)
     if active.change is None:
         output, used = unchanged(), inputs
     else:
         output, used = active.change(layer, inputs, unchanged)
         used = replace(used, kind=layer)  # a change may give each layer a mask of its own at any step
-    if session is not None:
-        seen = gather_heads(used, module)
-        session.see(layer, **seen.shown(), lse=heard.of(query) if active.change is None and seen is used else None)
+    if session is not None and not session.repeats(layer, inputs.query):
+        seen = used if finish is None else finish(used)
+        seen = gather_heads(seen, module) if module is not None else seen
+        lse = heard.of(inputs.query) if heard is not None and active.change is None and seen is used else None
+        session.see(layer, **seen.shown(), lse=lse)
     return output
 
 
@@ -227,7 +262,7 @@ def base_function(module: torch.nn.Module, name: str) -> Callable[..., Any]:
 
 
 def _current() -> Active:
-    current = _active.get()
+    current = _active.get() or (_shared[-1] if _shared else None)
     if current is None:
         raise RuntimeError("the floatlens attention function was called outside `observing`")
     return current
@@ -256,23 +291,50 @@ def observation_paused() -> Iterator[None]:
 
 
 @contextmanager
-def observing(model: Any, session: Session, configs: Configs | None = None) -> Iterator[Session]:
-    """Show every attention call of a transformers model to `session`; everything is as before when the block ends.
+def observing(
+    model: Any,
+    session: Session,
+    configs: Configs | None = None,
+    *,
+    others: Mapping[str, Session] | None = None,
+    parts: Mapping[int, str] | None = None,
+) -> Iterator[Session]:
+    """Show every attention call of a model to `session`; everything is as before when the block ends.
 
-    `configs` are `configs_of(model)`, for a caller that enters the block often.
+    `configs` are `configs_of(model)`, for a caller that enters the block often. `others` observe further parts of the
+    model, which `parts` names by the ids of modules.
     """
-    with (
-        _installed(model, lambda outer, base: Active(session, base, outer.change if outer else None), configs),
-        mixers_observed(model, session),
-    ):
+
+    def make(outer: Active | None, base: str) -> Active:
+        return Active(session, base, outer.change if outer else None, others or {}, parts or {})
+
+    with _installed(model, make, configs), mixers_observed(model, session):
         yield session
 
 
 @contextmanager
 def changing(model: Any, change: AttentionChange, configs: Configs | None = None) -> Iterator[None]:
-    """Let `change` compute every attention call of a transformers model; everything is as before when the block ends."""
-    with _installed(model, lambda outer, base: Active(outer.session if outer else None, base, change), configs):
+    """Let `change` compute every attention call of a model; everything is as before when the block ends."""
+
+    def make(outer: Active | None, base: str) -> Active:
+        if outer is None:
+            return Active(None, base, change)
+        return Active(outer.session, base, change, outer.others, outer.parts)
+
+    with _installed(model, make, configs):
         yield
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """What is active now is active in every thread that has nothing of its own."""
+    current = _active.get()
+    assert current is not None
+    _shared.append(current)
+    try:
+        yield
+    finally:
+        _shared.remove(current)
 
 
 @contextmanager
@@ -281,17 +343,19 @@ def _installed(model: Any, make: Callable[[Active | None, str], Active], configs
     configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
-    if not names:
-        raise FloatLensError(
-            f"{type(model).__name__} does not use transformers' attention interface; use floatlens.observe"
-        )
+    if not names or not passes_interface(model):
+        with _function_mode(model, make):
+            yield
+        return
     if len(names) > 1:
         raise FloatLensError(
             f"the parts of {type(model).__name__} use several attention implementations: {sorted(names)}"
         )
     name = names.pop()
     outer = _active.get() if name == NAME else None
-    token = _active.set(make(outer, outer.base if outer else name))
+    active = make(outer, outer.base if outer else name)
+    active.layers = attention_layers(model.config) if hasattr(model, "config") else ()
+    token = _active.set(active)
     try:
         for key, config in configs.items():
             if before[key]:
@@ -301,6 +365,60 @@ def _installed(model: Any, make: Callable[[Active | None, str], Active], configs
         for key, config in configs.items():
             config._attn_implementation_internal = before[key]
         _active.reset(token)
+
+
+@contextmanager
+def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
+    """See the attention of a model that does not pass the interface by the torch functions that it calls."""
+    outer = _active.get()
+    outer = outer if outer is not None and outer.model is model else None
+    active = make(outer, "function")
+    active.model = model
+    active.layers = attention_layers(model.config) if hasattr(model, "config") else ()
+    token = _active.set(active)
+
+    def compute_now(inputs: Inputs, base: Callable[[], Any], part: str | None, finish: Any) -> Any:
+        now = _active.get()
+        assert now is not None
+        part = part or next(reversed(now_in), None)
+        if part is None and not is_of_sequence(inputs):
+            return base()
+        return compute(now, inputs, base, part, finish)
+
+    now_in: list[str] = []
+    try:
+        if outer is not None and outer.mode is not None:
+            active.mode = outer.mode
+            yield
+            return
+        active.mode = FunctionMode(compute_now)
+        with ExitStack() as stack, active.mode:
+            for module in model.modules():
+                if id(module) in active.parts:
+                    stack.enter_context(_names(module, active.parts[id(module)], now_in))
+            yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def _names(module: torch.nn.Module, part: str, now_in: list[str]) -> Iterator[None]:
+    """Keep the part of the module that is running at the end of a list."""
+    enter = module.register_forward_pre_hook(lambda *_: now_in.append(part))
+    leave = module.register_forward_hook(lambda *_: now_in.pop() and None, always_call=True)
+    try:
+        yield
+    finally:
+        enter.remove()
+        leave.remove()
+
+
+def passes_interface(model: torch.nn.Module) -> bool:
+    """Whether some module of a model is written against transformers' attention interface."""
+    if getattr(getattr(model, "config", None), "model_type", None) in FUNCTIONS_ONLY:
+        return False
+    homes = {type(module).__module__ for module in model.modules()}
+    return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
 
 
 def configs_of(model: Any) -> Configs:

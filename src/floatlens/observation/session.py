@@ -6,7 +6,9 @@ active rows, for the statistics of the step, and one with the rows that are fina
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Hashable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -47,6 +49,8 @@ class Session:
         Observe only the first rows of the batch: guidance runs a second copy of it.
     room
         Bytes of queries, keys and values that may wait for other layers.
+    apart
+        Every call stands for itself: its keys are not those of the sequence that is written, as in cross-attention.
     """
 
     def __init__(
@@ -60,17 +64,20 @@ class Session:
         tile: int = TILE,
         rows: int | None = None,
         room: int = ROOM,
+        apart: bool = False,
     ) -> None:
         self.statistics = {name: STATISTICS[name] for name in statistics}
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
-        self.implementation, self.tile, self.rows = implementation, tile, rows
+        self.implementation, self.tile, self.rows, self.apart = implementation, tile, rows, apart
         self.matrices: dict[Key, ExactMatrices] = {}
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
         self._wanted: dict[Key, list[str]] = {}
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
+        self.passing: ForwardPass | None = None
+        self.called: dict[int, weakref.ref[torch.Tensor]] = {}
         self.paused = False
         self.observed: set[int] = set()  # layers whose attention was called
         self.room = room
@@ -121,6 +128,25 @@ class Session:
         wanted = (layer for layer in layers if self.wanted(layer) or self.wanted(layer, final=True))
         return [layer for layer in wanted if layer not in self.observed]
 
+    def repeats(self, layer: int, query: torch.Tensor) -> bool:
+        """Whether a layer's attention is computed once more in a pass, with the same queries, for other values.
+
+        A layer that attends twice in a pass with different queries has no single attention, and is refused.
+        """
+        forward = None if self.apart else current_pass()
+        if forward is None:
+            return False
+        if forward is not self.passing:
+            self.passing, self.called = forward, {}
+        before = self.called.get(layer)
+        self.called[layer] = weakref.ref(query)
+        if before is not None and before() is not query:
+            raise FloatLensError(
+                f"layer {layer} computes attention several times in a forward pass, with different queries, so that it "
+                f"has no single attention to observe"
+            )
+        return before is not None
+
     @torch.no_grad()
     def see(
         self,
@@ -150,17 +176,30 @@ class Session:
         q, k, v = query[:rows], key[:rows], value[:rows]
         if mask is not None and mask.shape[0] > 1:
             mask = mask[:rows]
+        if bias is not None and bias.shape[0] > 1:
+            bias = bias[:rows]
+        forward = None if self.apart else current_pass()
+        if forward is not None and k.shape[2] > (
+            end := forward.start + q.shape[2]
+        ):  # a static cache: the rest is empty
+            k, v = k[:, :, :end], v[:, :, :end]
+            mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
         if mask is not None:
             mask = mask[..., -k.shape[2] :]
-        forward = current_pass()
         if forward is not self.forward:  # a step may take several passes, as one that also fills a cache
             self._finish()
             self.forward = forward
-        length = self._length(layer, q.shape[2], k.shape[2])
-        layout = self.layout or plain_layout(rows, length, q.device)
+        length = k.shape[2] if self.apart else self._length(layer, q.shape[2], k.shape[2])
+        layout = self.layout
+        if layout is None:
+            real = None if mask is None else real_keys(mask, length)
+            layout = plain_layout(rows, max(length, q.shape[2]) if self.apart else length, q.device, real)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         lse = None if lse is None else lse[:rows]
         whole = Call((layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse)
+        if self.apart:
+            self._take(replace(whole, first=0, extends=False), kind, final=False)
+            return
         if forward is None or forward.active == forward.final or forward.is_whole:
             self._take(whole, kind, final=False)
             return
@@ -271,8 +310,37 @@ def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> No
             )
 
 
-def plain_layout(rows: int, length: int, device: torch.device) -> PositionLayout:
-    """A layout for a model that is observed on its own: no padding, no regions."""
+def plain_layout(rows: int, length: int, device: torch.device, real_BT: torch.Tensor | None = None) -> PositionLayout:
+    """A layout for a model that is observed on its own: no regions; `real_BT` is False for padding."""
     none = torch.zeros(rows, length, dtype=torch.bool, device=device)
     region = torch.zeros(rows, length, dtype=torch.long, device=device)
-    return PositionLayout(None, region, [["other"]] * rows, none, none)
+    if real_BT is not None:
+        real_BT = real_BT.expand(rows, -1)
+        real_BT = torch.nn.functional.pad(real_BT, (0, length - real_BT.shape[1]), value=True)
+        region = region.masked_fill(~real_BT, -1)
+    return PositionLayout(real_BT, region, [["other"]] * rows, none, none)
+
+
+def check_empty(layer: int, mask: torch.Tensor | None, end: int, keys: int) -> None:
+    """Refuse keys behind the positions so far, unless no query sees them: the empty rest of a static cache."""
+    visible = None if mask is None else mask[..., end:]
+    if visible is not None and visible.dtype != torch.bool:
+        visible = visible > torch.finfo(visible.dtype).min / 2
+    if visible is None or bool(visible.any()):
+        raise FloatLensError(
+            f"layer {layer} attends to {keys} keys at {end} positions: some of its keys are no positions of the sequence, "
+            f"so that received attention is not defined"
+        )
+
+
+def real_keys(mask: torch.Tensor, length: int) -> torch.Tensor | None:
+    """Keys that some query may see (B or 1, length): a key that none sees is padding. None when all are seen.
+
+    >>> real_keys(torch.tensor([[[[True, False]]]]), 2)
+    tensor([[ True, False]])
+    """
+    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    real_BT = visible.any(2).any(1)
+    if bool(real_BT.all()):
+        return None
+    return torch.nn.functional.pad(real_BT, (length - real_BT.shape[1], 0), value=True)
