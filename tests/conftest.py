@@ -51,3 +51,13 @@ def nothing_deprecated_is_called() -> Iterator[None]:
 def golden() -> Path:
     """The folder of golden data: FLOATLENS_GOLDEN, or the copy in tests/golden."""
     return FOLDER
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that only run when their marker is named."""
+    if "all_models" in (config.option.markexpr or ""):
+        return
+    left_out = [item for item in items if item.get_closest_marker("all_models")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]

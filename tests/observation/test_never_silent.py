@@ -70,7 +70,7 @@ def test_an_intervention_without_a_target_at_any_step_is_no_error(tmp_path: Path
         (transformers.LongformerConfig(**checkpoints.ABSOLUTE, attention_window=4), "overlapping chunks"),
         (transformers.BigBirdConfig(**checkpoints.ABSOLUTE), "set attention_type to 'original_full'"),
         (transformers.NystromformerConfig(**checkpoints.ABSOLUTE, num_landmarks=8), "they are 8 landmarks"),
-        (transformers.MambaConfig(**{**checkpoints.ABSOLUTE, "num_hidden_layers": 1}), "state space model"),
+        (transformers.FalconMambaConfig(**{**checkpoints.ABSOLUTE, "num_hidden_layers": 1}), "state space model"),
     ],
     ids=lambda value: value.model_type if hasattr(value, "model_type") else "",
 )

@@ -18,8 +18,6 @@ OTHER_KEYS = "its queries do not attend to the positions of the sequence: {}"
 REASONS: dict[str, str] = {
     "falcon_mamba": NO_ATTENTION.format("it is a state space model"),
     "fnet": NO_ATTENTION.format("it mixes tokens by Fourier transforms"),
-    "mamba": NO_ATTENTION.format("it is a state space model"),
-    "mamba2": NO_ATTENTION.format("it is a state space model"),
     "rwkv": NO_ATTENTION.format("it is a recurrent network"),
     "xlstm": NO_ATTENTION.format("it is a recurrent network"),
     "yoso": NO_ATTENTION.format("it samples attention by hashing"),

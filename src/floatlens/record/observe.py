@@ -16,11 +16,12 @@ import torch
 
 from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
-from floatlens.models.describe import attention_layers, shape
+from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.models.family import Family
 from floatlens.models.registry import FAMILIES
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.observation.attention import observing, passes_interface, shared
+from floatlens.observation.implicit import RULE
 from floatlens.observation.inputs import CROSS, ENCODER
 from floatlens.observation.registry import DEFAULT
 from floatlens.observation.session import Implementation, Session
@@ -318,4 +319,6 @@ def facts_of(model: torch.nn.Module, tokenizer: Any, mask_id: int | None) -> Mod
         special.add(pad)
     sizes: Mapping[str, int | None] = shape(config) if config is not None else {}
     name = getattr(config, "name_or_path", "") or getattr(config, "_name_or_path", "") or type(model).__name__
-    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), sizes.get("layers") or 0, sizes.get("heads") or 0)
+    rules = (RULE,) if is_state_space(config) else ()
+    layers, heads = sizes.get("layers") or 0, sizes.get("heads") or 0
+    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), layers, heads, rules)
