@@ -27,7 +27,7 @@ from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers
 from floatlens.observation.function_mode import FunctionMode, is_of_sequence
 from floatlens.observation.inputs import SELF, Inputs
-from floatlens.observation.mixers import mixers_observed
+from floatlens.observation.mixers import is_mixer, mixers_observed
 from floatlens.observation.session import Session
 
 NAME = "floatlens"
@@ -387,6 +387,9 @@ def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> 
 
     now_in: list[str] = []
     try:
+        if any(is_mixer(module) for module in model.modules()):  # what a mixer multiplies is no attention
+            yield
+            return
         if outer is not None and outer.mode is not None:
             active.mode = outer.mode
             yield
