@@ -170,7 +170,9 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floatlens.models.checkpoint.check_name", lambda name: None)  # models of examples need not exist
+    monkeypatch.setattr(
+        "floatlens.models.checkpoint.check_name", lambda name: None
+    )  # models of examples need not exist
     found = list(command_lines())
     assert len(found) > 30
     for page, (name, *words) in found:
