@@ -164,6 +164,23 @@ def floating(p_ST: Array) -> float:
     return _sum_over_pairs(p_ST[there]) / _pairs(int(there.sum()))
 
 
+def same_text_difference(mdm_X: Array, arm_X: Array) -> float:
+    """A question's difference MDM − ARM on identical text: the mean over the texts X that have a value in both models.
+
+    The texts are the MDM's own answer and the ARM's, each up to and including its end token. Both are replayed through both
+    models from left to right, one token per step: the only order that an ARM has. A text's value is the floating of the
+    writing rows over its tokens, mean over layers; as many tokens as both tokenizers have, at least 4. So neither the text
+    nor the order of writing differs between the models, only how they attend. An MDM's own order is left out on purpose: the
+    primary variant, each model on its own answer, contains it.
+
+    >>> round(same_text_difference(np.array([0.5, 0.9]), np.array([0.2, np.nan])), 6)
+    0.3
+    """
+    apart_X = np.asarray(mdm_X, float) - np.asarray(arm_X, float)
+    there_X = np.isfinite(apart_X)
+    return float(apart_X[there_X].mean()) if there_X.any() else NAN
+
+
 def renewal(p_ST: Array) -> float:
     """Total-variation distance between the mean anchor mass of the first and of the last quarter of the steps.
 
