@@ -42,7 +42,9 @@ class Counter:
 
         def steps(lens: Lens, batch: Any, settings: Any, seeds: Any = None) -> Any:
             changes = " ".join(map(str, in_force(lens)))
-            self.rows += [(lens.name, tuple(prompt.ids), str(settings), changes) for prompt in batch.prompts]
+            self.rows += [
+                (lens.name, tuple(prompt.ids), f"{settings} {prompt.script}", changes) for prompt in batch.prompts
+            ]
             return whole(lens, batch, settings, seeds)
 
         monkeypatch.setattr(Lens, "steps", steps)

@@ -8,12 +8,13 @@ Two sets of query rows are measured. *All rows*: received attention, the mean ov
 figures. For an ARM it is a running mean to which a step adds one row, and therefore calm by construction. *Writing
 rows*: the rows whose logits write the tokens of the answer (see `writing`), one per token in both kinds of model. The
 claim MDM against ARM rests on the writing rows, over equal numbers of tokens; this is its primary variant, named
-before anything was measured. All rows are reported as well. The third variant, both models on identical text, needs a
-replay of a given text and is not measured yet.
+before anything was measured. All rows are reported as well, and so are the writing rows of both models on identical
+text (see `same_text`), where traces of replayed answers are given beside those of the models' own.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors, parse_rule
-from floatlens.findings import draw, published, style
+from floatlens.findings import draw, published, same_text, style
 from floatlens.findings.by_model import by_model, extreme, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
@@ -38,6 +39,7 @@ from floatlens.stats import NAN, interval_of_mean
 VIEWS = ("heatmap", "numbers")
 COLUMN = 2.1  # inches per model at least
 TOKENS_PER_INCH = 9  # that can be read below a column, beside its colour bar
+IDENTICAL = "floating on identical text"
 FEWEST_TOKENS = 4  # written tokens that both models must have, one per quarter of `renewal`
 LABELS = {
     "floating": "floating (all rows)",
@@ -65,6 +67,8 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> 
     | floating_writing, renewal_writing | sample, layer, tokens | the same of the writing rows over the first tokens |
     | spread_writing | sample, layer, tokens | effective number of attended positions over those that a writing row sees |
     | n_written | sample | tokens of the answer that were written |
+    | text, text_tokens | sample, n_text | texts that were replayed, and their numbers of tokens |
+    | floating_text | sample, n_text, n_token | floating of the writing rows over the first tokens of such a text |
     | movement | sample, layer | movement of the centre of received attention, in shares of the answer |
     | shift | sample, layer | movement beyond the null |
     | between_layers, within_layers | sample | distance of the anchor mass of two layers; of one layer at two steps |
@@ -81,7 +85,20 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> 
     | head_similarity | sample, layer | cosine of a head's received attention at neighbouring steps, mean over heads |
     """
     rule_id = parse_rule(rule).id
-    return per_sample(traces, lambda trace: _measure_one(trace, layer, rule), "drift", rule=rule_id)
+    own, replays = same_text.split_replays(traces)
+    answers: list[str] = []
+
+    def measure_one(trace: Trace) -> xr.Dataset:
+        answers.append(trace.answer)
+        return _measure_one(trace, layer, rule)
+
+    measured = per_sample(own, measure_one, "drift", rule=rule_id)
+
+    def floating_N(trace: Trace) -> Array:
+        found = _writing(trace, layer, rule)
+        return mean_over(found["floating_writing"].values, 0) if "floating_writing" in found else np.full(0, np.nan)
+
+    return measured.assign(same_text.texts_of(measured, replays, floating_N, answers).data_vars)
 
 
 def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
@@ -336,7 +353,7 @@ def over_equal_tokens(measured: xr.Dataset, name: str, mdm: str | None, arm: str
     needs="traces of both models on the same questions, with received_writing",
 )
 def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return difference(
+    found = difference(
         measured,
         over_equal_tokens(measured, "floating_writing", mdm, arm),
         mdm=mdm,
@@ -347,6 +364,11 @@ def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = Non
             "renewal of all rows": mean_over(measured["renewal"].values, 1),
         },
     )
+    same = same_text.difference_on_same_text(measured, FEWEST_TOKENS, mdm, arm)
+    if same is None:
+        return found
+    numbers = {IDENTICAL: [same.value, *same.interval], "questions on identical text": same.n}
+    return replace(found, details={**found.details, **numbers})
 
 
 @register_claim(
@@ -564,7 +586,26 @@ def tables(measured: xr.Dataset) -> list[ReportTable]:
         }
         for model, kind, part in by_model(measured)
     ]
-    return [as_table("Means over samples and layers", pd.DataFrame(rows), number)]
+    made = [as_table("Means over samples and layers", pd.DataFrame(rows), number)]
+    variants = _variants(measured)
+    return [*made, as_table("MDM against ARM, each way of comparing them", variants, number)] if len(variants) else made
+
+
+def _variants(measured: xr.Dataset) -> pd.DataFrame:
+    """The variants of the claim MDM against ARM, the primary one first; one row per pair of models and variant."""
+    claim = next(claim for claim in drift.registered_claims() if claim.id == "drift.moves")
+    rows = []
+    for verdict in claim.verdicts(measured):
+        if len(verdict.models) < 2:
+            continue
+        several = {"floating of the writing rows (primary)": [verdict.value, *verdict.interval], **verdict.details}
+        for name, numbers in several.items():
+            if isinstance(numbers, list):
+                n = verdict.details["questions on identical text"] if name == IDENTICAL else verdict.n
+                value, low, high = (NAN if x is None else x for x in numbers)
+                about = {"models": ", ".join(verdict.models), "variant": name, "MDM − ARM": value}
+                rows.append({**about, "low": low, "high": high, "questions": n})
+    return pd.DataFrame(rows)
 
 
 def _last(part: xr.Dataset, name: str) -> float:

@@ -1,4 +1,4 @@
-"""The runs inside a folder: a study has one per model, each with one of interventions; any other run is alone."""
+"""The runs inside a folder: a study has one per model, each with one of interventions and one of replays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from floatlens.runs.storage import Storage
 
 MODELS = "models"
 CAUSES = "causes"  # inside a model's run, with interventions
+REPLAYS = "replays"  # inside a model's run, traces of given texts
 
 
 def model_runs(path: str | Path) -> list[RunFolder]:
@@ -27,7 +28,10 @@ def all_runs(run: RunFolder) -> list[RunFolder]:
         models = sorted({name.split("/")[1] for name in run.storage.names(MODELS)})
     else:
         models = sorted(path.name for path in (run.path / MODELS).glob("*"))
-    return [run, *_existing(run.inside(MODELS, model, *more) for model in models for more in ((), (CAUSES,)))]
+    return [
+        run,
+        *_existing(run.inside(MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,))),
+    ]
 
 
 def _existing(locations: Iterable[str | Path]) -> list[RunFolder]:

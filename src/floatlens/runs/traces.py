@@ -8,6 +8,8 @@ from typing import Protocol, overload
 
 from floatlens.errors import FloatLensError
 from floatlens.record.trace import Trace
+from floatlens.runs.folder import MANIFEST, RunFolder
+from floatlens.runs.run_list import REPLAYS
 
 
 class TraceFolder(Protocol):
@@ -35,7 +37,15 @@ class RunTraces(Sequence[Trace]):
         if not self.paths:
             names = ", ".join(str(folder) for folder in folders)
             raise FloatLensError(f"{names} has no traces; make some with `floatlens trace`")
+        self.folders = folders
         self.advance = watch(len(self)) if watch else lambda: None
+
+    def replays(self) -> Iterator[Trace]:
+        """The traces of given texts that a study made beside those of its models' own answers."""
+        for folder in self.folders:
+            inside = getattr(folder, "path", Path()) / REPLAYS
+            if (inside / MANIFEST).exists():
+                yield from (Trace.open(path) for _, path in RunFolder.open(inside).samples())
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -31,6 +31,8 @@ from floatlens.runs.lock import NAME as LOCK
 from floatlens.runs.model_pool import run_all
 from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import MODELS, model_runs
+from floatlens.runs.storage import Storage
+from floatlens.studies import replays
 from floatlens.studies.parts.part import sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan, chosen
@@ -207,6 +209,7 @@ def study(
         done = [
             each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
         ]
+        _replay(plan, dict(zip(plan.models, homes, strict=True)), done, does, retry_errors, jobs, watch)
         write_problems(folder, sources)
         local = _local_copy(folder)
         runs = [run.path for run in model_runs(local) if run.path != local]
@@ -215,6 +218,28 @@ def study(
         made = _finished(folder, local, runs, done, sections, cut, skipped, time.monotonic() - began)
         folder.finish()
     return made
+
+
+def _replay(
+    plan: StudyPlan,
+    homes: Mapping[str, str | Path],
+    done: Sequence[Done],
+    engine: Engine,
+    retry_errors: bool,
+    jobs: int,
+    watch: ProgressCallback | None,
+) -> None:
+    """Make the models write each other's answers; failures go into `done`."""
+    there = {model: home for model, home in homes.items() if Storage(home).exists(MANIFEST)}
+    found = {model: several for model, several in replays.compared(plan).items() if model in there}
+    sources = {model: [each for each in several if each in found] for model, several in found.items()}
+    compared = {model: there[model] for model in sources}
+    tasks = [(model, several, plan, compared, engine, retry_errors) for model, several in sources.items()]
+    results = run_all(replays.replay_answers, tasks, jobs if engine.in_process else 1, watch)
+    outcomes = {each.model: each for each in done}
+    for model, result in zip(sources, results, strict=True):
+        if isinstance(result, BaseException):
+            outcomes[model].failed["replays"] = " ".join(f"{type(result).__name__}: {result}".split())
 
 
 def _local_copy(folder: RunFolder) -> Path:
@@ -302,6 +327,8 @@ def predicted(
         for kind, n in PARTS[name].units(sizes, plan, sources).items():
             units[kind] = units.get(kind, 0) + n
     alone = {"short": units.get("short", 0)}
+    if "traces" in parts:
+        units["short"] = alone["short"] + replays.units(plan, sizes)
     each = {
         m: rate["load"]
         + sum(n * rate.get(kind, 0.0) for kind, n in (alone if m in plan.traced_only else units).items()) / does.workers

@@ -1,0 +1,120 @@
+"""Identical text: each model is made to write the answers of the models that it is compared with.
+
+This needs the answers of all models, so it runs after every part of every model. The traces are a run of their own inside
+the model's run; the finding `drift` reads them (`findings.same_text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from floatlens.data.prompt import Prompt
+from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
+from floatlens.evaluation.journal import Journal
+from floatlens.evaluation.planning import SHORT
+from floatlens.evaluation.run import run_jobs
+from floatlens.findings.drift import FEWEST_TOKENS
+from floatlens.findings.settings import condition_of
+from floatlens.findings.writing import answer_positions
+from floatlens.record.trace import Trace
+from floatlens.runs.engines.engine import Engine
+from floatlens.runs.engines.local import LocalEngine
+from floatlens.runs.folder import RunFolder
+from floatlens.runs.progress import ProgressCallback
+from floatlens.runs.run_list import REPLAYS
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+    from floatlens.studies.plan import StudyPlan
+    from floatlens.studies.sizes import Sizes
+
+REPLAYED = 12  # questions: what a claim needs; --full replays as many as it traces
+RECORD = ("received", "received_writing")
+
+
+def compared(plan: StudyPlan) -> dict[str, list[str]]:
+    """Return the models whose answers each model is made to write: those of the other kind, and its own.
+
+    An autoregressive model has written its own answer in this order already. Models that are only traced are left out.
+    """
+    if "drift" not in plan.findings or SHORT not in plan.traced:
+        return {}
+    models = [model for model in plan.models if model not in plan.traced_only]
+    kinds = {model: plan.loader.find(model).family.kind for model in models}
+    others = {model: [other for other in models if kinds[other] != kinds[model]] for model in models}
+    return {m: [*([m] if kinds[m] == "mdm" else []), *rest] for m, rest in others.items() if rest}
+
+
+def units(plan: StudyPlan, sizes: Sizes) -> int:
+    """Return the number of short traces that replays cost a model, about; no model is looked up for that."""
+    several = len([model for model in plan.models if model not in plan.traced_only]) > 1
+    if not several or "drift" not in plan.findings or SHORT not in plan.traced:
+        return 0
+    return 2 * (sizes.short or REPLAYED if plan.wide else REPLAYED)
+
+
+def replay_answers(
+    model: str,
+    sources: Sequence[str],
+    plan: StudyPlan,
+    homes: Mapping[str, str | Path],
+    engine: Engine | None = None,
+    retry_errors: bool = False,
+    watch: ProgressCallback | None = None,
+) -> int:
+    """Replay the answers of `sources` through a model, and return how many; `homes` are the runs of all models compared."""
+    does, worker = engine or LocalEngine(), ModelWorker(plan.loader)
+    runs = {name: RunFolder.open(home) for name, home in homes.items()}
+    manifest = plan.manifest({"model": model, "replays": list(sources)}, [model])
+    with RunFolder.create(runs[model].inside(REPLAYS), manifest, resume=True) as folder, does.keep_workers():
+        lens = worker.planning_lens(model, does.in_process)
+        questions = chosen_questions(runs, None if plan.wide else REPLAYED)
+        prompts = [
+            replayed_prompt(lens, traces[model], traces[source], sample_id=f"{data}, replay of {source}, {number}")
+            for sample, traces in questions.items()
+            for data, _, number in [sample.rsplit(", ", 2)]
+            for source in sources
+        ]
+        if prompts:
+            job = TraceJob(
+                model, "", "replay", prompts, plan.asking, len(prompts), recording=Recording({"record": RECORD})
+            )
+            journal = Journal(folder, retry_errors=retry_errors, kind=TraceRecord)
+            run_jobs([job], worker, journal, engine=does, watch=watch)
+        folder.finish()
+        return len(prompts)
+
+
+def chosen_questions(runs: Mapping[str, RunFolder], count: int | None) -> dict[str, dict[str, Trace]]:
+    """Return the first short questions to which every model wrote enough tokens, with the trace of each model."""
+    paths = {model: dict(run.samples()) for model, run in runs.items()}
+    common = set.intersection(*(set(found) for found in paths.values()))
+    chosen: dict[str, dict[str, Trace]] = {}
+    for sample in sorted(name for name in common if condition_of(name) == SHORT):
+        if len(chosen) == count:
+            break
+        traces = {model: Trace.open(found[sample]) for model, found in paths.items()}
+        if all(len(answer_positions(trace)) >= FEWEST_TOKENS for trace in traces.values()):
+            chosen[sample] = traces
+    return chosen
+
+
+def replayed_prompt(lens: Lens, own: Trace, source: Trace, sample_id: str) -> Prompt:
+    """Return the prompt of the model's own trace, with the answer of another trace to replay, up to its end token.
+
+    The tokens are those of the other model if both tokenizers agree on them, else those of its text, with an end token.
+    """
+    P = own.prompt_length
+    regions = [region for region in own.regions if region.end <= P]
+    prompt = Prompt(str(own.data.attrs.get("prompt", "")), own.final_tokens[:P].tolist(), regions, own.question)
+    ids = [int(i) for i in source.final_tokens[answer_positions(source)]]
+    pieces = source._from_json("vocabulary", {})
+    if lens.token_strings(ids) != {str(i): pieces.get(str(i)) for i in ids}:
+        ended = ids[-1] in source._from_json("special_ids", [])
+        answer = lens.with_answer(prompt, source.answer).script
+        assert answer is not None
+        ids = [*answer.ids, *(lens.end_ids[:1] if ended else ())]
+    return replace(lens.with_answer(prompt, ids), sample_id=sample_id, answers=list(own.answers))
