@@ -352,7 +352,7 @@ def main() -> None:
         "--cooldown", type=int, default=40_000, help="tokens over which the learning rate falls to zero"
     )
     parser.add_argument("--batch", type=int, default=640, help="tokens per step, at least")
-    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate")
+    parser.add_argument("--lr", type=float, default=4e-4, help="learning rate")
     parser.add_argument("--open-by", type=int, default=60_000, help="mdm: tokens after which all prompts are open")
     parser.add_argument("--every", type=int, default=10, help="steps between two lines of the log")
     parser.add_argument("--validate-every", type=int, default=100, help="steps between two validations")

@@ -246,8 +246,9 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                     axes.set_xlabel("head")
                     draw.name_rows(axes, values.index.tolist())
                     figure.colorbar(mesh, ax=axes, pad=0.02, aspect=18)
-                axes.set_title(f"{style.short(model)}\n{SCORES[name]}" if row == 0 else SCORES[name])
-            next((axes for axes in grid[row] if axes.axison), grid[row, 0]).set_ylabel("layer")
+                if row == 0:
+                    axes.set_title(style.short(model))
+            next((axes for axes in grid[row] if axes.axison), grid[row, 0]).set_ylabel(f"{SCORES[name]}\nlayer")
         style.caption(figure, f"Mean over samples. {_note(measured)}")
     return figure
 

@@ -18,7 +18,7 @@ NAN = float("nan")
 
 @register_stress(
     "layout",
-    axis="passages between the pieces of evidence",
+    axis="passages between the evidence",
     about="multi-hop evidence together or apart",
     priority=30,
 )
