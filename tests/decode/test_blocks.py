@@ -59,10 +59,10 @@ def test_stream_equals_exact(case: Any) -> None:
 
 def test_a_batch_writes_and_shows_what_its_rows_do_alone(case: Any) -> None:
     lens, settings = case
-    together = lens.traces(PROMPTS, matrices=MATRICES, **settings)
+    together = lens.traces(PROMPTS, **settings)
     answers = lens.generate(PROMPTS, **settings)
     for prompt, trace, answer in zip(PROMPTS, together, answers, strict=True):
-        assert_same(trace, lens.trace(prompt, matrices=MATRICES, **settings))
+        assert_same(trace, lens.trace(prompt, **settings))
         [alone] = lens.generate([prompt], **settings)
         assert (answer.ids, answer.steps, answer.ended) == (alone.ids, alone.steps, alone.ended)
         assert answer.confidence == pytest.approx(alone.confidence, abs=1e-5, nan_ok=True)
@@ -141,7 +141,8 @@ def test_the_canvas_is_rounded_up_to_whole_blocks_and_the_answer_is_not(tmp_path
     ("options", "words"),
     [
         ({"block_length": 0}, ["block_length", "1 or more", "0"]),
-        ({"steps_per_block": 9}, ["steps_per_block 9", "4 or fewer"]),
+        ({"block_length": 200}, ["block_length 200", "context of 128", "smaller block_length"]),
+        ({"max_new_tokens": 125}, ["128 new ones", "use --max-new-tokens 124"]),
         ({"steps": 4, "steps_per_block": 2}, ["steps 4", "steps_per_block 2", "one of them"]),
         ({"remasking_strategy": "best"}, ["remasking_strategy 'best'", "sequential"]),
         ({"remasking": "random"}, ["no setting 'remasking'", "remasking_strategy"]),
@@ -213,6 +214,22 @@ def test_another_model_of_the_same_class_loads_after_a_fused_one(tmp_path: Path)
     model = fl.load(str(checkpoints.llada2(tmp_path / "fused")), dtype="float32").model
     assert repr(conversion_mapping.get_checkpoint_conversion_mapping("glm4_moe")) == before
     assert isinstance(model, Glm4MoeForCausalLM)
+
+
+@pytest.mark.parametrize("value", [0, 2.5, "four"])
+def test_a_config_with_an_impossible_block_length_is_refused(value: Any, tmp_path: Path) -> None:
+    folder = checkpoints.sdar(tmp_path)
+    checkpoints.edit_config(folder, block_size=value)
+    with pytest.raises(FloatLensError, match=f"'block_size'.*{value}"):
+        fl.load(str(folder))
+
+
+def test_llada21_has_no_number_of_steps(tmp_path: Path) -> None:
+    """`steps` may be given to all models of a comparison; it is ignored and not recorded."""
+    lens = fl.Lens(fl.load(str(checkpoints.llada2(tmp_path)), family="llada2.1").checkpoint)
+    assert lens.settings(steps=7) == lens.settings()
+    with pytest.raises(FloatLensError, match="steps_per_block 3 has no meaning for llada2.1"):
+        lens.settings(steps_per_block=3)
 
 
 @pytest.mark.parametrize("make", [checkpoints.sdar, checkpoints.a2d, checkpoints.llada2])

@@ -29,7 +29,9 @@ class Played(Draws):
         return torch.tensor(next(self.drawn))[:, None]
 
     def uniform(self, row: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.tensor(next(self.drawn)[row], dtype=dtype)
+        if row == 0:  # one draw of the published code serves all rows
+            self.rows = next(self.drawn)
+        return torch.tensor(self.rows[row], dtype=dtype)
 
 
 class Best(Draws):

@@ -107,6 +107,8 @@ def test_the_router_chooses_the_published_experts(name: str) -> None:
             for hook in hooks:
                 hook.remove()
         assert len(found) == len(case["router_logits"])
-        for output, logits in zip(found, case["router_logits"], strict=True):
-            scores = output[0] if isinstance(output, tuple) else output
-            np.testing.assert_allclose(scores.reshape(logits.shape).float().numpy(), logits, atol=3e-5, rtol=0)
+        for (logits, _, chosen), expected, experts in zip(
+            found, case["router_logits"], case["router_topk"], strict=True
+        ):
+            np.testing.assert_allclose(logits.reshape(expected.shape).float().numpy(), expected, atol=3e-5, rtol=0)
+            np.testing.assert_array_equal(chosen.sort(-1).values.reshape(experts.shape).numpy(), experts)

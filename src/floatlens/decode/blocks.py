@@ -69,6 +69,17 @@ class WholeBlockSettings(BlockSettings):
         """Number of new positions: those asked for, rounded up to the end of a block."""
         return -(prompt_length + self.max_new_tokens) % self.block_length + self.max_new_tokens
 
+    def room(self, prompt_length: int, context: int) -> int:
+        return context // self.block_length * self.block_length - prompt_length
+
+    def fits(self, prompt_length: int, context: int | None) -> None:
+        if context is not None and prompt_length < context and self.room(prompt_length, context) <= 0:
+            raise FloatLensError(
+                f"block_length {self.block_length} does not fit: the block after a prompt of {prompt_length} tokens "
+                f"exceeds the model's context of {context}; use a smaller block_length or a shorter prompt"
+            )
+        super().fits(prompt_length, context)
+
     @property
     def step_count(self) -> int:
         # The prompt may end inside a block, so that the new tokens reach into one block more.

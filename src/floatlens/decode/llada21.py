@@ -21,6 +21,7 @@ from floatlens.decode.sdar import above_or_best, propose
 from floatlens.decode.settings import check_nucleus, check_whole
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class LLaDA21Settings(WholeBlockSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "steps", None)  # shared by all models of a comparison; this sampler has no such number
+        if self.steps_per_block is not None:
+            raise FloatLensError(
+                f"steps_per_block {self.steps_per_block} has no meaning for llada2.1, which denoises a block until it no "
+                f"longer changes; give num_to_transfer or max_post_steps"
+            )
         check_nucleus(self.top_p, self.top_k)
         check_whole(self.num_to_transfer, "num_to_transfer")
         check_whole(self.max_post_steps, "max_post_steps", least=0)

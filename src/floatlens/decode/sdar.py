@@ -48,16 +48,13 @@ class SDARSettings(WholeBlockSettings):
         super().__post_init__()
         check_one_of(self.remasking_strategy, "remasking_strategy", STRATEGIES)
         check_nucleus(self.top_p, self.top_k)
-        if self.steps_per_block is not None and self.steps_per_block > self.block_length:
-            raise FloatLensError(
-                f"steps_per_block {self.steps_per_block} is more than the {self.block_length} tokens of a block; "
-                f"use {self.block_length} or fewer"
-            )
         if self.eb_threshold <= 0:
             raise FloatLensError(f"eb_threshold {self.eb_threshold} should be above 0, such as 0.35")
 
     @property
     def passes_per_block(self) -> int:
+        if self.steps_per_block is not None:
+            return self.steps_per_block
         return min(super().passes_per_block, self.block_length)
 
 

@@ -44,11 +44,15 @@ class Settings:
         """Number of positions after a prompt that are written; a sampler of whole blocks may need more than asked for."""
         return self.max_new_tokens
 
+    def room(self, prompt_length: int, context: int) -> int:
+        """The largest `max_new_tokens` that fits a model's context after a prompt."""
+        return context - prompt_length
+
     def fits(self, prompt_length: int, context: int | None) -> None:
         """Refuse a prompt that does not fit the model's context together with what is to be written."""
         new = self.canvas(prompt_length)
         if context is not None and prompt_length + new > context:
-            room = context - prompt_length
+            room = self.room(prompt_length, context)
             way = (
                 f"use --max-new-tokens {room}"
                 if room > 0

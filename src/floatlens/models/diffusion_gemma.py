@@ -12,7 +12,7 @@ from typing import Any
 import transformers
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, number
+from floatlens.models.family import Config, Family, positive
 from floatlens.models.registry import register_family
 
 
@@ -27,11 +27,12 @@ def native(config: Config) -> Any:
             f"DiffusionGemma needs a transformers that has it, and this is {transformers.__version__}; "
             f"pip install --upgrade transformers"
         )
+    block_length(config)
     return kind.from_dict(dict(config))
 
 
 def block_length(config: Config) -> int:
-    return int(number(config, "canvas_length", 256))
+    return positive(config, "canvas_length", 256)
 
 
 FAMILY = register_family(

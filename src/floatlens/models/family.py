@@ -104,6 +104,20 @@ def number(config: Config, name: str, default: float | None = None) -> Any:
     return value
 
 
+def positive(config: Config, name: str, default: int) -> int:
+    """A whole number of 1 or more in a config.
+
+    >>> positive({"block_size": 0}, "block_size", 4)
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: config.json: field 'block_size' is 0; expected a whole number of 1 or more
+    """
+    value = number(config, name, default)
+    if value != int(value) or value < 1:
+        raise FloatLensError(f"config.json: field {name!r} is {value!r}; expected a whole number of 1 or more")
+    return int(value)
+
+
 def token_ids(config: Config) -> dict[str, Any]:
     """The special token ids that a config names, for the native config."""
     return {name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}

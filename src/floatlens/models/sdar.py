@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import Qwen3Config
 
-from floatlens.models.family import Config, Family, bidirectional, number, refuse_other
+from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_other
 from floatlens.models.registry import register_family
 
 # Fields of the published config that say how it was trained or run, and nothing about the model.
@@ -33,11 +33,12 @@ def recognises(config: Config) -> bool:
 
 
 def block_length(config: Config) -> int:
-    return int(number(config, "block_size", 4))
+    return positive(config, "block_size", 4)
 
 
 def native(config: Config) -> Any:
     refuse_other(config, {"use_sliding_window": False}, "SDAR checkpoints have full attention in every layer")
+    block_length(config)
     for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         number(config, name)
     made = Qwen3Config(**{key: value for key, value in config.items() if key not in DROP})

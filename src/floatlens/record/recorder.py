@@ -75,6 +75,8 @@ class Recorder:
         self.committed_at[rows, places] = step.index
         if step.index in self.steps:
             at = self.steps.index(step.index)
+            for array in self.arrays.values():
+                array[:, at] = np.nan
             self.tokens[:, at, : step.tokens_BT.shape[1]] = step.tokens_BT.cpu().numpy()
             self.confidence[:, at, :length] = step.confidence_BT.float().cpu().numpy()
             for name, layers in self.session.results.items():
@@ -87,6 +89,12 @@ class Recorder:
                 else:
                     self._store(name, at, layers, step)
         self.session.begin()
+
+    def _empty(self, at: int, *sizes: int) -> np.ndarray[Any, Any]:
+        """An array for all steps, NaN up to step `at`; the rest costs no memory until it is written."""
+        made = np.empty((len(self.tokens), len(self.steps), *sizes), np.float32)
+        made[:, : at + 1] = np.nan
+        return made
 
     def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
         if not layers:
@@ -101,7 +109,7 @@ class Recorder:
                 raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
         if name not in self.arrays:
             sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
-            self.arrays[name] = np.full((value_BL.shape[0], len(self.steps), len(order), *sizes), np.nan, np.float32)
+            self.arrays[name] = self._empty(at, len(order), *sizes)
             self.layers[name] = order
         where: list[Any] = []
         for dim, size in zip(dims, value_BL.shape[2:], strict=True):
@@ -117,7 +125,7 @@ class Recorder:
         if not layers or first == end:
             return
         if name not in self.arrays:
-            self.arrays[name] = np.full((len(self.tokens), len(self.steps), len(layers), self.N), np.nan, np.float32)
+            self.arrays[name] = self._empty(at, len(layers), self.N)
             self.layers[name] = sorted(layers)
         for row, committed_T in enumerate(step.committed_BT.cpu()):
             rows = committed_T.nonzero()[:, 0] - self.shifted - first
@@ -146,9 +154,8 @@ class Recorder:
             if self.heads is not None:
                 pairs_BHQ2 = pairs_BHQ2[:, self.heads]
             if "evidence_mass" not in self.arrays:
-                shape = (B, len(self.steps), len(layers), pairs_BHQ2.shape[1])
                 for name in ("evidence_mass", "evidence_hit"):
-                    self.arrays[name] = np.full(shape, np.nan, np.float32)
+                    self.arrays[name] = self._empty(at, len(layers), pairs_BHQ2.shape[1])
                     self.layers[name] = sorted(layers)
             first = step.first_query(pairs_BHQ2.shape[2])
             for row, at_N in enumerate(places):
