@@ -10,8 +10,8 @@ import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.studies.parts.traces import traced
-from floatlens.studies.plan import StudyPlan, chosen
-from floatlens.studies.sizes import LEAST, Sizes, fitted, longest, parse_time
+from floatlens.studies.plan import StudyPlan, choose_findings
+from floatlens.studies.sizes import LEAST, Sizes, fit_sizes, longest, parse_time
 
 PARTS = ("traces", "knowledge", "stress")
 
@@ -24,12 +24,12 @@ def seconds(sizes: Sizes, parts: Sequence[str]) -> float:
 
 def test_what_fits_is_not_cut() -> None:
     sizes = Sizes(24, 100, 40, 40)
-    assert fitted(sizes, PARTS, 380, seconds) == (sizes, PARTS, [])
+    assert fit_sizes(sizes, PARTS, 380, seconds) == (sizes, PARTS, [])
 
 
 @pytest.mark.parametrize("time", [200, 250, 300])
 def test_sizes_are_the_largest_that_fit(time: int) -> None:
-    sizes, parts, cut = fitted(Sizes(24, 100, 40, 40), PARTS, time, seconds)
+    sizes, parts, cut = fit_sizes(Sizes(24, 100, 40, 40), PARTS, time, seconds)
     assert parts == PARTS
     assert seconds(sizes, parts) <= time
     bigger = Sizes(*(int(n * 1.1) + 1 for n in (sizes.traces, sizes.knowledge, sizes.stress, sizes.causes)))  # type: ignore[operator]
@@ -38,19 +38,22 @@ def test_sizes_are_the_largest_that_fit(time: int) -> None:
 
 
 def test_parts_go_before_a_size_falls_below_what_a_claim_needs() -> None:
-    sizes, parts, cut = fitted(Sizes(24, 100, 40, 40), PARTS, 140, seconds)
+    sizes, parts, cut = fit_sizes(Sizes(24, 100, 40, 40), PARTS, 140, seconds)
     assert sizes.traces == LEAST and seconds(sizes, parts) <= 140
     assert parts == ("traces", "knowledge")
     assert any(sentence.startswith("stress: left out") for sentence in cut)
 
 
 def test_a_study_of_links_has_traces_and_answers() -> None:
-    assert StudyPlan(models=("m",), data=("d",), findings=chosen(only=["links"])).parts == ("traces", "knowledge")
+    assert StudyPlan(models=("m",), data=("d",), findings=choose_findings(only=["links"])).parts == (
+        "traces",
+        "knowledge",
+    )
 
 
 def test_findings_decide_which_questions_are_traced() -> None:
     def conditions(*names: str, setting: str = "paper") -> tuple[str, ...]:
-        return StudyPlan(models=("m",), data=("d",), findings=chosen(only=names), setting=setting).traced
+        return StudyPlan(models=("m",), data=("d",), findings=choose_findings(only=names), setting=setting).traced
 
     assert conditions("drift", "knowledge") == ("short",)
     assert conditions("heads") == ("open-book",)
@@ -78,7 +81,7 @@ def test_a_data_set_for_short_questions_leaves_fewer_of_them_to_the_others() -> 
 
 
 def test_a_time_that_is_too_short_is_said() -> None:
-    _, parts, cut = fitted(Sizes(24, 100, 40, 40), PARTS, 1, seconds)
+    _, parts, cut = fit_sizes(Sizes(24, 100, 40, 40), PARTS, 1, seconds)
     assert parts == ("traces",)
     assert any("too short" in sentence for sentence in cut)
 
@@ -95,15 +98,15 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_findings_decide_which_parts_are_worked_on() -> None:
-    assert StudyPlan(models=("m",), data=("d",), findings=chosen(only=["heads"])).parts == ("traces",)
-    assert StudyPlan(models=("m",), data=("d",), findings=chosen(only=["stress", "drift"])).parts == (
+    assert StudyPlan(models=("m",), data=("d",), findings=choose_findings(only=["heads"])).parts == ("traces",)
+    assert StudyPlan(models=("m",), data=("d",), findings=choose_findings(only=["stress", "drift"])).parts == (
         "traces",
         "stress",
     )
     with pytest.raises(FloatLensError, match="no finding 'drfit'"):
-        chosen(only=["drfit"])
+        choose_findings(only=["drfit"])
     with pytest.raises(FloatLensError, match="removes all"):
-        chosen(only=["drift"], skip=["drift"])
+        choose_findings(only=["drift"], skip=["drift"])
 
 
 def test_a_limit_holds_for_every_part() -> None:

@@ -27,7 +27,7 @@ from floatlens.runs.storage import Storage
 from floatlens.studies.parts import stress
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
-from floatlens.studies.run import predicted
+from floatlens.studies.run import predict_seconds
 from floatlens.studies.sizes import Sizes
 
 QUICK = {"data": "world:fresh", "max_new_tokens": 8, "batch_size": 8}
@@ -170,8 +170,8 @@ def test_the_prediction_counts_shared_work_once() -> None:
     assert PARTS["knowledge"].units(plan.sizes, alone, sources) == {"open": 10, "closed": 10}
     assert PARTS["knowledge"].units(plan.sizes, plan, sources) == {"open": 6, "closed": 7}
     rates = {"m": {"load": 0.0, "trace": 100.0, "short": 10.0, "open": 1.0, "closed": 0.0}}
-    both = predicted(plan, sources, rates, plan.sizes, ["traces", "knowledge"], 1)
-    assert both - predicted(plan, sources, rates, plan.sizes, ["traces"], 1) == pytest.approx(6)
+    both = predict_seconds(plan, sources, rates, plan.sizes, ["traces", "knowledge"], 1)
+    assert both - predict_seconds(plan, sources, rates, plan.sizes, ["traces"], 1) == pytest.approx(6)
 
 
 def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_study_at_a_url_is_that_of_a_disk_and_resumes(tmp_path: Path, monkeypa
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        interrupted.setattr("floatlens.studies.run.analysed", interrupt)
+        interrupted.setattr("floatlens.studies.run.analyse_findings", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fl.study("tiny-arm", out=url, **given)  # type: ignore[operator]
     with pytest.raises(FloatLensError, match="is already a run; use --resume"):
@@ -250,7 +250,7 @@ def test_a_stress_without_suitable_data_is_noted() -> None:
     assert ("layout", "world:fresh") not in made
     assert any(note.startswith("stress layout was left out: ") for note in notes)
     only = replace(plan, stresses=("position",))
-    assert {name for name, _ in stress.levels(only, open_sources(only.comparison()))[0]} == {"position"}
+    assert {name for name, _ in stress.levels(only, open_sources(only))[0]} == {"position"}
 
 
 def test_the_demo_replaces_an_earlier_demo_and_nothing_else(tmp_path: Path) -> None:

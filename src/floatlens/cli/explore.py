@@ -57,7 +57,7 @@ def command(
         raise FloatLensError(
             f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"
         ) from None
-    lenses, runs = given(what or [], loading)
+    lenses, runs = open_lenses_and_runs(what or [], loading)
     token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
     bound = bind(host, port)
     app = application(
@@ -86,7 +86,7 @@ def is_run(name: str) -> bool:
     return Path(name).is_dir() and not (Path(name) / "config.json").exists()
 
 
-def given(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
+def open_lenses_and_runs(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.lens import Lens
     from floatlens.runs.threads import limit_threads

@@ -164,7 +164,7 @@ def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
                 if file.suffix == ".safetensors":
                     check_header(file)
             return files
-    found = pickled(folder)
+    found = pickled_files(folder)
     hint = (
         f"; it has {found[0]}, a pickle: convert it to safetensors, or load it with --allow-pickle if you trust it"
         if found and not allow_pickle
@@ -207,7 +207,7 @@ def check_no_adapter(checkpoint: Checkpoint) -> None:
         )
 
 
-def pickled(folder: Path) -> list[str]:
+def pickled_files(folder: Path) -> list[str]:
     """Names of the files of a folder that hold pickled weights."""
     return sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
 

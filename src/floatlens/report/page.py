@@ -54,7 +54,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
             for section in sections
         ],
         matrix=matrix(sections),
-        tally={verdict: n for verdict in VERDICTS if (n := sum(told(claim) == verdict for claim in claims))},
+        tally={verdict: n for verdict in VERDICTS if (n := sum(verdict_of(claim) == verdict for claim in claims))},
         aloud=say_aloud(claims),
         explorer=Markup(explorer.embed(films, "films")) if films else "",
         films=[
@@ -101,7 +101,7 @@ def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
 
 
-def told(claim: dict[str, Any]) -> str:
+def verdict_of(claim: dict[str, Any]) -> str:
     """Return the verdict, or "not measured" if the study left out what the claim needs."""
     return str(claim["verdict"]) if claim["n"] else "not measured"
 
@@ -110,9 +110,9 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
     low, high = claim["interval"]
     value = number(claim["value"])
     interval = "" if low is None else f"{number(low)} to {number(high)}"
-    said = f"{told(claim)}: {value}" + (f", 95 % interval {interval}" if interval else "")
+    said = f"{verdict_of(claim)}: {value}" + (f", 95 % interval {interval}" if interval else "")
     return {
-        "verdict": told(claim),
+        "verdict": verdict_of(claim),
         "value_text": value,
         "interval_text": interval,
         "against": ", ".join(short(m) for m in claim["models"][1:]),

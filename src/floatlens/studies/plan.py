@@ -93,10 +93,10 @@ class StudyPlan(EvaluationPlan):
         )
 
 
-def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...]:
+def choose_findings(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the selected findings in the paper's order.
 
-    >>> chosen(only=["stress", "drift"]), chosen(skip=["stress"])[-1] != "stress"
+    >>> choose_findings(only=["stress", "drift"]), choose_findings(skip=["stress"])[-1] != "stress"
     (('drift', 'stress'), True)
     """
     known = FINDINGS.names()

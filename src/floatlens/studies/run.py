@@ -35,8 +35,8 @@ from floatlens.runs.storage import Storage
 from floatlens.studies import replays
 from floatlens.studies.parts.part import sources_of
 from floatlens.studies.parts.registry import PARTS
-from floatlens.studies.plan import StudyPlan, chosen
-from floatlens.studies.sizes import FULL, Sizes, fitted, longest, parse_time
+from floatlens.studies.plan import StudyPlan, choose_findings
+from floatlens.studies.sizes import FULL, Sizes, fit_sizes, longest, parse_time
 from floatlens.studies.work import Done, probe, work
 
 PLAN, RESULTS, CLAIMS, REPORT = "plan.json", "results.json", "claims.json", "report.html"
@@ -169,7 +169,7 @@ def study(
     plan = StudyPlan(
         models=names,
         data=(data,) if isinstance(data, str) else tuple(dict.fromkeys(data)),
-        findings=chosen(only, skip),
+        findings=choose_findings(only, skip),
         sizes=(sizes or (FULL if full else Sizes())).limited(limit),
         asking=Asking(
             max_new_tokens=max_new_tokens,
@@ -203,7 +203,7 @@ def study(
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
         homes = [folder.inside(MODELS, safe_name(model)) for model in plan.models]
-        plan, cut = _sized(plan, sources, folder, homes, seconds, jobs, does, watch, began)
+        plan, cut = _fit_to_budget(plan, sources, folder, homes, seconds, jobs, does, watch, began)
         tasks = [(m, plan, home, does, retry_errors) for m, home in zip(plan.models, homes, strict=True)]
         found = run_all(work, tasks, jobs if does.in_process else 1, watch)
         done = [
@@ -213,9 +213,9 @@ def study(
         write_problems(folder, sources)
         local = _local_copy(folder)
         runs = [run.path for run in model_runs(local) if run.path != local]
-        sections = analysed(plan, runs, local, jobs, watch)
+        sections = analyse_findings(plan, runs, local, jobs, watch)
         skipped = [f"{label}: {said}" for label, said in problems_of(sources).items()]
-        made = _finished(folder, local, runs, done, sections, cut, skipped, time.monotonic() - began)
+        made = _write_results(folder, local, runs, done, sections, cut, skipped, time.monotonic() - began)
         folder.finish()
     return made
 
@@ -261,7 +261,7 @@ def check(plan: StudyPlan) -> None:
         Lens(plan.loader.find(model)).settings(**plan.asking.generation())
 
 
-def analysed(
+def analyse_findings(
     plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: ProgressCallback | None = None
 ) -> list[Section]:
     """Analyse all findings, in parallel where there are cores."""
@@ -276,7 +276,7 @@ def analysed(
     ]
 
 
-def _sized(
+def _fit_to_budget(
     plan: StudyPlan,
     sources: Sequence[DataSource],
     folder: RunFolder,
@@ -298,11 +298,11 @@ def _sized(
         found = run_all(probe, tasks, jobs if engine.in_process else 1, watch)
         rates = {m: each for m, each in zip(plan.models, found, strict=True) if isinstance(each, dict)}
         left = seconds - (time.monotonic() - began)
-        sizes, parts, cut = fitted(
+        sizes, parts, cut = fit_sizes(
             plan.sizes,
             plan.parts,
             left,
-            lambda sizes, parts: predicted(plan, sources, rates, sizes, parts, jobs, engine),
+            lambda sizes, parts: predict_seconds(plan, sources, rates, sizes, parts, jobs, engine),
         )
         kept_findings = tuple(name for name in plan.findings if FINDINGS[name].part in parts)
         plan = replace(plan, sizes=sizes, findings=kept_findings)
@@ -311,7 +311,7 @@ def _sized(
     return plan, cut
 
 
-def predicted(
+def predict_seconds(
     plan: StudyPlan,
     sources: Sequence[DataSource],
     rates: dict[str, dict[str, float]],
@@ -339,7 +339,7 @@ def predicted(
     return longest(each, jobs if does.in_process else 1) + drawing
 
 
-def _finished(
+def _write_results(
     folder: RunFolder,
     local: Path,
     runs: Sequence[Path],

@@ -68,14 +68,14 @@ def parse_time(text: str) -> float:
     return seconds
 
 
-def fitted(
+def fit_sizes(
     sizes: Sizes, parts: Sequence[str], seconds: float, predict: Callable[[Sizes, Sequence[str]], float]
 ) -> tuple[Sizes, tuple[str, ...], list[str]]:
     """Return the largest sizes that fit into `seconds`, the parts that remain, and what was reduced.
 
     All parts are reduced by the same share, none below what a claim needs; after that, whole parts are dropped.
 
-    >>> sizes, parts, cut = fitted(Sizes(), ["traces", "knowledge"], 40, lambda s, parts: s.traces + s.knowledge / 2)
+    >>> sizes, parts, cut = fit_sizes(Sizes(), ["traces", "knowledge"], 40, lambda s, parts: s.traces + s.knowledge / 2)
     >>> sizes
     Sizes(traces=12, knowledge=54, stress=27, causes=27, short=12)
     >>> cut[:2]

@@ -20,7 +20,7 @@ from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import ERRORS, RunFolder
 from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import CAUSES
-from floatlens.studies.parts.part import Bench, answered, first, sources_of
+from floatlens.studies.parts.part import Bench, first, sources_of, sources_with_passages
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan
 
@@ -48,7 +48,7 @@ def work(
 ) -> Done:
     """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
     does = engine or LocalEngine()
-    with started(model, plan, path) as folder, does.keep_workers():
+    with open_model_run(model, plan, path) as folder, does.keep_workers():
         storage = folder.storage
         found = Done(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
         if found is not None and not found.failed and not (retry_errors and failures(folder)):
@@ -86,7 +86,7 @@ def probe(
     The questions are the study's own and their answers are kept, so the measurement costs no extra work.
     """
     does = engine or LocalEngine()
-    with started(model, plan, path) as folder, does.keep_workers():
+    with open_model_run(model, plan, path) as folder, does.keep_workers():
         began = time.perf_counter()
         bench = set_up(model, plan, folder, does, False, watch)
         spent, rates = 0.0, {}
@@ -95,7 +95,7 @@ def probe(
             if traced and ("traces" not in plan.parts or condition not in plan.traced):
                 continue
             tasks = []
-            for source in bench.sources if kind == "short" else answered(bench.sources, plan):
+            for source in bench.sources if kind == "short" else sources_with_passages(bench.sources, plan):
                 questions = first(source, PROBED if traced else 2 * PROBED)[-PROBED:]
                 asking = plan.asking if kind == "short" else plan.answering
                 tasks.append(bench.task(questions, source.label, condition, asking))
@@ -105,7 +105,7 @@ def probe(
         return {"load": max(0.0, time.perf_counter() - began - spent), **rates}
 
 
-def started(model: str, plan: StudyPlan, path: str | Path) -> RunFolder:
+def open_model_run(model: str, plan: StudyPlan, path: str | Path) -> RunFolder:
     """Open the model's run folder, new or resumed; findings dropped by a budget do not make it a different run."""
     asked = {"model": model, **plan.recorded()}
     del asked["findings"]

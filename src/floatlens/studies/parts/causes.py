@@ -13,7 +13,7 @@ from floatlens.evaluation.ablate.job import ablate
 from floatlens.evaluation.sources import DataSource
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.run_list import CAUSES
-from floatlens.studies.parts.part import Bench, Part, answered, first
+from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
 from floatlens.studies.parts.stress import KNOWN
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ PASSES = 3  # cost relative to an answer: the answer itself, its steps replayed,
 
 
 def run(bench: Bench) -> None:
-    plan, source = bench.plan, chosen(answered(bench.sources, bench.plan))
-    specs, seeds = asked(plan, bench.lens.shape["layers"] or 1)
+    plan, source = bench.plan, choose_source(sources_with_passages(bench.sources, bench.plan))
+    specs, seeds = choose_interventions(plan, bench.lens.shape["layers"] or 1)
     manifest = plan.manifest({"model": bench.model, "interventions": specs, "controls": seeds}, [bench.model])
     questions = {source.label: first(source, plan.sizes.causes)}
     with RunFolder.create(bench.folder.inside(CAUSES), manifest, resume=True) as folder:
@@ -57,23 +57,22 @@ def run(bench: Bench) -> None:
         folder.finish()
 
 
-def asked(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
+def choose_interventions(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
     """Return the interventions and the seeds of their controls."""
     if plan.interventions is not None:
         return list(plan.interventions), list(SEEDS)
     return (standard(layers), [0, 1]) if plan.wide else (list(USUAL), list(SEEDS))
 
 
-def chosen(sources: Sequence[DataSource]) -> DataSource:
+def choose_source(sources: Sequence[DataSource]) -> DataSource:
     """Return the first data set whose answers the bundled models have not memorised."""
     return min(sources, key=lambda source: source.name in KNOWN)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
-    specs, seeds = asked(plan, 6)
-    return {
-        "open": PASSES * len(conditions(specs, None, seeds)) * len(first(chosen(answered(sources, plan)), sizes.causes))
-    }
+    specs, seeds = choose_interventions(plan, 6)
+    questions = first(choose_source(sources_with_passages(sources, plan)), sizes.causes)
+    return {"open": PASSES * len(conditions(specs, None, seeds)) * len(questions)}
 
 
 PART = Part("causes", run, units)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
 from floatlens.evaluation.sources import DataSource
-from floatlens.studies.parts.part import Bench, Part, answered, each, first
+from floatlens.studies.parts.part import Bench, Part, each, first, sources_with_passages
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def run(bench: Bench) -> None:
     tasks = []
-    for source in answered(bench.sources, bench.plan):
+    for source in sources_with_passages(bench.sources, bench.plan):
         questions = first(source, bench.plan.sizes.knowledge)
         tasks += [bench.task(questions, source.label, each, bench.plan.answering) for each in (CLOSED, OPEN)]
     bench.ask(tasks)
 
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
-    sources = answered(sources, plan)
+    sources = sources_with_passages(sources, plan)
     asked = each(sources, sizes.knowledge)
     sized = {OPEN: sizes.traces, SHORT: sizes.short}
     shared = [c for c in plan.traced if c == OPEN or plan.answering == plan.asking]

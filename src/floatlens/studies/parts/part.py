@@ -100,7 +100,7 @@ def first(source: DataSource, count: int | None) -> list[Sample]:
     return held[:count]
 
 
-def answered(sources: Sequence[DataSource], plan: StudyPlan) -> list[DataSource]:
+def sources_with_passages(sources: Sequence[DataSource], plan: StudyPlan) -> list[DataSource]:
     """Return the data sets that are asked with passages; the others serve short traces only."""
     return [source for source in sources if source.name not in plan.short_data]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.sources import DataSource
 from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions
-from floatlens.studies.parts.part import Bench, Part, answered, first
+from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -43,7 +43,7 @@ def levels(
         if plan.stresses is not None and name not in plan.stresses:
             continue
         reason = ""
-        usable = answered(sources, plan)
+        usable = sources_with_passages(sources, plan)
         for source in sorted(usable, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
                 found = stress.levels(first(source, None), plan.answering, StressOptions(seed=plan.seed or 0))

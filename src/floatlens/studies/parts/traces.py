@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from floatlens.evaluation.planning import OPEN, SHORT
 from floatlens.evaluation.sources import DataSource
-from floatlens.studies.parts.part import Bench, Part, answered, first
+from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
 
 if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
@@ -39,7 +39,7 @@ def traced(
             fewer = plan.short_data and source.name not in plan.short_data
             made.append((source, SHORT, few if fewer else sizes.short))
     if OPEN in plan.traced and model not in plan.traced_only:
-        made += [(source, OPEN, sizes.traces) for source in answered(sources, plan)]
+        made += [(source, OPEN, sizes.traces) for source in sources_with_passages(sources, plan)]
     return made
 
 
