@@ -21,7 +21,7 @@ HAVE = {name: set(GROUPS) for name in ("trace", "eval", "stress", "ablate", "stu
 # Commands that need only some options of a group: they read no weights, or have only the bundled models and data.
 SOME = {
     "inspect": {"family", "adapter", "sampler", "dtype"},
-    "plan": {"split", "passages", "batch_size", "max_new_tokens", "steps", "dtype"},
+    "plan": {"split", "passages", "batch_size", "max_new_tokens", "steps", "family", "dtype"},
     "demo": {"resume"},
     "world": {"passages"},
 }
