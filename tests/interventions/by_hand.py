@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,20 +38,27 @@ class Seen:
     memory: dict[Any, Any]
     sink_H: torch.Tensor | None = None
     zeroed: list[int] = field(default_factory=list)
+    hidden: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # columns by head
 
     def hide(self, columns: list[int], heads: list[int] | None = None) -> None:
-        """Columns, counted from the first real position, become invisible; an empty row keeps itself."""
-        H, Q, T = self.logits_HQT.shape
+        """Columns, counted from the first real position, become invisible, together with those hidden before."""
+        H, _, T = self.logits_HQT.shape
         offset = self.first - (self.memory["length"] - T)
         for h in range(H) if heads is None else heads:
+            self.hidden[h] |= {column + offset for column in columns if 0 <= column + offset < T}
+
+    def masked_logits(self) -> torch.Tensor:
+        """The logits without the hidden columns (H, Q, T); a row that would see nothing at all keeps itself."""
+        H, Q, T = self.logits_HQT.shape
+        found = self.logits_HQT.clone()
+        for h in range(H):
             for q in range(Q):
                 left = self.visible_QT[q].clone()
-                for column in columns:
-                    if 0 <= column + offset < T:
-                        left[column + offset] = False
+                left[sorted(self.hidden[h])] = False
                 if not left.any() and self.visible_QT[q].any():
                     left[T - Q + q] = self.visible_QT[q, T - Q + q]
-                self.logits_HQT[h, q, ~left] = -math.inf
+                found[h, q, ~left] = -math.inf
+        return found
 
     def weigh(self, logs: dict[int, float], heads: list[int] | None = None) -> None:
         T = self.logits_HQT.shape[2]
@@ -113,11 +121,12 @@ def by_hand(model: Any, hand: Hand, pads: list[int], rows: int) -> Iterator[dict
             memory["length"] = length
             seen = Seen(layer, state["step"], pads[b], b, logits.clone(), visible, received, causal, memory)
             hand(seen)
+            logits = seen.masked_logits()
             if seen.sink_H is not None:
                 sink = seen.sink_H[:, None, None].expand(H, Q, 1)
-                weights = torch.cat([seen.logits_HQT, sink], -1).softmax(-1)[..., :-1]
+                weights = torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
             else:
-                weights = seen.logits_HQT.softmax(-1)
+                weights = logits.softmax(-1)
             made = weights.nan_to_num(0.0) @ value[r]
             for head in seen.zeroed:
                 made[head] = 0.0

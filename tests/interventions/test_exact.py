@@ -129,8 +129,8 @@ CASES: dict[str, tuple[list[Any], Hand]] = {
         both(cap(3.0), mask_positions([0]), scale(2.0, [3], [0, 1, 2, 3]), sink(0.5, [0, 1, 2, 3])),
     ),
     "masks together": (
-        [fl.MaskAnchors("first"), fl.MaskPositions(1), fl.AblateHeads([(1, 0)])],
-        both(mask_anchors("first", [0, 1, 2]), mask_positions([1]), zero([(1, 0)])),
+        [fl.MaskAnchors("top(2)"), fl.MaskPositions(1), fl.AblateHeads([(1, 0)])],
+        both(mask_anchors("top(2)", [0, 1, 2]), mask_positions([1]), zero([(1, 0)])),
     ),
 }
 # Where the definition itself changes nothing: no position has that share; the pinned anchors have left the window.
