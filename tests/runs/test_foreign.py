@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.folder import RunFolder
+from floatlens.runs.folder import RunFolder, safe_name
+from floatlens.runs.run_list import all_runs, model_runs
 from tests.runs.bucket import Bucket
 from tests.runs.test_folder import some_trace
 
@@ -152,9 +153,19 @@ def test_any_record_is_a_result_or_set_aside(tmp_path: Path, victim: Path, conte
     assert not target.exists() and set(tmp_path.iterdir()) == before
 
 
+def test_a_model_of_a_study_behind_a_link_that_leads_out_is_left_out_and_named(tmp_path: Path) -> None:
+    for name in ("study", "mine", "study/models/" + safe_name("b")):
+        RunFolder.create(tmp_path / name, {"asked": {"models": ["a", "b"]}}).close()
+    (tmp_path / "study" / "models" / safe_name("a")).symlink_to(tmp_path / "mine")
+    with pytest.warns(UserWarning, match="a link that leads out of the run"):
+        [only] = model_runs(tmp_path / "study")
+    assert only.path.name == safe_name("b")
+    with pytest.warns(UserWarning, match="a link that leads out of the run"):
+        assert len(all_runs(RunFolder.open(tmp_path / "study"))) == 2
+
+
 @pytest.mark.parametrize("asked", [None, [], "x", {"models": 3}, {"models": [3, "../victim"]}])
 def test_a_study_whose_manifest_is_odd_is_read_as_one_run(tmp_path: Path, asked: Any) -> None:
-    from floatlens.runs.run_list import model_runs
 
     run = started(tmp_path / "run")
     (run.path / "models").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def model_runs(path: str | Path) -> list[RunFolder]:
     asked = run.manifest.get("asked")
     models = asked.get("models") if isinstance(asked, dict) else None
     names = [model for model in models if isinstance(model, str)] if isinstance(models, list) else []
-    return _existing(run.inside(MODELS, safe_name(model)) for model in names) or [run]
+    return _existing(run, (run.inside(MODELS, safe_name(model)) for model in names)) or [run]
 
 
 def all_runs(run: RunFolder) -> list[RunFolder]:
@@ -28,11 +29,18 @@ def all_runs(run: RunFolder) -> list[RunFolder]:
         models = sorted({name.split("/")[1] for name in run.storage.names(MODELS)})
     else:
         models = sorted(path.name for path in (run.path / MODELS).glob("*"))
-    return [
-        run,
-        *_existing(run.inside(MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,))),
-    ]
+    inside = (run.inside(MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,)))
+    return [run, *_existing(run, inside)]
 
 
-def _existing(locations: Iterable[str | Path]) -> list[RunFolder]:
-    return [RunFolder.open(location) for location in locations if Storage(location).exists(MANIFEST)]
+def _existing(run: RunFolder, locations: Iterable[str | Path]) -> list[RunFolder]:
+    """Open the runs that exist; one behind a link that leads out of `run` is left out with a warning."""
+    found = []
+    for location in locations:
+        if not run.remote and not Path(location).resolve().is_relative_to(run.path.resolve()):
+            warnings.warn(
+                f"left out: {location} is a link that leads out of the run; copy the run instead", stacklevel=1
+            )
+        elif Storage(location).exists(MANIFEST):
+            found.append(RunFolder.open(location))
+    return found
