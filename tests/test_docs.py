@@ -123,6 +123,12 @@ def test_the_table_beside_the_papers_scripts_is_current(monkeypatch: pytest.Monk
     assert made == shown, "run python docs/compare_scripts.py"
 
 
+@pytest.mark.parametrize("page", ["families.md", "models.md"])
+def test_the_tables_of_families_are_complete(page: str) -> None:
+    text = (DOCS / page).read_text()
+    assert not [name for name in FAMILIES if f"| `{name}` |" not in text]
+
+
 def test_every_public_name_is_in_the_api() -> None:
     page = (DOCS / "api.md").read_text()
     missing = [name for name in floatlens.__all__ if name != "__version__" and not re.search(rf"[.`]{name}\b", page)]

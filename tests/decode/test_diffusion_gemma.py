@@ -26,6 +26,7 @@ def lens(tmp_path_factory: pytest.TempPathFactory) -> fl.Lens:
     folder = checkpoints.diffusion_gemma(tmp_path_factory.mktemp("gemma"), canvas=CANVAS)
     lens = fl.load(str(folder), dtype="float32")
     assert lens.family.name == "diffusion-gemma" and lens.block_length == CANVAS
+    assert (lens.shape["kv_heads"], lens.shape["head_dim"]) == (2, 16)  # the largest of all layers
     return lens
 
 

@@ -30,6 +30,8 @@ def command(
 
         floatlens inspect GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
 
+        floatlens inspect dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1 --family a2d-block
+
         floatlens inspect ./my-model --family masked
     """
     from rich.console import Console

@@ -14,12 +14,12 @@ from floatlens.models.weights import torch_dtype
 
 
 def first_of(config: Any, *names: str) -> int | None:
-    """The first of these fields that a config has, as a number."""
+    """The first of these fields that a config has, as a number; the largest, if layers differ."""
     for name in names:
         try:
             value = getattr(config, name, None)
         except RuntimeError:  # transformers refuses to give one value for a field that differs between layers
-            continue
+            value = max(getattr(config.per_layer_config[layer], name) for layer in range(config.num_hidden_layers))
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return None
