@@ -36,11 +36,11 @@ class Examined:
     detail: str
 
 
-def build(kind: str, model_type: str) -> Any:
-    """A tiny random model of a class, with eager attention."""
+def build(kind: str, model_type: str, implementation: str = "eager") -> Any:
+    """A tiny random model of a class."""
     torch.manual_seed(0)
     auto = AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM
-    model = auto.from_config(tiny_config(kind, model_type), attn_implementation="eager").eval()
+    model = auto.from_config(tiny_config(kind, model_type), attn_implementation=implementation).eval()
     model.config.mask_token_id = MASK
     with torch.no_grad():  # weights that are large enough to attend to something
         for name, weight in model.named_parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,23 @@ def test_the_familys_own_sampler_gives_the_trace_of_the_lens(lens: floatlens.Len
     with floatlens.observe(lens, regions=prompt) as watch:
         lens.generate(prompt, max_new_tokens=5)
     assert_same(watch.trace(), lens.trace(prompt, max_new_tokens=5))
+
+
+BLOCKS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "sdar": (checkpoints.sdar, {}, {"confidence_threshold": 0.3, "max_new_tokens": 10}),
+    "llada2": (checkpoints.llada2, {}, {"threshold": 0.3, "max_new_tokens": 10, "block_length": 4}),
+    "a2d-block": (checkpoints.a2d, {"family": "a2d-block", "block_length": 4}, {"max_new_tokens": 10, "steps": 6}),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_sampler_of_a_block_model_gives_the_trace_of_the_lens(name: str, tmp_path: Path) -> None:
+    """Its cache is filled by passes that are no steps, and its blocks are computed again and again."""
+    make, options, settings = BLOCKS[name]
+    lens, ids = floatlens.load(str(make(tmp_path / "model")), dtype="float32", **options), list(range(3, 16))
+    with floatlens.observe(lens) as watch:
+        lens.generate([ids], **settings)
+    assert_same(watch.trace(), lens.trace(ids, **settings), ("prompt_length", "regions", "kind", "attention"))
 
 
 def test_rows_of_a_padded_batch_give_the_traces_of_the_lens(lens: floatlens.Lens) -> None:

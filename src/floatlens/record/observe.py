@@ -167,7 +167,7 @@ def observe(
     lens: Any = model if hasattr(model, "checkpoint") else None
     if lens is not None:
         model, tokenizer, family = lens.model, tokenizer or lens.tokenizer, family or lens.family
-        mask_id = lens.mask_id if mask_id is None and lens.family.kind == "mdm" else mask_id
+        mask_id = lens.mask_id if mask_id is None and lens.has_mask else mask_id
     if isinstance(family, str):
         if family not in FAMILIES:
             raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")

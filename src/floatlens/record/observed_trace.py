@@ -88,6 +88,7 @@ def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sa
         heads=None,
         shifted=bool(shifted),
         special_ids=facts.special_ids,
+        revises=any(revised(moment, log.mask) for moment in moments),
     )
     for step, moment in zip(steps, moments, strict=True):
         kept.results = {
@@ -98,6 +99,13 @@ def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sa
     data = recorder.dataset(0)
     data.attrs = labels(log, facts, data, prompt, number, sample_id, steps)
     return Trace(add_cross(data, steps, row))
+
+
+def revised(step: Step, mask: int) -> bool:
+    """Whether a step replaces tokens that are no masks."""
+    before_BT = step.tokens_BT
+    after_BT = step.after_BT[:, : before_BT.shape[1]]
+    return bool(((before_BT != after_BT) & (before_BT != mask) & (after_BT != mask)).any())
 
 
 def diffusion_steps(log: PassLog, steps: Sequence[ObservedStep], row: int) -> list[Step]:

@@ -132,13 +132,16 @@ class PassLog:
             forward = self._pass(ids, cached_length(given.get("past_key_values")))
             token = enter_pass(forward)
         tokens_BT = forward.tokens_BT.detach()
-        if self.fresh or self.tokens_BT is None or not continues(self.tokens_BT, tokens_BT, self.mask_id):
+        if self._begins(tokens_BT):
             self._settle(None)
             self._new_generation(self._prompt_ends(tokens_BT))
             self.rows = 0
         else:
             self._settle(tokens_BT)
-        self._count_rows(forward)
+            if not self.steps or self.steps[-1].generation != self.generation:  # only a cache was filled so far
+                self.starts[self.generation] = self._prompt_ends(tokens_BT)
+        if token is not None:
+            self._count_rows(forward)
         mask = given.get("attention_mask")
         real_BT = None
         if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.shape[1] >= tokens_BT.shape[1]:
@@ -147,6 +150,13 @@ class PassLog:
         self.tokens_BT = tokens_BT.clone()
         self.session.layout = self._layout(self.tokens_BT, real_BT)
         self.open = OpenPass(self.tokens_BT, real_BT, forward, token)
+
+    def _begins(self, tokens_BT: torch.Tensor) -> bool:
+        """Whether a pass with these tokens begins a generation, and does not go on from the pass before."""
+        if self.fresh or self.tokens_BT is None:
+            return True
+        starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
+        return not continues(self.tokens_BT, tokens_BT, self.mask, starts)
 
     def _pass(self, ids_BQ: torch.Tensor, start: int) -> ForwardPass:
         B = ids_BQ.shape[0]
@@ -330,22 +340,30 @@ def cached_length(cache: Any) -> int:
     return int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
 
 
-def continues(before_BT: torch.Tensor, now_BT: torch.Tensor, mask_id: int | None) -> bool:
-    """Whether tokens go on from those of the last pass: what was written stays, or is masked again.
+def continues(
+    before_BT: torch.Tensor, now_BT: torch.Tensor, mask: int = -2, starts: Sequence[int] | None = None
+) -> bool:
+    """Whether tokens go on from those of the last pass: what was there stays, or a mask is involved.
 
-    >>> continues(torch.tensor([[5, 0, 0]]), torch.tensor([[5, 7, 0]]), 0)
+    `starts` are where the rows' prompts end, for a model that may also replace what it has written; only when all of that
+    is masked again it begins anew.
+
+    >>> continues(torch.tensor([[5, 0, 0]]), torch.tensor([[5, 7, 0]]), mask=0)
     True
-    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8, 9]]), None)
+    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8, 9]]))
     False
+    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8]]), mask=0, starts=[1])
+    True
     """
     B, T = before_BT.shape
     if now_BT.shape[0] != B or now_BT.shape[1] < T:
         return False
-    now_BT = now_BT[:, :T].to(before_BT.device)
-    same_BT = before_BT == now_BT
-    if mask_id is not None:
-        same_BT |= (before_BT == mask_id) | (now_BT == mask_id)
-    return bool((same_BT | (before_BT < 0)).all())
+    before_BT, now_BT = before_BT.cpu(), now_BT[:, :T].cpu()
+    same_BT = (before_BT == now_BT) | (before_BT == mask) | (now_BT == mask) | (before_BT < 0)
+    for row, start in enumerate(starts or ()):
+        again = start < T and bool((now_BT[row, start:] == mask).all()) and bool((before_BT[row, start:] != mask).any())
+        same_BT[row, start:] = not again
+    return bool(same_BT.all())
 
 
 def span(real_BT: torch.Tensor | None, row: int, length: int) -> tuple[int, int]:
