@@ -25,7 +25,8 @@ MODELS = [
 def certainty(model: Any, ids: list[int], visible: list[bool], row: int) -> float:
     """Probability of the most likely token of a row, when the model's own attention mask hides keys."""
     options: dict[str, Any] = {"attention_mask": torch.tensor([visible]).long()}
-    if "position_ids" in inspect.signature(model.forward).parameters:
+    accepted = inspect.signature(model.forward).parameters
+    if "past_key_values" in accepted and "position_ids" in accepted:  # else the mask would move the positions
         options["position_ids"] = torch.arange(len(ids))[None]
     with torch.no_grad():
         return float(model(torch.tensor([ids]), **options).logits[0, row].softmax(-1).max())
