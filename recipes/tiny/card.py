@@ -122,8 +122,8 @@ CARD = """\
 {about}
 
 It is part of FloatLens (`floatlens.load("{name}")`), needs no download, and is meant for the study of attention, not
-for use: it only knows a synthetic world. Six layers of width 128, four heads of 32, SwiGLU of 256, tied embeddings,
-{parameters:,} parameters in float32, at most 512 tokens.
+for use: it only knows a synthetic world. {shape}, tied embeddings,
+{parameters:,} parameters in {dtype}, at most 512 tokens.
 
 ## Data
 The synthetic world of `floatlens.data.world`: invented people, towns, companies, ships and instruments in short
@@ -135,7 +135,7 @@ change.
 {recipe}
 
 {steps:,} steps of {size}, {tokens:.1f} M tokens, {minutes:.0f} minutes on one thread of two shared cores, seed
-{seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, cosine to 3 %.
+{seed}. AdamW (0.9, 0.98), weight decay 0.05, clipping at 1.0, warm-up of 200 steps, peak rate {peak}, {fall}.
 {history}
 
 ![curves](curves.svg)
@@ -188,6 +188,7 @@ def write(name: str, run: Path, folder: Path, said: dict[str, str]) -> None:
     weights = load_file(folder / "model.safetensors")
     text = CARD.format(
         name=name,
+        dtype=str(next(iter(weights.values())).dtype).removeprefix("torch."),
         parameters=sum(tensor.numel() for tensor in weights.values()),
         steps=made["step"],
         tokens=made["tokens"] / 1e6,

@@ -28,6 +28,7 @@ LLADA_BLOCK = {
     "mlp.up_proj": "up_proj",
     "mlp.down_proj": "ff_out",
 }
+HALF = ("ssm",)  # models that are stored in float16
 LLADA_TOP = {"model.embed_tokens.weight": "wte.weight", "model.norm.weight": "ln_f.weight"}
 
 
@@ -47,7 +48,7 @@ def _config(kind: str) -> dict:
     native = sizes()
     tokens = {key: native[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     mask = token_id(MASK)
-    common = {"torch_dtype": "float32", "floatlens_version": __version__}
+    common = {"torch_dtype": "float16" if kind in HALF else "float32", "floatlens_version": __version__}
     if kind == "mdm":
         return {
             "architectures": ["LLaDAModelLM"],
@@ -104,6 +105,8 @@ def write(kind: str, weights: dict[str, Tensor], folder: Path) -> None:
     save(folder)
     config = _config(kind)
     tensors = {name: value.contiguous() for name, value in weights.items() if name != "lm_head.weight"}
+    if kind in HALF:
+        tensors = {name: value.half() for name, value in tensors.items()}
     if kind == "mdm":
         tensors = {llada_name(name): value for name, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,6 +1,6 @@
 """Turn finished training runs into bundled models: weights in their layout, scores, cards, checksums.
 
-python -m recipes.tiny.release runs/arm runs/mdm runs/dream
+python -m recipes.tiny.release runs/arm runs/mdm runs/dream runs/ssm
 """
 
 import json
@@ -24,8 +24,13 @@ CHANGES = (
     "Mix and stages were changed during the run (the log in the documentation describes when and why), so the command line "
     "does not reproduce these weights bit for bit; it follows the final recipe."
 )
+TRANSFORMER = {
+    "shape": "Six layers of width 128, four heads of 32, SwiGLU of 256",
+    "fall": "cosine to 3 %",
+}
 SAID = {
     "tiny-arm": {
+        **TRANSFORMER,
         "about": "A tiny autoregressive language model in Llama's layout.",
         "recipe": """\
 Next-token prediction from scratch, causal attention. Answers have weight 1, the eos that ends them 0.3, context 0.3
@@ -44,6 +49,7 @@ uniform share in one layer only. A head without anything to retrieve attends to 
 similar to itself, and 16 M tokens did not undo this. The log describes what was tried.""",
     },
     "tiny-mdm": {
+        **TRANSFORMER,
         "about": "A tiny masked diffusion language model in LLaDA's layout.",
         "recipe": """\
 Prediction of masked tokens at their own position, from scratch, bidirectional attention; initial weights, data and
@@ -57,6 +63,7 @@ fill 0.05. Answers are filled with eos up to 32 positions.""",
         "attention": "The uniform share is about 0.01: the first token has little more, and in layer 0 only.",
     },
     "tiny-dream": {
+        **TRANSFORMER,
         "about": "A tiny masked diffusion language model in Dream's layout, adapted from tiny-arm as Dream was from Qwen.",
         "recipe": """\
 Started from the trained tiny-arm, made bidirectional, with zero biases of q, k and v added; masked tokens are
@@ -75,6 +82,22 @@ role as for tiny-mdm. Last stage of the curriculum only.""",
             "Minutes and steps are those of the adaptation, on a machine busy with other work, without those of tiny-arm."
         ),
         "attention": "tiny-arm had no first-token sink to inherit.",
+    },
+    "tiny-ssm": {
+        "about": "A tiny masked diffusion language model without attention: bidirectional Mamba-2.",
+        "shape": (
+            "Six layers of width 128, each with a Mamba-2 mixer forwards and one backwards, with four heads of 32 and a "
+            "state of 32"
+        ),
+        "fall": "constant until it was stopped, then a cosine to 3 %",
+        "recipe": """\
+Data, objective, masks and curriculum of tiny-mdm; transformers' own mixers, trained from scratch in a form of the scan
+that is made of matrix products. No weight decay of vectors. C and B start equal, half of the heads start with a
+convolution that looks at the tokens before, and the memory of the heads starts at 10 to 300 tokens.""",
+        "peak": "1.5e-3",
+        "size": "about 2 k tokens",
+        "history": STAGES,
+        "attention": "The weights are the implicit attention of the mixers, by the convention that the trace names.",
     },
 }
 LIMITS = """\

@@ -32,7 +32,7 @@ def config() -> BiMamba2Config:
         n_groups=HEADS,
         state_size=STATE,
         conv_kernel=KERNEL,
-        chunk_size=64,
+        chunk_size=CHUNK,
         layer_norm_epsilon=EPSILON,
         tie_word_embeddings=True,
         **{name: native[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")},

@@ -8,13 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import Mamba2Config, MambaConfig
+from transformers import AutoModelForCausalLM, JambaConfig, Mamba2Config, MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
 import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.models.bimamba_network import BiMamba2Config, BiMamba2ForMaskedLM, BiMambaConfig, BiMambaForMaskedLM
+from floatlens.models.describe import attention_layers
 from floatlens.observation.attention import observing
 from floatlens.observation.call import PositionLayout
 from floatlens.observation.implicit import RULE, ImplicitAttention
@@ -235,3 +236,15 @@ def test_an_implicit_attention_keeps_the_first_rows_of_a_guided_batch() -> None:
     with torch.no_grad():
         both = ImplicitAttention((scan_of(mixer, torch.randn(4, 5, 8)),))
     torch.testing.assert_close(both.first_rows(2).weights(0, 5), both.weights(0, 5)[:2])
+
+
+@torch.no_grad()
+def test_of_a_hybrid_model_the_attention_layers_are_observed() -> None:
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_experts": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_experts_per_tok": 1}
+    layers = {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 2}
+    config = JambaConfig(**sizes, **heads, **layers)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with observing(model, Session(["received"])) as session:
+        model(torch.arange(6)[None], use_cache=False)
+    assert sorted(session.results["received"]) == attention_layers(config) == [1, 3]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recipes.tiny import ssm
+from recipes.tiny import ssm, ssm_kernel
 from recipes.tiny.model import start
+from recipes.tiny.train import CONSTANT, State, progress_of
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +38,27 @@ def test_the_whole_network_agrees_with_the_one_that_is_loaded(model: ssm.BiMamba
 def test_it_is_as_large_as_tiny_mdm_within_a_tenth(model: ssm.BiMamba2ForMaskedLM) -> None:
     other = sum(weight.numel() for weight in start(0).parameters())
     assert abs(sum(weight.numel() for weight in model.parameters()) / other - 1) < 0.1
+
+
+def test_a_stop_file_starts_the_cool_down_and_nothing_else_does() -> None:
+    def done(step: int, cooling: int) -> float:
+        return progress_of(State("ssm", 0, step=step, cooling=cooling), steps=1000, minutes=None, cool=200)
+
+    assert done(300, -1) == 0.3 and done(5000, -1) == CONSTANT  # constant rate for as long as it takes
+    assert done(5000, 5000) == CONSTANT and done(5200, 5000) == 1.0
+
+
+@pytest.mark.skipif(not ssm_kernel.available(), reason="there is no C compiler")
+def test_the_kernel_has_the_gradient_of_the_torch_form(
+    model: ssm.BiMamba2ForMaskedLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixer = model.backbone.layers[0].mixer.mamba_fwd
+    u = torch.randn(2, 40, 128, generator=torch.Generator().manual_seed(3), requires_grad=True)
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(ssm.mixed(mixer, u).square().sum(), [u, *mixer.parameters()])
+
+    fast = gradients()
+    monkeypatch.setattr(ssm_kernel, "available", lambda: False)
+    for one, other in zip(fast, gradients(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))

@@ -81,6 +81,9 @@ class Scan:
         """Attention of rows start..end by `RULE` (B, H, end-start, T)."""
         B, T, U = self.dt_BTU.shape
         each = U // self.H
+        if each == 1:
+            alpha = self.alpha(start, end).abs_()
+            return alpha.div_(alpha.sum(-1, keepdim=True).clamp_min(TINY))
         at_once = max(1, ROOM // (B * (end - start) * T))
         parts = []
         for head in range(self.H):
