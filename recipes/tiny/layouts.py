@@ -76,6 +76,7 @@ def _config(kind: str) -> dict:
         }
     if kind == "ssm":
         made = ssm.config().to_diff_dict()
+        del made["time_step_limit"]  # the default; its infinity is not JSON
         made |= {"architectures": ["BiMamba2ForMaskedLM"], "model_type": "bimamba", "mixer": "mamba2"}
         return {**made, "max_position_embeddings": CONTEXT, "mask_token_id": mask, **tokens, **common}
     named = {key: value for key, value in native.items() if key not in ("rope_parameters",)}
