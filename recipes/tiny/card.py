@@ -159,8 +159,8 @@ Received attention of position 0 by layer (0 to 5), mean over heads, steps and 2
 """
 
 
-def measure(name: str, lens: Any, run: Path, folder: Path, limit: int) -> None:
-    """Answer the test questions with a model, and write scores.json."""
+def measure(name: str, lens: Any, run: Path, folder: Path, limit: int, traced: Any) -> None:
+    """Answer the test questions with a model, trace `traced`, which is the same model, and write scores.json."""
     state = json.loads((run / "state.json").read_text())
     made = {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
     data, passages, new_tokens, n = SAMPLE
@@ -169,7 +169,7 @@ def measure(name: str, lens: Any, run: Path, folder: Path, limit: int) -> None:
         "training": made,
         "test": scores(lens, limit),
         "sample": {"data": data, "passages": passages, "new_tokens": new_tokens, "n": n, "right": sample_right(lens)},
-        "first_token_by_layer": first_token(lens),
+        "first_token_by_layer": first_token(traced),
     }
     (folder / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
 

@@ -11,7 +11,7 @@ import torch
 
 from floatlens.lens import load
 from floatlens.models import bundled
-from recipes.tiny import card, layouts
+from recipes.tiny import card, layouts, ssm
 from recipes.tiny.train import weights
 
 LIMIT = 300  # questions per condition
@@ -120,7 +120,10 @@ def release(name: str, run: Path, limit: int = LIMIT) -> None:
     """Write the model of a run into the package, answer the test questions with it, and write its card."""
     folder = bundled.MODELS / name
     layouts.write(name.removeprefix("tiny-"), weights(run), folder)
-    card.measure(name, load(str(folder)), run, folder, limit)
+    lens = load(str(folder))
+    if name == "tiny-ssm":
+        ssm.run_fast(lens.model)
+    card.measure(name, lens, run, folder, limit, traced=load(str(folder)))
     describe(name, run)
 
 

@@ -108,11 +108,13 @@ def scan(x_BTHP: Tensor, dt_BTH: Tensor, a_H: Tensor, b_BTHN: Tensor, c_BTHN: Te
     return y.transpose(2, 3).flatten(1, 2)[:, :length]
 
 
-def mixed(mixer: Any, u_BTD: Tensor) -> Tensor:
-    """What a Mamba-2 mixer computes; only for as many groups as heads."""
+def mixed(mixer: Any, u_BTD: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    """What a Mamba-2 mixer computes; only for as many groups as heads. The mask is 0 at padding."""
     heads, width, keys = mixer.num_heads, mixer.intermediate_size, mixer.num_heads * mixer.ssm_state_size
-    gate, rows, dt = mixer.in_proj(u_BTD).split([width, width + 2 * keys, heads], -1)
-    dt, a, taps, bias = F.softplus(dt + mixer.dt_bias), -mixer.A_log.exp(), mixer.conv1d.weight[:, 0], mixer.conv1d.bias
+    real = 1.0 if mask_BT is None else mask_BT[..., None].to(u_BTD.dtype)
+    gate, rows, dt = mixer.in_proj(u_BTD * real).split([width, width + 2 * keys, heads], -1)
+    dt = F.softplus(dt + mixer.dt_bias) * real  # with a step of 0 a position neither writes nor lets anything decay
+    a, taps, bias = -mixer.A_log.exp(), mixer.conv1d.weight[:, 0], mixer.conv1d.bias
     if ssm_kernel.available():
         y = ssm_kernel.ConvolveAndScan.apply(rows, dt, a, mixer.D, taps.T, bias, mixer.ssm_state_size)
     else:
@@ -129,11 +131,17 @@ def convolve_and_scan(rows: Tensor, dt: Tensor, a: Tensor, d: Tensor, taps: Tens
     return (scan(x, dt, a, b, c) + d[:, None] * x).flatten(2)
 
 
-def hidden(model: Any, ids_BT: Tensor) -> Tensor:
+def hidden(model: Any, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
     """The last hidden states (B, T, D)."""
+    turned = None if mask_BT is None else mask_BT.flip(1)
     h = model.backbone.embeddings(ids_BT)
     for layer in model.backbone.layers:
         u = F.rms_norm(h, (h.shape[-1],), layer.norm.weight, layer.norm.variance_epsilon)
-        h = h + mixed(layer.mixer.mamba_fwd, u) + mixed(layer.mixer.mamba_rev, u.flip(1)).flip(1)
+        h = h + mixed(layer.mixer.mamba_fwd, u, mask_BT) + mixed(layer.mixer.mamba_rev, u.flip(1), turned).flip(1)
     final = model.backbone.norm_f
     return F.rms_norm(h, (h.shape[-1],), final.weight, final.variance_epsilon)
+
+
+def run_fast(model: Any) -> None:
+    """Let a loaded model compute its states as in training, which answers questions more than twice as fast."""
+    model.backbone.forward = lambda ids_BT, mask_BT=None: (hidden(model, ids_BT, mask_BT),)
