@@ -10,11 +10,12 @@ observed by the torch functions that it calls (`function_mode`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -52,7 +53,6 @@ class Active:
     base      the implementation that the model had before
     others    what observes other parts of the model, by their names: an encoder, cross-attention
     parts     the part that a module belongs to, by its id; SELF if it is not named
-    layers    the layers that compute attention, for modules that do not know their own number
     """
 
     session: Session | None
@@ -60,7 +60,6 @@ class Active:
     change: AttentionChange | None = None
     others: Mapping[str, Session] = field(default_factory=dict)
     parts: Mapping[int, str] = field(default_factory=dict)
-    layers: Sequence[int] = ()
     calls: int = 0
     forward: ForwardPass | None = None
     model: Any = None
@@ -81,7 +80,8 @@ class Active:
             self.session.calls += 1
         if (own := layer_number(module)) is not None:
             return own
-        return self.layers[number] if number < len(self.layers) else number
+        layers = attention_layers(self.model.config) if hasattr(self.model, "config") else []
+        return layers[number] if number < len(layers) else number
 
     def number_in(self, session: Session | None, module: torch.nn.Module | None) -> int:
         """The same for a part other than SELF."""
@@ -354,7 +354,7 @@ def _installed(model: Any, make: Callable[[Active | None, str], Active], configs
     name = names.pop()
     outer = _active.get() if name == NAME else None
     active = make(outer, outer.base if outer else name)
-    active.layers = attention_layers(model.config) if hasattr(model, "config") else ()
+    active.model = model
     token = _active.set(active)
     try:
         for key, config in configs.items():
@@ -374,7 +374,6 @@ def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> 
     outer = outer if outer is not None and outer.model is model else None
     active = make(outer, "function")
     active.model = model
-    active.layers = attention_layers(model.config) if hasattr(model, "config") else ()
     token = _active.set(active)
 
     def compute_now(inputs: Inputs, base: Callable[[], Any], part: str | None, finish: Any) -> Any:
@@ -420,8 +419,13 @@ def passes_interface(model: torch.nn.Module) -> bool:
     """Whether some module of a model is written against transformers' attention interface."""
     if getattr(getattr(model, "config", None), "model_type", None) in FUNCTIONS_ONLY:
         return False
-    homes = {type(module).__module__ for module in model.modules()}
-    return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+    if model not in _passes:  # asked at every step
+        homes = {type(module).__module__ for module in model.modules()}
+        _passes[model] = any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+    return _passes[model]
+
+
+_passes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
 
 
 def configs_of(model: Any) -> Configs:
