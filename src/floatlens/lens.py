@@ -389,7 +389,9 @@ class Lens:
         special = SpecialTokens(self.mask_id if self.has_mask else None, self.end_ids, self.pad_id)
         network = Network(self.model, self.family.positions)
         if scripts is not None:
-            steps = replay.replay(network, batch.ids_BP, batch.real_BP, scripts, self.family, special)
+            assert isinstance(settings, replay.ReplaySettings)
+            about: dict[str, Any] = {"family": self.family, "sampler": self.sampler, "special": special}
+            steps = replay.replay(network, batch.ids_BP, batch.real_BP, scripts, settings, **about)
         else:
             sample = SAMPLERS[self.sampler].sample
             tail_BN = batch.tail_BN()
@@ -424,7 +426,8 @@ class Lens:
         """
         scripts, tails = scripts_of(prompts), tails_of(prompts)
         if scripts is not None:
-            return replay.settings_of(scripts, self.family)
+            block_length = self.block_length if given.get("block_length") is None else given["block_length"]
+            return replay.settings_of(scripts, self.family, self.sampler, block_length)
         if tails is not None:
             given["max_new_tokens"] = len(tails[0])
             given["steps"] = given.get("steps") or max(tail.count(self.mask_id) for tail in tails)
@@ -761,7 +764,7 @@ class Lens:
             own = sequences.ids_prompt(ids, regions).regions  # type: ignore[arg-type]
         given = None if made.tail is None else self._given(made.tail, ids)
         script = write_script(ids, order, seed=seed, given=given)
-        replay.settings_of([script], self.family)
+        replay.settings_of([script], self.family, self.sampler, self.block_length)
         P = len(made.ids)
         parts = [Region(each.name, P + each.start, P + each.end) for each in own]
         return dataclasses.replace(made, script=script, regions=[*made.regions, *parts])

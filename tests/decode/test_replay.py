@@ -12,6 +12,7 @@ import transformers
 
 import floatlens as fl
 from floatlens.data.script import write_script
+from tests import golden_blocks
 from tests.models import checkpoints
 
 QUESTION = "On which day was the ship Golden Otter launched?"
@@ -54,6 +55,18 @@ def test_a_canvas_is_replayed_on_its_cache(random_llama: Path) -> None:
     lens = fl.load(str(random_llama), family="canvas")
     written = lens.trace(PROMPT, max_new_tokens=6, steps=4)
     assert_equal(lens.replay(PROMPT, written.written, written.order), written)
+
+
+@pytest.mark.parametrize("model", ["sdar_gqa", "llada2_moe"])
+def test_blocks_are_replayed_one_after_another_on_their_cache(model: str) -> None:
+    lens = fl.load(str(golden_blocks.FOLDER / "models" / model))
+    lens.mask_id = (lens.shape["vocabulary"] or 0) - 1
+    written = lens.trace(PROMPT, max_new_tokens=6, block_length=4)
+    again = lens.replay(PROMPT, written.written, written.order, block_length=4)
+    assert_equal(again, written)
+    assert lens.replay(PROMPT, written.written).order == [[n] for n in range(len(written.written))]
+    with pytest.raises(fl.FloatLensError, match=r"token 3 is revealed before the block of token 0 is finished"):
+        lens.replay(PROMPT, ANSWER, [3, 0, 1, 2], block_length=4)
 
 
 def test_interventions_apply_to_a_replay(random_llada: fl.Lens) -> None:

@@ -1,8 +1,8 @@
 """Replay: a given text is revealed in a given order, one forward pass per step, and nothing is sampled.
 
-The passes are those by which the model generates: over the whole sequence, on a cache, or as its sampler registers them. So
-replaying a greedy generation in its own order gives the same steps. `confidence` is the probability of the given token where
-a step reveals it, and that of the most likely token at the other masks.
+The passes are those by which the model generates: over the whole sequence, on a cache, block after block, or as its sampler
+registers them. So replaying a greedy generation in its own order gives the same steps. `confidence` is the probability of
+the given token where a step reveals it, and that of the most likely token at the other masks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from floatlens.data.script import Script
+from floatlens.data.script import GIVEN, Script
+from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
 from floatlens.decode.network import Network
-from floatlens.decode.registry import SAMPLERS, Passes
+from floatlens.decode.registry import SAMPLERS, Passes, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
@@ -29,19 +30,35 @@ NAME = "replay"  # what a trace has for its sampler
 
 @dataclass(frozen=True)
 class ReplaySettings(Settings):
-    """Settings of a replay, read from its scripts: `steps` passes, `order` by name."""
+    """Settings of a replay, read from its scripts: `steps` passes, `order` by name; `block_length` of a model of blocks."""
 
     steps: int = 0
     order: str = ""
+    block_length: int | None = None
 
     @property
     def step_count(self) -> int:
         return self.steps
 
 
-def settings_of(scripts: Sequence[Script], family: Family) -> ReplaySettings:
+def writes_blocks(sampler: str) -> bool:
+    """Whether a sampler writes whole blocks one after another, counted from the start of the prompt."""
+    return issubclass(SAMPLERS[sampler].settings, WholeBlockSettings)
+
+
+def can_replay(family: Family, sampler: str) -> bool:
+    """Whether the passes of a sampler are known, so that it can be made to write a given text."""
+    whole = not family.cached and family.attention in ("bidirectional", "two-way")
+    return family.kind == "arm" or whole or SAMPLERS[sampler].passes is not None or writes_blocks(sampler)
+
+
+def settings_of(
+    scripts: Sequence[Script], family: Family, sampler: str, block_length: int | None = None
+) -> ReplaySettings:
     """Return the settings of a batch of scripts; those that cannot be replayed together are refused."""
     first = scripts[0]
+    if not can_replay(family, sampler):
+        raise FloatLensError(f"the {sampler} sampler cannot replay a given text: its passes are not registered")
     if family.kind == "arm":
         for script in scripts:
             if not script.in_sequence:
@@ -54,8 +71,11 @@ def settings_of(scripts: Sequence[Script], family: Family) -> ReplaySettings:
             "texts that are replayed together by a masked diffusion model should have equal numbers of tokens and steps; "
             "replay them one by one"
         )
-    longest = max(len(script.ids) for script in scripts)
-    return ReplaySettings(longest, steps=max(script.steps for script in scripts), order=first.order)
+    longest, steps = max(len(script.ids) for script in scripts), max(script.steps for script in scripts)
+    block = getattr(settings_for(sampler, block_length=block_length), "block_length", None)
+    return ReplaySettings(
+        longest, steps=steps, order=first.order, block_length=block if writes_blocks(sampler) else None
+    )
 
 
 def replay(
@@ -63,20 +83,23 @@ def replay(
     ids_BP: torch.Tensor,
     real_BP: torch.Tensor | None,
     scripts: Sequence[Script],
+    settings: ReplaySettings,
+    *,
     family: Family,
+    sampler: str,
     special: SpecialTokens,
 ) -> Iterator[Step]:
     """Reveal the text of each row's script, one Step per forward pass."""
     if family.kind == "arm":
         return append(network, ids_BP, real_BP, scripts)
+    if settings.block_length is not None:
+        check_alone(ids_BP, sampler)
+        check_order(scripts[0], ids_BP.shape[1], settings.block_length)
+        return reveal_blocks(network, ids_BP, scripts[0], settings.block_length, special.mask)
     N = len(scripts[0].ids)
-    make = SAMPLERS[family.sampler].passes
+    make = SAMPLERS[sampler].passes
     if make is not None:
         return reveal(make(network, ids_BP, real_BP, N), ids_BP, scripts, special.mask)
-    if family.cached or family.attention != "bidirectional":
-        raise FloatLensError(
-            f"the {family.sampler} sampler cannot replay a given text; it needs `passes` in its register_sampler"
-        )
     return reveal(WholePasses(network, ids_BP, real_BP, N, family.shifted), ids_BP, scripts, special.mask)
 
 
@@ -122,6 +145,45 @@ def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask
             torch.cat([unknown_BP, confidence_BN], 1),
             passes.active,
         )
+
+
+def check_order(script: Script, prompt_length: int, block: int) -> None:
+    """Refuse an order that reveals a token of a later block before a block is finished.
+
+    >>> check_order(Script((7, 8, 9), (1, 0, 2), 3), prompt_length=3, block=2)
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: token 1 is revealed before the block of token 0 is finished, and blocks of 2 ...
+    """
+    numbers = [(prompt_length + place) // block for place in range(len(script.ids))]
+    for place, (number, step) in enumerate(zip(numbers, script.at, strict=True)):
+        late = next((p for p in range(place) if numbers[p] < number and script.at[p] >= step), None)
+        if late is not None:
+            raise FloatLensError(
+                f"token {place} is revealed before the block of token {late} is finished, and blocks of {block} are written "
+                f"one after another; use left-to-right"
+            )
+
+
+def reveal_blocks(network: Network, ids_BP: torch.Tensor, script: Script, block: int, mask_id: int) -> Iterator[Step]:
+    """Reveal a text block by block, finished blocks on a cache; a pass sees no block after its own."""
+    P, N = ids_BP.shape[1], len(script.ids)
+    text_N, at_N = (torch.tensor(values, device=ids_BP.device) for values in (script.ids, script.at))
+    real_BT = torch.ones((1, P + N), dtype=torch.bool, device=ids_BP.device)
+    blocks_BT, positions_BT = count_blocks(real_BT, block)
+    passes = BlockPasses(network, cache=True)
+    for index in range(script.steps):
+        first = (P + int((at_N >= index).nonzero()[0, 0])) // block * block
+        last = min(first + block, P + N)
+        x_BT = torch.cat([ids_BP, text_N.masked_fill(at_N >= index, mask_id)[None]], 1)[:, :last]
+        probs_LV = passes.logits(x_BT, first, blocks_BT[:, :last], positions_BT[:, :last])[0].float().softmax(-1)
+        # The first block may begin inside the prompt.
+        token_L = torch.cat([ids_BP[0], text_N])[first:last]
+        step_L = torch.cat([at_N.new_full((P,), GIVEN), at_N])[first:last]
+        given_L = probs_LV.gather(-1, token_L[:, None])[:, 0]
+        confidence_L = torch.where(step_L == index, given_L, probs_LV.max(-1).values)
+        confidence_L = confidence_L.masked_fill(step_L < index, torch.nan)
+        yield block_step(index, x_BT, first, token_L[None], (step_L == index)[None], confidence_L[None])
 
 
 def append(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatlens.data.prompt import Prompt
+from floatlens.decode.replay import can_replay
 from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import SHORT
@@ -42,8 +43,9 @@ def compared(plan: StudyPlan) -> dict[str, list[str]]:
     """
     if "drift" not in plan.findings or SHORT not in plan.traced:
         return {}
-    models = [model for model in plan.models if model not in plan.traced_only]
-    kinds = {model: plan.loader.find(model).family.kind for model in models}
+    found = {model: plan.loader.find(model) for model in plan.models if model not in plan.traced_only}
+    models = [model for model, each in found.items() if can_replay(each.family, each.sampler)]
+    kinds = {model: found[model].family.kind for model in models}
     others = {model: [other for other in models if kinds[other] != kinds[model]] for model in models}
     return {m: [*([m] if kinds[m] == "mdm" else []), *rest] for m, rest in others.items() if rest}
 
