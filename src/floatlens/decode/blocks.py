@@ -13,6 +13,7 @@ import torch
 
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.settings import Settings, check_whole
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
@@ -167,6 +168,57 @@ def block_step(
         committed_BT &= running_B[:, None]
         confidence_BT = confidence_BT.masked_fill(~running_B[:, None], torch.nan)
     return Step(index, x_BT, after_BT, committed_BT, confidence_BT, range(first, x_BT.shape[1]), running_B)
+
+
+class BlockCanvas:
+    """One prompt, whole blocks of masks after it, and the steps that write them.
+
+    x_BN      the sequence with all its masks (1, N)
+    starts    first positions of the blocks that are written; the first block may begin with the end of the prompt
+    """
+
+    def __init__(
+        self, network: Network, ids_BP: torch.Tensor, settings: WholeBlockSettings, special: SpecialTokens, sampler: str
+    ) -> None:
+        check_alone(ids_BP, sampler)
+        self.P, self.block, self.mask = ids_BP.shape[1], settings.block_length, special.mask
+        new = settings.canvas(self.P)
+        self.x_BN = torch.cat([ids_BP, ids_BP.new_full((1, new), special.mask)], 1)
+        self.starts = range(self.P // self.block * self.block, self.P + new, self.block)
+        self.blocks_BN, self.positions_BN = count_blocks(torch.ones_like(self.x_BN, dtype=torch.bool), self.block)
+        self.passes = BlockPasses(network, cache=settings.cache)
+        self.ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
+        self.index = 0
+
+    @property
+    def new_N(self) -> torch.Tensor:
+        """The tokens after the prompt, masks included."""
+        return self.x_BN[0, self.P :]
+
+    def tokens(self, first: int) -> torch.Tensor:
+        """The tokens of a block as they are now (L)."""
+        return self.x_BN[0, first : first + self.block].clone()
+
+    def logits(self, first: int) -> torch.Tensor:
+        """Logits (L, V) of a block in float32."""
+        last = first + self.block
+        tensors = (part[:, :last] for part in (self.x_BN, self.blocks_BN, self.positions_BN))
+        x_BT, blocks_BT, positions_BT = tensors
+        return self.passes.logits(x_BT.clone(), first, blocks_BT, positions_BT)[0].float()
+
+    def write(self, first: int, token_L: torch.Tensor, chosen_L: torch.Tensor, confidence_L: torch.Tensor) -> Step:
+        """Write the chosen tokens into a block, and return the step that did so."""
+        last = first + self.block
+        step = block_step(
+            self.index, self.x_BN[:, :last].clone(), first, token_L[None], chosen_L[None], confidence_L[None]
+        )
+        self.x_BN[:, :last] = step.after_BT
+        self.index += 1
+        return step
+
+    def has_end(self) -> bool:
+        """Whether an end token was written."""
+        return bool(torch.isin(self.new_N, self.ends).any())
 
 
 def check_alone(ids_BP: torch.Tensor, sampler: str) -> None:

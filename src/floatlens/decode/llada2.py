@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
+from floatlens.decode.blocks import BlockCanvas, WholeBlockSettings
 from floatlens.decode.draws import Draws
 from floatlens.decode.llada import transfers
 from floatlens.decode.network import Network
@@ -61,34 +61,20 @@ def sample(
 
     A block ends when it has no mask left or its steps are used; then masks may be left in it.
     """
-    check_alone(ids_BP, "llada2")
-    P, block = ids_BP.shape[1], settings.block_length
-    N = P + settings.canvas(P)
     draws = draws or Draws([settings.seed])
-    x_BN = torch.cat([ids_BP, ids_BP.new_full((1, N - P), special.mask)], 1)
-    blocks_BN, positions_BN = count_blocks(torch.ones_like(x_BN, dtype=torch.bool), block)
-    passes, index = BlockPasses(network, cache=settings.cache), 0
-    ends = torch.tensor(special.end_ids, dtype=torch.long, device=x_BN.device)
-
-    for first in range(P // block * block, N, block):
-        last = first + block
-        for count in transfers(block, settings.passes_per_block):
-            x_BT = x_BN[:, :last].clone()
-            masked_L = x_BT[0, first:] == special.mask
+    canvas = BlockCanvas(network, ids_BP, settings, special, "llada2")
+    top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
+    for first in canvas.starts:
+        for count in transfers(settings.block_length, settings.passes_per_block):
+            masked_L = canvas.tokens(first) == special.mask
             if not bool(masked_L.any()):
                 break
-            logits_LV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])[0].float()
-            top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
-            token_L, probability_L = propose(logits_LV, settings.temperature, *top, draws)
+            token_L, probability_L = propose(canvas.logits(first), settings.temperature, *top, draws)
             chosen_L = above_or_best(probability_L, masked_L, count, settings.threshold)
-            confidence_L = probability_L.masked_fill(~masked_L, torch.nan)
-            step = block_step(index, x_BT, first, token_L[None], chosen_L[None], confidence_L[None])
-            x_BN[:, :last] = step.after_BT
-            yield step
-            index += 1
-            if settings.eos_early_stop and is_written_to_its_end(x_BN[0, P:], ends, special.mask):
+            yield canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
+            if settings.eos_early_stop and is_written_to_its_end(canvas.new_N, canvas.ends, special.mask):
                 return
-        if bool(torch.isin(x_BN[:, P:], ends).any()):
+        if canvas.has_end():
             return
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
+from floatlens.decode.blocks import BlockCanvas, WholeBlockSettings
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
@@ -74,39 +74,27 @@ def sample(
     draws: Draws | None = None,
 ) -> Iterator[Step]:
     """Write whole blocks after a prompt, one Step per pass. A position is committed whenever it receives a token."""
-    check_alone(ids_BP, "llada2.1")
-    P, block = ids_BP.shape[1], settings.block_length
-    N = P + settings.canvas(P)
     draws = draws or Draws([settings.seed])
-    x_BN = torch.cat([ids_BP, ids_BP.new_full((1, N - P), special.mask)], 1)
-    blocks_BN, positions_BN = count_blocks(torch.ones_like(x_BN, dtype=torch.bool), block)
-    passes, index = BlockPasses(network, cache=settings.cache), 0
-    ends = torch.tensor(special.end_ids, dtype=torch.long, device=x_BN.device)
-
-    for first in range(P // block * block, N, block):
-        last, post_steps = first + block, 0
-        written_L = torch.arange(first, last, device=x_BN.device) >= P
+    canvas = BlockCanvas(network, ids_BP, settings, special, "llada2.1")
+    top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
+    for first in canvas.starts:
+        post_steps = 0
+        written_L = torch.arange(first, first + settings.block_length, device=ids_BP.device) >= ids_BP.shape[1]
         for _ in range(settings.passes_per_block):
-            x_BT = x_BN[:, :last].clone()
-            before_L = x_BT[0, first:]
+            before_L = canvas.tokens(first)
             masked_L = before_L == special.mask
             if not bool(masked_L.any()):
                 post_steps += 1
                 if post_steps > settings.max_post_steps:
                     break
-            logits_LV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])[0].float()
-            top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
-            token_L, probability_L = propose(logits_LV, settings.temperature, *top, draws)
+            token_L, probability_L = propose(canvas.logits(first), settings.temperature, *top, draws)
             filled_L = above_or_best(probability_L, masked_L, settings.num_to_transfer, settings.threshold)
             edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > settings.editing_threshold)
             confidence_L = probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
-            step = block_step(index, x_BT, first, token_L[None], (filled_L | edited_L)[None], confidence_L[None])
-            x_BN[:, :last] = step.after_BT
-            yield step
-            index += 1
-            if step.after_BT.equal(x_BT) and (not bool(masked_L.any()) or settings.temperature == 0):
+            yield canvas.write(first, token_L, filled_L | edited_L, confidence_L)
+            unchanged = canvas.tokens(first).equal(before_L)
+            if unchanged and (not bool(masked_L.any()) or settings.temperature == 0):
                 break
-        new_BN = x_BN[:, P:last]
-        ended = bool(torch.isin(new_BN, ends).any()) and not bool((new_BN == special.mask).any())
-        if settings.eos_early_stop and ended:
+        has_masks = bool((canvas.x_BN[0, : first + settings.block_length] == special.mask).any())
+        if settings.eos_early_stop and canvas.has_end() and not has_masks:
             return
