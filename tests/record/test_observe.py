@@ -369,6 +369,17 @@ def test_a_cache_from_before_the_block_has_no_trace(arm: floatlens.Lens) -> None
         watch.trace()
 
 
+def test_a_diffusion_model_without_a_known_mask_is_refused(tmp_path: Path) -> None:
+    said = "family 'llada' writes over mask tokens; give the mask token"
+    with pytest.raises(FloatLensError, match=said), floatlens.observe(tiny("llama"), family="llada"):
+        pass
+    lens = floatlens.load(str(checkpoints.diffusion_gemma(tmp_path / "model")))
+    with floatlens.observe(lens) as watch:
+        lens.generate([list(range(3, 12))], max_new_tokens=8)
+    with pytest.raises(FloatLensError, match="writes without mask tokens"):
+        watch.trace()
+
+
 def test_a_model_without_attention_is_an_error() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1))
     said = "no attention was seen in 1 forward passes of Sequential"

@@ -176,6 +176,8 @@ def observe(
     config = getattr(model, "config", None)
     if mask_id is None and (config is not None or tokenizer is not None):
         mask_id = find_mask_id(config, tokenizer)
+    if family is not None and family.kind == "mdm" and family.mask_token and mask_id is None:
+        raise FloatLensError(f"family {family.name!r} writes over mask tokens; give the mask token as mask_id=")
     encoder, decoder = encoder_and_decoder(model)
     takes_tokens = hasattr(model, "get_input_embeddings")
     names = [*(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
