@@ -19,10 +19,13 @@ from typing import Any
 from PIL import Image
 
 from floatlens.cli.main import run
+from floatlens.evaluation.answers import answers_of
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS
+from floatlens.findings.settings import folders_for
 from floatlens.findings.style import short
 from floatlens.runs.folder import RunFolder
+from floatlens.runs.run_list import model_runs
 from floatlens.runs.traces import RunTraces
 
 DOCS = Path(__file__).parent
@@ -38,6 +41,8 @@ ANSWERED = {
     "noise": f"stress noise {' '.join(MODELS)} --data world:fresh --limit 40 --max-new-tokens 16 --out noise",
     "position": f"stress position {' '.join(MODELS)} --data world:fresh --passages 10 --limit 40 --max-new-tokens 16 "
     "--out position",
+    "links": f"study {' '.join(MODELS)} --data world:common --data world:fresh --only links,stress --passages 5 --limit 24 "
+    "--max-new-tokens 16 --out links",
     "causes": "ablate tiny-mdm tiny-arm --data world:fresh --limit 24 --max-new-tokens 8 --out causes",
 }  # fmt: skip
 # finding: (its runs, its figures as {file name: settings})
@@ -51,6 +56,7 @@ PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "flow": (LONG, {"flow": {}, "flow-layers": {"view": "layers"}}),
     "knowledge": (("knowledge",), {"knowledge": {}}),
     "stress": (("noise", "position"), {"stress": {}}),
+    "links": (("links",), {"links": {}}),
     "causes": (("causes",), {"causes": {}, "causes-effects": {"view": "effects"}}),
 }
 WIDTH, COLOURS = 1400, 200  # pixels and colours of a picture; keeps files small
@@ -85,7 +91,12 @@ def make_run(folder: Path, name: str) -> Path:
 def draw(name: str, runs: list[Path], pictures: dict[str, dict[str, Any]]) -> None:
     """Draw the figures of a finding, and write its verdicts into its page."""
     finding = FINDINGS[name]
-    source: Any = RunTraces([RunFolder.open(path) for path in runs]) if finding.reads == "traces" else runs
+    source: Any = runs
+    if finding.reads == "traces":
+        source = RunTraces([RunFolder.open(path) for path in runs])
+    elif finding.reads == "both":  # a study has a folder per model
+        folders = [folder for path in runs for folder in model_runs(path)]
+        source = RunTraces(folders_for(finding, folders)), answers_of([folder.path for folder in folders])
     measured = finding.measure(source)
     for stem, settings in pictures.items():
         maps = settings.get("view", finding.views[0]) in finding.maps

@@ -104,8 +104,7 @@ def test_the_code_on_answers_runs(tmp_path: Path) -> None:
     run_page("findings/stress.md", stressed="stressed")
 
 
-# The page of links has no figure yet, and that of causes no verdicts: docs/draw_findings.py takes longer for them.
-@pytest.mark.parametrize("name", [name for name in FINDINGS.names() if name not in ("links", "causes")])
+@pytest.mark.parametrize("name", FINDINGS.names())
 def test_each_finding_has_a_page_that_explains_it(name: str) -> None:
     page = (DOCS / "findings" / f"{name}.md").read_text()
     for part in ("# ", "## The figure on the bundled models", "How to read it", "paper's scripts differ", "## Claim"):
