@@ -37,8 +37,8 @@ OBJECTIVE = {
     "smollm2-arm": "The loss is that of the next token, on the answer and on plain text.",
     "smollm2-canvas": "The loss is on hidden tokens of the canvas; row j - 1 writes token j.",
     "smollm2-mdm": "The loss is on hidden tokens of the answer and of the passages; row j - 1 writes token j. Training "
-    "goes on from an adapter of rank 32 that had seen 460,000 tokens of the same sources in an earlier experiment, reduced to "
-    "rank 16 (`reduce.py`); its prompts are open to later tokens from the beginning.",
+    "goes on from an adapter of rank 32 that had seen 460,000 tokens of the same sources in an earlier experiment, reduced "
+    "to rank 16 (`reduce.py`); its prompts are open to later tokens from the beginning.",
 }
 ROWS = {
     "smollm2-arm": "all rows so far",

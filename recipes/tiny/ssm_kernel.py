@@ -27,7 +27,9 @@ def available() -> bool:
 def library(state: int, head: int) -> ctypes.CDLL:
     """The compiled kernel for a state size and a head dimension."""
     file = Path(tempfile.mkdtemp()) / "ssm_kernel.so"
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", f"-DN={state}", f"-DP={head}"]
+    # not -ffast-math: a library linked with it makes the whole process treat subnormal numbers as zero
+    fast = ["-O3", "-march=native", "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
+    flags = [*fast, "-shared", "-fPIC", f"-DN={state}", f"-DP={head}"]
     subprocess.run([COMPILER, *flags, str(SOURCE), "-o", str(file), "-lm"], check=True)
     return ctypes.CDLL(str(file))
 

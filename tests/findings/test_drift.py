@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from floatlens.anchors import baseline, find_anchors
+from floatlens.decode import replay
 from floatlens.errors import FloatLensError
+from floatlens.findings import same_text
 from floatlens.findings.drift import drift, length_matched_tasks, neighbour_distance
 from floatlens.findings.finding import CLAIMS
 from floatlens.findings.received import profile
@@ -123,6 +125,15 @@ def test_floating_by_length_is_floating_of_each_beginning():
     np.testing.assert_allclose(floating_by_length(p_ST), wanted)
 
 
+def test_a_trace_without_writing_rows_stands_beside_others():
+    with_rows, without = planted(seed=0, sample_id="a"), planted(seed=1, sample_id="b")
+    without.data = without.data.drop_vars("received_writing", errors="ignore")
+    measured = drift([with_rows, without])
+    assert measured["n_written"].values[0] > 0 and measured["n_written"].values[1] == 0
+    assert np.isnan(measured["floating_writing"].values[1]).all()
+    assert np.isfinite(measured["floating"].values).all()
+
+
 def test_renewal_by_length_is_renewal_of_each_beginning():
     rng = np.random.default_rng(0)
     for steps in (1, 7, 32):
@@ -130,6 +141,10 @@ def test_renewal_by_length_is_renewal_of_each_beginning():
         p_ST = definitions.anchor_mass(p_ST, p_ST > 0)
         wanted = [definitions.renewal(p_ST[:n]) for n in range(1, steps + 1)]
         np.testing.assert_allclose(renewal_by_length(p_ST), wanted, atol=1e-12)
+
+
+def test_the_name_of_a_replay_is_that_of_its_sampler():
+    assert same_text.REPLAY == replay.NAME
 
 
 def test_reading_findings_loads_no_model_code():

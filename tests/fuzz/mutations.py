@@ -12,7 +12,7 @@ NASTY: list[Any] = [
     None, True, -1, 0, 2**63, 1e308, float("nan"), "", "\x00", "../../etc/passwd", "é" * 300, "<script>", "=1+1",
     [], {}, [[]], [None], {"": ""}, "NaN", "\ud800", "{", "3(", ")))", "0:0:0",
 ]  # fmt: skip
-SCALARS = st.one_of(st.sampled_from(NASTY), st.integers(), st.floats(), st.text(max_size=20))
+SCALARS = st.one_of(st.sampled_from(NASTY).map(copy.deepcopy), st.integers(), st.floats(), st.text(max_size=20))
 JSON = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),

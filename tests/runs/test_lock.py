@@ -199,8 +199,11 @@ def test_a_renewal_does_not_replace_the_claim_of_another(place: str, monkeypatch
         while run.storage.read("lock") == first:
             time.sleep(0.01)
         assert lock.read_claim(run.storage)["nonce"] == json.loads(first)["nonce"]
-        claim(place, **OTHER)
-        time.sleep(0.2)  # some beats
+        for _ in range(3):  # a renewal that is under way may still land on the claim, but none after it
+            claim(place, **OTHER)
+            time.sleep(0.2)  # some beats
+            if lock.read_claim(run.storage)["nonce"] == "another":
+                break
         assert lock.read_claim(run.storage)["nonce"] == "another"
     run.storage.remove("lock")
 

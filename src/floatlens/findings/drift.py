@@ -14,6 +14,7 @@ text (see `same_text`), where traces of replayed answers are given beside those 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -153,7 +154,7 @@ def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
 def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     """Floating, renewal and spread of the writing rows over the first 1, 2, … tokens; nothing if they were not recorded."""
     if "received_writing" not in trace.data:
-        return xr.Dataset({"n_written": 0})
+        return _nothing_written([AVERAGE] if layer == "average" else choose_layers(trace, layer))
     rows_SLT = writing_profile(trace)
     if layer == "average":
         rows_SLT = rows_SLT.mean(axis=1, keepdims=True)
@@ -164,7 +165,7 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
         rows_SLT = rows_SLT[:, [every.index(n) for n in chosen]]
     count = len(rows_SLT)
     if not count:
-        return xr.Dataset({"n_written": 0})
+        return _nothing_written(chosen)
     # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
     anchors = find_anchors(rows_SLT, rule, "bidirectional")
     p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), anchors)
@@ -177,6 +178,15 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     return xr.Dataset(
         {**{name: (("layer", "tokens"), np.array(values)) for name, values in numbers.items()}, "n_written": count},
         coords={"layer": chosen, "tokens": np.arange(1, count + 1)},
+    )
+
+
+def _nothing_written(layers: Sequence[int]) -> xr.Dataset:
+    """The numbers of writing rows where there are none, so that the trace can be put beside others."""
+    empty = ("layer", "tokens"), np.empty((len(layers), 0))
+    names = ("floating_writing", "renewal_writing", "spread_writing")
+    return xr.Dataset(
+        {**dict.fromkeys(names, empty), "n_written": 0}, coords={"layer": list(layers), "tokens": np.arange(0)}
     )
 
 

@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from floatlens.decode import replay
 from floatlens.findings.outcome import rows_of
 from floatlens.findings.samples import Array, Traces, as_traces, mean_over
 from floatlens.paper import definitions
 from floatlens.record.trace import Trace
 from floatlens.runs.traces import RunTraces
 from floatlens.stats import interval_of_mean
+
+REPLAY = "replay"  # decode.replay.NAME, which cannot be imported without torch
 
 
 class SameText(NamedTuple):
@@ -34,10 +35,10 @@ def split_replays(traces: Traces) -> tuple[Traces, Iterable[Trace]]:
     if isinstance(traces, RunTraces):
         return traces, traces.replays()
     every = as_traces(traces)
-    given = [trace for trace in every if trace.data.attrs.get("sampler") == replay.NAME]
+    given = [trace for trace in every if trace.data.attrs.get("sampler") == REPLAY]
     if len(given) in (0, len(every)):
         return every, []
-    return [trace for trace in every if trace.data.attrs.get("sampler") != replay.NAME], given
+    return [trace for trace in every if trace.data.attrs.get("sampler") != REPLAY], given
 
 
 def question_of(sample_id: str) -> str:

@@ -25,6 +25,10 @@ BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
 SMOLLM2 = "smollm2"
 
 
+# what transformers raises on a config whose values make no sense, such as no heads
+BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model that was found: its source is a folder or a Hub id, its config the raw config.json.
@@ -88,7 +92,7 @@ class Checkpoint:
         if self.family.native:
             try:
                 return self.family.native(config)
-            except (TypeError, ValueError, AttributeError, StrictDataclassError) as error:
+            except (*BAD_CONFIG, StrictDataclassError) as error:
                 raise FloatLensError(
                     f"{self.name}: config.json does not describe a {self.family.name} model: {error}"
                 ) from None
@@ -99,7 +103,7 @@ class Checkpoint:
             with tempfile.TemporaryDirectory(prefix="floatlens-config-") as folder:
                 (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
                 return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
+        except (*BAD_CONFIG, StrictDataclassError) as error:
             if not self.config.get("model_type"):
                 raise FloatLensError(
                     f"{self.name}: config.json has no field 'model_type', so that transformers cannot know its class; "

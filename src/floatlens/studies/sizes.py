@@ -49,7 +49,7 @@ class Sizes:
         return Sizes(**{name: min(most, most if size is None else size) for name, size in asdict(self).items()})
 
 
-DEMO = Sizes(traces=6, knowledge=24, stress=40, causes=12, short=16)
+DEMO = Sizes(traces=5, knowledge=24, stress=40, causes=12, short=14)
 FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100)
 
 
