@@ -35,3 +35,12 @@ def test_three_sentences_name_the_models():
     assert sink == "The first token of big is a sink, with 51 points more than its share; that of arm is none."
     assert passages == "Passages do not add twice as much to mdm as to arm."
     assert say_aloud([]) == []
+
+
+def test_models_with_the_same_verdict_are_named_together():
+    claims = [verdict("knowledge.ahead", "not supported", mdm, "arm") for mdm in ("a", "b")]
+    claims += [verdict("drift.moves", "supported", mdm, arm) for mdm in ("a", "b") for arm in ("arm", "big")]
+    assert say_aloud(claims) == [
+        "They move more in a and b than in arm and a and b than in big.",
+        "With them a and b are not ahead of arm.",
+    ]

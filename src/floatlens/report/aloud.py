@@ -96,15 +96,19 @@ def _passages(found: dict[str, list[dict[str, Any]]]) -> str:
 def _compare(
     found: dict[str, list[dict[str, Any]]], name: str, yes: str, no: str, between: str | tuple[str, str]
 ) -> list[str]:
-    """What became of a claim between an MDM and an ARM, for all pairs with the same verdict together."""
+    """What became of a claim between an MDM and an ARM, for all MDMs with the same verdict against an ARM together."""
     words = (between, between) if isinstance(between, str) else between
     parts = []
     for verdict, text, word in ((SUPPORTED, yes, words[0]), (NOT_SUPPORTED, no, words[1])):
-        pairs = [
-            word.join(short(model) for model in claim["models"][:2])
-            for claim in found.get(name, [])
-            if claim["verdict"] == verdict
-        ]
+        mdms_of: dict[str, list[str]] = {}
+        for claim in found.get(name, []):
+            if claim["verdict"] == verdict:
+                mdm, arm = (short(model) for model in claim["models"][:2])
+                mdms_of.setdefault(arm, []).append(mdm)
+        pairs = []
+        for arm, mdms in mdms_of.items():
+            joined = word if len(mdms) == 1 else word.replace(" is ", " are ")
+            pairs.append(f"{listed(mdms)}{joined}{arm}")
         if pairs:
             parts.append(text.format(listed(pairs)))
     return parts
