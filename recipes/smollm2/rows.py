@@ -10,10 +10,14 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from floatlens.data.atlas import datasets as atlas
+from floatlens.data.sample import Sample
 
 TRAIN, SCORED = "nq-open-oracle.train2055.jsonl.gz", "nq-open-oracle.first200.jsonl.gz"
 TEXT = "wikitext-2.valid-test.txt.gz"
@@ -28,6 +32,9 @@ SPACED = (
     (" )", ")"),
     (" 's", "'s"),
 )
+
+
+NAMED = re.compile(r"(?<= )(?:[A-Z][a-z]+(?: [A-Z][a-z]+)+|[A-Z][a-z]{3,}|\d[\d,.]*\d)(?=[ ,])")
 
 
 @dataclass(frozen=True)
@@ -69,17 +76,37 @@ def read_nq(folder: Path) -> tuple[list[Question], list[Question]]:
     return questions[HELD_OUT:], questions[:HELD_OUT]
 
 
-def read_atlas(folder: Path, split: str) -> list[Question]:
-    """Questions of one split of atlas from a folder of JSON lines."""
-    questions = []
-    for line in (folder / f"{split}.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        lines = [f"{p['title']}: {p['text']}" if p.get("title") else p["text"] for p in row["passages"]]
-        gold = [lines[i] for i in row["gold"]]
-        others = [text for i, text in enumerate(lines) if i not in row["gold"]]
-        answers = sorted(row["answers"], key=lambda answer: answer.lower() not in " ".join(gold).lower())
-        questions.append(Question(row["question"], answers, gold, others, "atlas"))
-    return questions
+def atlas_question(rng: random.Random, split: str = "train") -> Question:
+    """A question of atlas, one in five over two hops, with passages and wording drawn anew."""
+    item = rng.choice(atlas.questions("hops" if rng.random() < 0.2 else "facts", split))
+    return question_of(atlas.make(item, 5, None, rng.randrange(1 << 30), rng.randrange(8)), "atlas")
+
+
+def question_of(sample: Sample, source: str) -> Question:
+    """A sample as rows use it; an answer that stands in its passage comes first."""
+    gold = [passage.line for passage in sample.passages if passage.gold]
+    others = [passage.line for passage in sample.passages if not passage.gold]
+    answers = sorted(sample.answers, key=lambda answer: answer.lower() not in " ".join(gold).lower())
+    return Question(sample.question, answers, gold, others, source)
+
+
+def cloze_questions(paragraphs: list[str]) -> list[Question]:
+    """Sentences of the text with a name or a number left out, and the comma after it.
+
+    The answer is found by matching words, not by knowledge.
+    """
+    found = []
+    for paragraph in paragraphs:
+        for sentence in re.split(r"(?<=[a-z]{2}\.) ", paragraph):
+            words = sentence.split(" ")
+            for match in list(NAMED.finditer(sentence))[:2]:
+                first = len(sentence[: match.start()].split(" ")) - 1
+                last = first + len(match[0].split(" "))
+                if first == 0 or "X" in match[0].split(" "):
+                    continue
+                asked = [*words[max(0, first - 8) : first], "____", *words[last : last + 8]]
+                found.append(Question(f"Complete: {' '.join(asked)}", [match[0]], [f"Text: {paragraph}"], [], "cloze"))
+    return found
 
 
 def read_text(folder: Path) -> Iterator[str]:
@@ -99,14 +126,14 @@ class Rows:
     ----------
     lens: the loaded base model; its prompt template and tokenizer make the rows.
     data: folder of the Natural Questions and WikiText files.
-    atlas: training questions of atlas, used from row `atlas_from` on.
     """
 
-    def __init__(self, lens: Any, data: Path, atlas: list[Question], *, seed: int = 0, atlas_from: int = 0) -> None:
-        self.lens, self.seed, self.atlas, self.atlas_from = lens, seed, atlas, atlas_from
+    def __init__(self, lens: Any, data: Path, *, seed: int = 0) -> None:
+        self.lens, self.seed = lens, seed
         self.nq, self.held_out = read_nq(data)
         self.eos = lens.tokenizer.convert_tokens_to_ids("<|im_end|>")
         paragraphs = list(read_text(data))
+        self.cloze = cloze_questions(paragraphs)
         random.Random(0).shuffle(paragraphs)
         self.stream = [i for text in paragraphs for i in [*self.tokens(text), 0]]
 
@@ -116,10 +143,12 @@ class Rows:
     def __getitem__(self, index: int) -> Row:
         rng = random.Random(f"{self.seed}/{index}")
         kind = rng.random()
-        if kind < 0.2:
+        if kind < 0.15:
             return self.text_row(rng)
-        if kind < 0.55 and self.atlas and index >= self.atlas_from:
-            return self.question_row(rng.choice(self.atlas), rng)
+        if kind < 0.3:
+            return self.question_row(rng.choice(self.cloze), rng)
+        if kind < 0.6:
+            return self.question_row(atlas_question(rng), rng)
         return self.question_row(rng.choice(self.nq), rng)
 
     def question_row(self, question: Question, rng: random.Random, *, places: int | None = None) -> Row:
@@ -129,13 +158,13 @@ class Rows:
         """
         answer = question.answers[0]
         gold, others = question.gold, question.others
-        if question.source == "nq":
+        if question.source != "atlas":
             gold = [window(gold[0], answer, 1000 if rng.random() < 0.25 else rng.randint(20, 75), rng)]
             others = [window(rng.choice(self.nq).gold[0], "", 40, rng)]
-        count = rng.choice((0, 0, 0, 0, 1) if question.source == "nq" else (0, 1, 1, 2, 3))
+        count = rng.choice((0, 1, 1, 2, 3, 4) if question.source == "atlas" else (0, 0, 0, 0, 1))
         shown = gold + rng.sample(others, min(len(others), count))
         rng.shuffle(shown)
-        if rng.random() < (0.1 if question.source == "atlas" else 0.04):
+        if rng.random() < {"atlas": 0.1, "nq": 0.04, "cloze": 0.0}[question.source]:
             shown = []  # closed book
         prompt = self.lens.prompt(question.question, shown)
         written = self.tokens(answer)

@@ -1,7 +1,7 @@
 """Score an adapter in the making: exact match and accuracy, one token per step, and where its attention sinks.
 
     python score.py mdm OUT/mdm/latest --data DATA --limit 100
-    python score.py canvas OUT/canvas/final --data DATA --atlas ATLAS --source atlas
+    python score.py canvas OUT/canvas/final --data DATA --source atlas
     python score.py arm OUT/arm/final --data DATA --closed-book
     python score.py plain --data DATA                  the unchanged model
 
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network import GROUPS, Network, attention, positions_of
-from rows import SCORED, Question, read_atlas, read_nq
+from network import GROUPS, Network, attention, fast_dtype, positions_of
+from rows import SCORED, Question, question_of, read_nq
 from train import canvas_rows, prefill
 
 import floatlens as fl
@@ -147,7 +147,6 @@ def main() -> None:
     parser.add_argument("mode", choices=("plain", "arm", "canvas", "mdm"))
     parser.add_argument("adapter", type=Path, nargs="?", help="folder of the adapter; none for plain")
     parser.add_argument("--data", type=Path, required=True, help="folder of the Natural Questions files")
-    parser.add_argument("--atlas", type=Path, help="folder of atlas as JSON lines")
     parser.add_argument("--source", choices=("nq", "nq-held-out", "atlas"), default="nq")
     parser.add_argument("--split", default="validation", help="split of atlas")
     parser.add_argument("--skip", type=int, default=0, help="questions to leave out at the beginning")
@@ -155,22 +154,24 @@ def main() -> None:
     parser.add_argument("--places", type=int, default=32, help="tokens to write")
     parser.add_argument("--steps", type=int, help="steps of a diffusion model; by default one per token")
     parser.add_argument("--closed-book", action="store_true", help="show no passages")
-    parser.add_argument("--distractors", type=int, default=10, help="atlas: passages beside the gold ones, at most")
+    parser.add_argument("--passages", type=int, default=5, help="atlas: passages per question, the gold one among them")
     parser.add_argument("--sink", action="store_true", help="print received attention by layer instead of scores")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     lens = fl.load("smollm2")
-    network = Network(lens.model, lens.tokenizer.convert_tokens_to_ids("<empty_output>"), compile=False)
+    mask = lens.tokenizer.convert_tokens_to_ids("<empty_output>")
+    network = Network(lens.model, mask, dtype=torch.float32 if args.sink else fast_dtype(), compile=False)
     if args.adapter:
         network.load(args.adapter)
         if args.mode == "arm":
             merge_into(lens.model, network)
     if args.source == "atlas":
-        questions = read_atlas(args.atlas, args.split)
+        samples = fl.read("atlas", split=args.split, passages=args.passages)
+        questions = [question_of(sample, "atlas") for sample in samples]
     else:
         questions = read_scored(args.data) if args.source == "nq" else read_nq(args.data)[1]
     questions = questions[args.skip : args.skip + args.limit]
-    shown = [[] if args.closed_book else q.gold + q.others[: args.distractors] for q in questions]
+    shown = [[] if args.closed_book else sorted(q.gold + q.others) for q in questions]
     prompts = [lens.prompt(q.question, passages) for q, passages in zip(questions, shown, strict=True)]
 
     if args.sink:

@@ -1,8 +1,8 @@
 """Train the three SmolLM2 models: one base, one set of rows, three ways to attend.
 
-    python train.py canvas --data DATA --atlas ATLAS --out OUT/canvas --tokens 300000
-    python train.py mdm    --data DATA --atlas ATLAS --out OUT/mdm --start OUT/canvas --tokens 2000000
-    python train.py arm    --data DATA --atlas ATLAS --out OUT/arm --tokens 80000
+    python train.py canvas --data DATA --out OUT/canvas --tokens 300000
+    python train.py mdm    --data DATA --out OUT/mdm --start OUT/canvas --tokens 2000000
+    python train.py arm    --data DATA --out OUT/arm --tokens 80000
 
     arm      causal; the loss is that of the next token, on the answer
     canvas   the prompt causal and run by the unchanged model; its last token and the places of the answer run with the
@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from network import Network, attention, positions_of
-from rows import Question, Row, Rows, hidden_places, read_atlas
+from network import Network, attention, fast_dtype, positions_of
+from rows import Row, Rows, atlas_question, hidden_places
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
@@ -156,21 +156,16 @@ class Run:
         self.args, self.mode, self.out = args, args.mode, Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)
         lens = fl.load("smollm2")
-        atlas = self.atlas("train")
-        self.rows = Rows(lens, args.data, atlas, seed=args.seed, atlas_from=args.atlas_from)
-        self.network = Network(lens.model, lens.tokenizer.convert_tokens_to_ids("<empty_output>"))
+        self.rows = Rows(lens, args.data, seed=args.seed)
+        mask = lens.tokenizer.convert_tokens_to_ids("<empty_output>")
+        self.network = Network(lens.model, mask, dtype=getattr(torch, args.dtype))
         if args.start:
             self.network.load(args.start)
         self.parameters = [*self.network.parameters(), self.network.mask]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=args.lr, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
         self.caches: dict[int, Cache] = {}  # of the prompts of recent rows, in float16
         self.state = {"row": 0, "step": 0, "tokens": 0, "seconds": 0.0, "cooling_from": None}
-        print(
-            f"{len(self.rows.nq)} questions, {len(atlas)} of atlas, {len(self.rows.stream)} tokens of text", flush=True
-        )
-
-    def atlas(self, split: str) -> list[Question]:
-        return read_atlas(self.args.atlas, split) if self.args.atlas else []
+        print(f"{len(self.rows.nq)} questions, {len(self.rows.cloze)} gaps, {len(self.rows.stream)} tokens", flush=True)
 
     def rate(self) -> float:
         """Factor of the learning rate: warm-up, then constant, then down to zero over the cool-down."""
@@ -233,7 +228,9 @@ class Run:
         """Loss per answer token of held-out questions with everything masked, and the share of tokens that are right."""
         self.network.merge()
         result = {}
-        for source, questions in (("nq", self.rows.held_out[:16]), ("atlas", self.atlas("validation")[:16])):
+        rng = random.Random(0)
+        atlas = [atlas_question(rng, "validation") for _ in range(48)]
+        for source, questions in (("nq", self.rows.held_out[:48]), ("atlas", atlas)):
             loss = []
             rows = [self.rows.question_row(q, random.Random(q.question), places=16) for q in questions]
             rows = [all_masked(row) for row in rows]
@@ -343,8 +340,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=("arm", "canvas", "mdm"))
     parser.add_argument("--data", type=Path, required=True, help="folder of the Natural Questions and WikiText files")
-    parser.add_argument("--atlas", type=Path, help="folder of atlas as JSON lines, one file per split")
-    parser.add_argument("--atlas-from", type=int, default=0, help="first row that may come from atlas")
     parser.add_argument("--out", required=True, help="folder of the run")
     parser.add_argument("--start", type=Path, help="adapter to start from")
     parser.add_argument("--tokens", type=int, default=2_000_000, help="tokens to train on")
@@ -357,6 +352,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="steps between two lines of the log")
     parser.add_argument("--validate-every", type=int, default=100, help="steps between two validations")
     parser.add_argument("--seed", type=int, default=0)
+    fast = str(fast_dtype()).removeprefix("torch.")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default=fast, help="dtype of matrix products")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_flush_denormal(True)
     Run(parser.parse_args()).train()
