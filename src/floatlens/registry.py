@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 from floatlens.errors import FloatLensError
@@ -62,9 +63,9 @@ class Registry(Generic[T]):
     Parameters
     ----------
     noun
-        What an entry is called in error messages, such as "sampler".
+        What an entry is called in error messages, such as "sampler"; `register_sampler` is then the name of its function.
     package
-        The package whose modules register the built-in entries; imported on the first look-up.
+        The package whose modules register the built-in entries; those that do are imported on the first look-up.
 
     >>> colours: Registry[int] = Registry("colour")
     >>> colours.add("red", 1)
@@ -107,14 +108,20 @@ class Registry(Generic[T]):
 
     def _load_built_in(self) -> None:
         with self._lock:
-            if (
-                self._started or self.package is None
-            ):  # started: a module of the package looks something up while it loads
+            # started: a module of the package looks something up while it loads
+            if self._started or self.package is None:
                 return
             self._started = True
             folder = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(folder.__path__):
-                importlib.import_module(f"{self.package}.{module.name}")
+                name = f"{self.package}.{module.name}"
+                if self._registers(name):
+                    importlib.import_module(name)
+
+    def _registers(self, module: str) -> bool:
+        """Whether a module registers entries. The others are not imported, because they may need torch."""
+        loader: Any = getattr(find_spec(module), "loader", None)
+        return f"register_{self.noun}" in (loader.get_source(module) or "")
 
     def names(self) -> list[str]:
         """The names of all entries, those with the highest priority first."""

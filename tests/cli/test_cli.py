@@ -329,6 +329,12 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
         ["study", "tiny-mdm", "--data", "nowhere.jsonl", "--out", "x"],
         ["study", "tiny-mdm", "--data", "world", "--budget", "soon", "--out", "x"],
         ["explore", "no-such-model"],
+        ["explore", "tiny-mdm", "--template", "no-such-file"],
+        ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--family", "lada"],
+        ["study", "tiny-mdm", "--data", "world", "--family", "lada", "--out", "x"],
+        ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--intervention", "mask-anchor(top(1))"],
+        ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--intervention", "mask-anchors(rul=top(1))"],
+        ["ablate", "tiny-mdm", "--data", "world", "--intervention", "mask-anchors(rule=topp({n}))"],
         ["inspect", str(Path(__file__).parent)],
         ["plan", "no-such-model.gguf", "--data", "world", "--gpus", "8xA100"],
     )

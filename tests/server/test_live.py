@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from floatlens.data.template import parse
 from floatlens.explorer.arrays import unpacked
 from floatlens.explorer.film import film
 from floatlens.server.guard import HEADER
@@ -77,6 +78,15 @@ def test_a_run_is_its_steps_and_then_its_film(to: TestClient, model: str) -> Non
         assert {str(i) for i in (*step["tokens"], *step["after"]) if i >= 0} <= set(spelling)
     assert len(steps) == len(made["steps"]) and steps[-1]["after"][:T] == tokens[-1].tolist()
     assert {i: spelling[i] for i in made["vocabulary"]} == made["vocabulary"]
+
+
+def test_questions_are_asked_with_the_template_of_the_command(app: Any) -> None:
+    template = parse("{passages}\n\nQ: {question}")
+    with connected(client(app_of("tiny-mdm", template=template))) as page:
+        page.ask(seed=5)
+        made = page.until("done")[-1]["film"]
+    prompt = lens("tiny-mdm").prompt(QUESTION, [p["text"] for p in PASSAGES], gold=1, template=template)
+    assert made == film(lens("tiny-mdm").trace(prompt, max_new_tokens=6, seed=5, sample_id="1", record=["received"]))
 
 
 def test_steps_arrive_while_the_run_goes_on(to: TestClient) -> None:

@@ -42,6 +42,7 @@ def command(
 
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
+    from floatlens.evaluation.ablate.condition import conditions
     from floatlens.evaluation.sources import open_sources, problems_of
 
     running.check_out(out)
@@ -49,6 +50,8 @@ def command(
     plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=reading.passages)
     chosen = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
     seeds = common.parse_numbers(controls, "--controls") or []
+    if intervention:
+        conditions(intervention, chosen, seeds)
     engine = running.make_engine()
     sources = open_sources(plan)
     samples = {source.label: list(source.samples()) for source in sources}

@@ -27,6 +27,7 @@ def command(
     ] = HOST,
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
+    template: common.TemplateFile = None,
     loading: common.ModelOptions = common.ModelOptions(),
 ) -> None:
     """Ask models questions in the browser and watch their attention while they write; or look at traces.
@@ -37,9 +38,14 @@ def command(
 
         floatlens explore GSAI-ML/LLaDA-8B-Instruct --device auto --dtype bfloat16
 
+        floatlens explore tiny-mdm --template my-template.txt
+
         floatlens trace tiny-mdm --data world:fresh --passages 5 --out run && floatlens explore run
     """
+    from floatlens.data.template import DEFAULT, read
+
     common.check_models([name for name in what or [] if not is_run(name)])
+    asked_with = read(template) if template else DEFAULT
 
     import secrets
     import sys
@@ -61,7 +67,13 @@ def command(
     token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
     bound = bind(host, port)
     app = application(
-        lenses, runs, token=token, ticket=ticket if browser else None, limits=limits, **names(host, bound)
+        lenses,
+        runs,
+        token=token,
+        ticket=ticket if browser else None,
+        template=asked_with,
+        limits=limits,
+        **names(host, bound),
     )
     if not is_loopback(bound):
         print(

@@ -34,6 +34,14 @@ def check_models(models: Any) -> Any:
     return models
 
 
+def check_family(name: str | None) -> str | None:
+    """Refuse a family that does not exist, before torch is imported."""
+    from floatlens.models.registry import check_family_name
+
+    check_family_name(name)
+    return name
+
+
 Model = Annotated[
     str,
     typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models),
@@ -43,7 +51,9 @@ Models = Annotated[
     typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.", callback=check_models),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
-Family = Annotated[str | None, typer.Option(help="Family of the model; detected from its config by default.")]
+Family = Annotated[
+    str | None, typer.Option(help="Family of the model; detected from its config by default.", callback=check_family)
+]
 Sampler = Annotated[str | None, typer.Option(help="Sampler, where the family has several, such as llada2.1.")]
 Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter in peft's format, applied to the model.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]

@@ -81,6 +81,7 @@ def command(
     """
     from floatlens.evaluation.planning import CLOSED
     from floatlens.evaluation.sources import open_sources, problems_of, write_problems
+    from floatlens.interventions.registry import parse_intervention
 
     given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
@@ -108,8 +109,10 @@ def command(
         "matrix_layers": common.parse_numbers(matrix_layers, "--matrix-layers"),
         "implementation": implementation,
     }
+    interventions = [parse_intervention(spec) for spec in intervention or ()]
     engine = running.make_engine()
     sources = open_sources(plan)
+    checkpoint = loading.find(model, revision)
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
@@ -118,16 +121,14 @@ def command(
     from floatlens.evaluation.journal import Journal
     from floatlens.evaluation.run import run_jobs
     from floatlens.interventions.check import check
-    from floatlens.interventions.registry import parse_intervention
     from floatlens.lens import Lens
     from floatlens.record.trace import Trace
     from floatlens.runs import manifest
     from floatlens.runs.folder import RunFolder
 
     # What can be refused is refused before the weights are read.
-    checkpoint = loading.find(model, revision)
     lens = Lens(checkpoint)
-    check([parse_intervention(spec) for spec in intervention or ()], lens.shape, lens.config)
+    check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
         raise FloatLensError(
             f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files or use --ids"

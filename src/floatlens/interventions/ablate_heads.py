@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.interventions import selection
-from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole_number
 from floatlens.interventions.registry import register_intervention
 from floatlens.specs import parse_spec
 
 if TYPE_CHECKING:
+    import torch
+
+    from floatlens.interventions.attention_call import AttentionCall
     from floatlens.lens import Lens, PromptLike
 
 SCORES = ("retrieval", "mass", "query")

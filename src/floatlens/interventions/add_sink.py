@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.intervention import Intervention, number, set_fields, setting_text
 from floatlens.interventions.registry import register_intervention
+
+if TYPE_CHECKING:
+    from floatlens.interventions.attention_call import AttentionCall
 
 
 @register_intervention

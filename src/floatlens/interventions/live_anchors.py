@@ -6,18 +6,19 @@ equals `trace.anchors` of an un-intervened layer with the same input.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from floatlens.anchors import Rule, find_anchors, parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
-from floatlens.observation.call import PositionLayout
-from floatlens.observation.inputs import Inputs
-from floatlens.observation.session import Session
+
+if TYPE_CHECKING:
+    from floatlens.interventions.attention_call import AttentionCall
+    from floatlens.interventions.decoding_state import DecodingState
+    from floatlens.observation.call import PositionLayout
+    from floatlens.observation.inputs import Inputs
+    from floatlens.observation.session import Session
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +39,8 @@ class UnchangedReceived:
         if layer not in self.now:
             rows = inputs.query.shape[0]
             if rows not in self.sessions:
+                from floatlens.observation.session import Session
+
                 names = ["received", "received_final"]
                 self.sessions[rows] = Session(names, layout=self._layout(rows, inputs))
             session = self.sessions[rows]
@@ -50,6 +53,10 @@ class UnchangedReceived:
         return self.now[layer]
 
     def _layout(self, rows: int, inputs: Inputs) -> PositionLayout:
+        import torch
+
+        from floatlens.observation.call import PositionLayout
+
         device, batch = inputs.query.device, self.state.batch
         real = torch.from_numpy(self.state.real_BN()).to(device).repeat(rows // self.state.B, 1)
         none = torch.zeros_like(real)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention, names_of, rule_text, set_fields
 from floatlens.interventions.live_anchors import check_leaves_some, draw_others, find_live_anchors
 from floatlens.interventions.registry import register_intervention
+
+if TYPE_CHECKING:
+    from floatlens.interventions.attention_call import AttentionCall
+    from floatlens.interventions.decoding_state import DecodingState
 
 
 @register_intervention

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention, set_fields
 from floatlens.interventions.live_anchors import draw_others
 from floatlens.interventions.registry import register_intervention
 from floatlens.interventions.target_positions import canonical_target, check_target, describe_target, target_columns
+
+if TYPE_CHECKING:
+    from floatlens.interventions.attention_call import AttentionCall
+    from floatlens.interventions.decoding_state import DecodingState
 
 
 @register_intervention

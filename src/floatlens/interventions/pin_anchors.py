@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention, rule_text, set_fields, whole_number
 from floatlens.interventions.live_anchors import check_leaves_some, draw_others, find_live_anchors
 from floatlens.interventions.mask_anchors import MaskAnchors
 from floatlens.interventions.registry import register_intervention
 from floatlens.interventions.scale_attention import ScaleAttention
+
+if TYPE_CHECKING:
+    from floatlens.interventions.attention_call import AttentionCall
+    from floatlens.interventions.decoding_state import DecodingState
 
 Array = np.ndarray[Any, Any]
 LEAST = 1e-6  # a share below this counts as this: a factor stays a number

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention, number, rule_text, set_fields, setting_text
 from floatlens.interventions.live_anchors import draw_others, find_live_anchors
 from floatlens.interventions.mask_anchors import MaskAnchors
@@ -23,6 +21,10 @@ from floatlens.interventions.target_positions import (
     same_target,
     target_columns,
 )
+
+if TYPE_CHECKING:
+    from floatlens.interventions.attention_call import AttentionCall
+    from floatlens.interventions.decoding_state import DecodingState
 
 
 @register_intervention

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from floatlens.data.token_kinds import KINDS
 from floatlens.errors import FloatLensError
 from floatlens.interventions import selection
-from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import Intervention, names_of
+
+if TYPE_CHECKING:
+    from floatlens.interventions.decoding_state import DecodingState
 
 Array = np.ndarray[Any, Any]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig
-
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, architecture, bidirectional, refuse_other
 from floatlens.models.registry import register_family
@@ -20,6 +18,8 @@ def recognises(config: Config) -> bool:
 
 def native(config: Config) -> Any:
     """The config of the base model, made bidirectional; layers with a sliding window are refused."""
+    from transformers import AutoConfig
+
     refuse_other(config, {"use_sliding_window": False}, "A2D checkpoints have full attention in every layer")
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     if base not in BASES:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
 from floatlens.models.family import Config, Family
 from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     return config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 

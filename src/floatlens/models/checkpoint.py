@@ -11,7 +11,7 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family, architecture
-from floatlens.models.registry import FAMILIES, family_of
+from floatlens.models.registry import FAMILIES, check_family_name, family_of
 
 # Fields by which a config.json chooses weights, kernels or another config file; that choice is the user's, not the file's.
 LOADER_FIELDS = {
@@ -203,8 +203,7 @@ def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
     from floatlens.models.bundled import ADAPTERS, path
 
     check_name(name)
-    if family is not None and family not in FAMILIES:
-        raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
+    check_family_name(family)
     if name == SMOLLM2 or name in ADAPTERS:
         return _gguf(name, smollm2_file(name), family)
     folder = path(name) if name in BUNDLED else Path(name).expanduser()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import transformers
-
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, positive
 from floatlens.models.registry import register_family
@@ -21,6 +19,8 @@ def recognises(config: Config) -> bool:
 
 
 def native(config: Config) -> Any:
+    import transformers
+
     kind = getattr(transformers, "DiffusionGemmaConfig", None)
     if kind is None:
         raise FloatLensError(

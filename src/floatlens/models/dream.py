@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Qwen2Config
-
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
 from floatlens.models.registry import register_family
 
@@ -15,6 +13,8 @@ def recognises(config: Config) -> bool:
 
 
 def native(config: Config) -> Any:
+    from transformers import Qwen2Config
+
     heads = number(config, "num_attention_heads")
     made = Qwen2Config(
         hidden_size=number(config, "hidden_size"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import LlamaConfig
-
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
 from floatlens.models.registry import register_family
@@ -48,6 +46,8 @@ def recognises(config: Config) -> bool:
 
 
 def native(config: Config) -> Any:
+    from transformers import LlamaConfig
+
     for name, expected in PLAIN.items():
         if name in config and config[name] not in (expected, None):
             raise FloatLensError(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Glm4MoeConfig
-
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, bidirectional, number, refuse_other, token_ids
 from floatlens.models.registry import register_family
@@ -36,6 +34,8 @@ def recognises(config: Config) -> bool:
 
 
 def native(config: Config) -> Any:
+    from transformers import Glm4MoeConfig
+
     if "use_bias" not in config:  # the published class takes True for an absent field
         config = {**config, "use_bias": True}
     refuse_other(config, PLAIN, WITHOUT_BIAS)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Qwen3MoeConfig
-
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
 from floatlens.models.registry import register_family
 
@@ -18,6 +16,8 @@ def recognises(config: Config) -> bool:
 
 
 def native(config: Config) -> Any:
+    from transformers import Qwen3MoeConfig
+
     width, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
     expert = config.get("expert_intermediate_size") or number(config, "moe_intermediate_size")
     made = Qwen3MoeConfig(

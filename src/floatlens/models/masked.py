@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
 from floatlens.models.family import Config, Family
 from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
     """An encoder, whatever its architecture is called: only `is_decoder` makes one of these types causal."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
     decoder = config.get("is_decoder") or config.get("is_encoder_decoder")
     return config.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decoder
 

@@ -23,6 +23,12 @@ def register_family(family: Family, *, priority: int = 0) -> Family:
     return FAMILIES.add(family.name, family, priority=priority, source=family.recognises)
 
 
+def check_family_name(name: str | None) -> None:
+    """Refuse a family that does not exist; None stands for the one that recognises the checkpoint."""
+    if name is not None and name not in FAMILIES:
+        raise FloatLensError(f"family {name!r} is not known; use one of {', '.join(FAMILIES)}")
+
+
 def family_of(config: Config, where: str = "config.json") -> Family:
     """The first family that recognises a checkpoint's config.
 

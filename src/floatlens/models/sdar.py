@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Qwen3Config
-
 from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_other
 from floatlens.models.registry import register_family
 
@@ -37,6 +35,8 @@ def block_length(config: Config) -> int:
 
 
 def native(config: Config) -> Any:
+    from transformers import Qwen3Config
+
     refuse_other(config, {"use_sliding_window": False}, "SDAR checkpoints have full attention in every layer")
     block_length(config)
     for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):

@@ -19,6 +19,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
+from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
 from floatlens.explorer.page import asset
 from floatlens.lens import Lens
@@ -37,9 +39,9 @@ FIRST = 3  # films of the first question that a page of run folders starts with,
 class Explorer:
     """The models and run folders on show, and the handlers of requests."""
 
-    def __init__(self, lenses: Sequence[Lens], folders: RunFolders, limits: Limits) -> None:
+    def __init__(self, lenses: Sequence[Lens], folders: RunFolders, template: Template, limits: Limits) -> None:
         self.lenses = {lens.name: lens for lens in lenses}
-        self.folders, self.limits = folders, limits
+        self.folders, self.template, self.limits = folders, template, limits
         self.worker = ModelThread(limits.waiting)
         self.shelf = MatrixCache(limits.attention_bytes)
         self.traces = TraceCache(limits.trace_bytes)
@@ -98,7 +100,9 @@ class Explorer:
         self.connected += 1
         try:
             await socket.accept()
-            await Connection(socket, self.lenses, self.worker, self.shelf, self.traces, self.limits).talk()
+            await Connection(
+                socket, self.lenses, self.worker, self.shelf, self.traces, self.template, self.limits
+            ).talk()
         finally:
             self.connected -= 1
 
@@ -116,10 +120,14 @@ def application(
     hosts: Collection[str] = LOOPBACK,
     any_address: bool = False,
     ticket: str | None = None,
+    template: Template = DEFAULT_TEMPLATE,
     limits: Limits | None = None,
 ) -> Starlette:
-    """Build the application. It answers to the names in `hosts`; every request needs the token; `ticket` opens one page."""
-    explorer = Explorer(lenses, RunFolders(runs), limits or Limits())
+    """Build the application. It answers to the names in `hosts`; every request needs the token; `ticket` opens one page.
+
+    Questions are asked with `template`.
+    """
+    explorer = Explorer(lenses, RunFolders(runs), template, limits or Limits())
     made = Starlette(
         routes=[
             Route("/", explorer.page),

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 from floatlens.record.trace import Trace
@@ -33,9 +34,11 @@ class Connection:
         worker: ModelThread,
         shelf: MatrixCache,
         traces: TraceCache,
+        template: Template,
         limits: Limits,
     ) -> None:
         self.socket, self.lenses, self.worker, self.limits = socket, lenses, worker, limits
+        self.template = template
         self.shelf, self.traces = shelf, traces
         self.loop = asyncio.get_running_loop()
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
@@ -107,7 +110,7 @@ class Connection:
         self.shown.add(asked.id)
         job = LiveJob(
             asked.id,
-            partial(play, lens, asked, partial(self._keep, asked.id), self._keep_trace),
+            partial(play, lens, asked, self.template, partial(self._keep, asked.id), self._keep_trace),
             self._from_thread,
             partial(self._soon, self.jobs.pop, asked.id, None),
         )

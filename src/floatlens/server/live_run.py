@@ -11,6 +11,7 @@ import torch
 
 from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Passage
+from floatlens.data.template import Template
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode.step import Step
 from floatlens.explorer.film import FORMAT, Array, film, frame
@@ -24,10 +25,14 @@ RECORD = ("received",)  # all that a film needs
 
 
 def play(
-    lens: Lens, asked: RunRequest, keep: Callable[..., RunMatrices], keep_trace: Callable[[Trace], str | None]
+    lens: Lens,
+    asked: RunRequest,
+    template: Template,
+    keep: Callable[..., RunMatrices],
+    keep_trace: Callable[[Trace], str | None],
 ) -> Iterator[dict[str, Any]]:
     """Run a request; closing the generator between two messages ends the run and restores the model."""
-    prompt = prompt_of(lens, asked)
+    prompt = prompt_of(lens, asked, template)
     settings: dict[str, Any] = {
         "max_new_tokens": asked.max_new_tokens,
         "steps": asked.steps,
@@ -60,10 +65,10 @@ def play(
     yield {"type": "done", "id": asked.id, "film": film(trace), "trace": keep_trace(trace)}
 
 
-def prompt_of(lens: Lens, asked: RunRequest) -> Prompt:
+def prompt_of(lens: Lens, asked: RunRequest, template: Template) -> Prompt:
     """Build the prompt; empty passages are left out."""
     passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
-    return lens.prompt(asked.question, passages)
+    return lens.prompt(asked.question, passages, template=template)
 
 
 def intervening(lens: Lens, specs: Sequence[str]) -> AbstractContextManager[list[str]]:
