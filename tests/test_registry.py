@@ -96,7 +96,8 @@ def test_a_thread_waits_until_another_has_loaded_every_entry(tmp_path: Path, mon
     (tmp_path / "slow_things").mkdir()
     (tmp_path / "slow_things" / "__init__.py").write_text("")
     (tmp_path / "slow_things" / "one.py").write_text(
-        "import time\nfrom tests.test_registry import THINGS\ntime.sleep(0.3)\nTHINGS.add('one', 1)\n"
+        "import time\nfrom tests.test_registry import THINGS\n"
+        "time.sleep(0.3)\nregister_thing = THINGS.add\nregister_thing('one', 1)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     found: list[list[str]] = []

@@ -1,6 +1,6 @@
 /** The films on the screen as code that makes them again: Python, or commands for a shell. */
 
-import type { Film } from "./film.ts";
+import type { Film, Request } from "./film.ts";
 import type { State } from "./state.ts";
 
 /** Code, or a sentence that says why there is none. */
@@ -9,6 +9,8 @@ export type Code = { text: string } | { reason: string };
 /** The rules that Python draws unless it is told others. */
 const RULES = ["sigma(k=3)", "top(n=1)", "first", "share(eps=0.3)", "excess(eps=3)"];
 const OPTIONS = ["max_new_tokens", "steps", "block_length", "temperature", "seed"]; // settings that the command line has
+const LOADING = ["revision", "family", "adapter", "sampler", "dtype"]; // options of loading that it has
+const TEMPLATES = "from floatlens.data.template import parse";
 const UNKNOWN = "This film does not say how it was made; trace again with this version of FloatLens.";
 
 /** A value as a Python literal. JSON's strings are Python's. */
@@ -36,9 +38,9 @@ function view(films: Film[], state: State): Record<string, unknown> {
 }
 
 const line = (passage: { title: string; text: string }): string => (passage.title ? `${passage.title}: ${passage.text}` : passage.text);
-const promptIds = (film: Film): number[] => Array.from(film.tokens.subarray(0, film.raw.prompt_length));
 const golden = (passages: { gold: boolean }[]): number[] => passages.flatMap((passage, i) => (passage.gold ? [i] : []));
 const matrices = (film: Film, state: State): boolean => film.attention !== null || state.direction !== null;
+const keywords = (given: Record<string, unknown>): string[] => Object.entries(given).map(([name, value]) => `${name}=${literal(value)}`);
 
 export function asPython(films: Film[], state: State): Code {
   const lines = ["import floatlens as fl", ""];
@@ -51,25 +53,43 @@ export function asPython(films: Film[], state: State): Code {
   for (const [i, film] of films.entries()) {
     const { raw } = film;
     if (!raw.request) return { reason: UNKNOWN };
-    const { revision, built_from, settings } = raw.request;
-    define("lens", `fl.load(${literal(raw.model)}${revision ? `, revision=${literal(revision)}` : ""})`);
-    const options = { ...settings, ...(matrices(film, state) ? { matrices: ["attention_mean"] } : {}) };
-    let prompt = "ids";
-    if (built_from === null) define("ids", literal(promptIds(film)));
-    else {
+    const { load, built_from, prompt, settings, replay } = raw.request;
+    define("lens", `fl.load(${[literal(raw.model), ...keywords(load)].join(", ")})`);
+    const answers = raw.answers.length ? { answers: raw.answers } : {};
+    // What `lens.trace` is given, and its other name as one value.
+    let given: string, whole: string;
+    if (built_from === null) given = whole = ids(prompt!, answers, define);
+    else if ("infill" in built_from || "text" in built_from) {
+      const [text, build] = "infill" in built_from ? [built_from.infill, "infill_prompt"] : [built_from.text, "text_prompt"];
+      define("text", literal(text));
+      given = whole = `lens.${build}(text)`;
+    } else {
       define("question", literal(raw.question));
-      const { passages, order } = built_from;
+      const { passages, order, template } = built_from;
       const texts = passages.map((passage) => `    ${literal(line(passage))},\n`);
       if (passages.length) define("passages", `[\n${texts.join("")}]`);
       const gold = golden(passages);
-      const about = { ...(gold.length ? { gold } : {}), ...(raw.answers.length ? { answers: raw.answers } : {}) };
-      prompt = ["question", ...(passages.length ? ["passages"] : []), ...keywords(about)].join(", ");
-      if (order !== "last") {
-        define("prompt", `lens.prompt(${prompt}, order=${literal(order)})`);
-        prompt = "prompt";
-      }
+      const about = keywords({ ...(gold.length ? { gold } : {}), ...answers });
+      given = ["question", ...(passages.length ? ["passages"] : []), ...about].join(", ");
+      const more = [...(order === "last" ? [] : keywords({ order })), ...(template === undefined ? [] : [`template=parse(${literal(template)})`])];
+      if (template !== undefined && !lines.includes(TEMPLATES)) lines.splice(1, 0, TEMPLATES);
+      whole = `lens.prompt(${[given, ...more].join(", ")})`;
+      if (more.length) given = whole;
     }
-    const call = `${names[i]} = lens.trace(${[prompt, ...keywords(options)].join(", ")})`;
+    if (replay || given.startsWith("lens.prompt")) {
+      define("prompt", whole);
+      given = "prompt";
+    }
+    const options = keywords({ ...settings, ...(matrices(film, state) ? { matrices: ["attention_mean"] } : {}) });
+    let call = `lens.trace(${[given, ...options].join(", ")})`;
+    if (built_from && "infill" in built_from && !replay) call = `lens.infill(${["text", ...keywords(answers), ...options].join(", ")})`;
+    if (replay) {
+      define("answer", literal(replay.text !== null && !Object.keys(replay.regions).length ? replay.text : replay.ids));
+      const regions = Object.keys(replay.regions).length ? keywords({ regions: replay.regions }) : [];
+      const order = replay.order === "left-to-right" ? [] : keywords({ order: replay.order });
+      call = `lens.replay(${["prompt", "answer", ...order, ...regions, ...options].join(", ")})`;
+    }
+    call = `${names[i]} = ${call}`;
     if (raw.interventions.length) lines.push(`with lens.intervene(${raw.interventions.map(literal).join(", ")}):`, `    ${call}`);
     else lines.push(call);
     said.delete("prompt"); // built by this lens only
@@ -81,24 +101,50 @@ export function asPython(films: Film[], state: State): Code {
   return { text: `${lines.join("\n")}\n` };
 }
 
-const keywords = (given: Record<string, unknown>): string[] => Object.entries(given).map(([name, value]) => `${name}=${literal(value)}`);
+/** The tokens of a prompt: a list, or a Prompt if it has more than tokens. */
+function ids(prompt: NonNullable<Request["prompt"]>, answers: Record<string, unknown>, define: (name: string, text: string) => void): string {
+  define("ids", literal(prompt.ids));
+  const regions = prompt.regions.map((region) => `fl.Region(${region.map(literal).join(", ")})`);
+  const tail = prompt.tail ? [`tail=(${prompt.tail.join(", ")},)`] : [];
+  if (!regions.length && !tail.length && !Object.keys(answers).length) return "ids";
+  return `fl.Prompt(${['""', "ids", `[${regions.join(", ")}]`, ...keywords({ ...(prompt.gold.length ? { gold: prompt.gold } : {}), ...answers }), ...tail].join(", ")})`;
+}
 
 export function asCommand(films: Film[], state: State): Code {
   const commands: string[][] = [];
+  const instead = (why: string): Code => ({ reason: `${why}; copy as Python instead.` });
   for (const [i, film] of films.entries()) {
     const { raw } = film;
     if (!raw.request) return { reason: UNKNOWN };
-    const { revision, built_from, settings } = raw.request;
-    if (built_from === null) return { reason: "No command builds this prompt: it was not made from a question with the default template. Copy as Python instead." };
-    if (built_from.order !== "last") return { reason: `The command line has no option for the order ${built_from.order}; copy as Python instead.` };
-    const other = Object.keys(settings).find((name) => !OPTIONS.includes(name));
-    if (other) return { reason: `The command line has no option for the setting ${other}; copy as Python instead.` };
-    const words = ["floatlens", "trace", raw.model, "--prompt", raw.question];
-    if (revision) words.push("--revision", revision);
-    for (const passage of built_from.passages) words.push("--passage", line(passage));
-    for (const gold of golden(built_from.passages)) words.push("--gold", String(gold));
+    const { load, built_from, prompt, settings, replay } = raw.request;
+    if (built_from && "order" in built_from && built_from.order !== "last") return instead(`The command line has no option for the order ${built_from.order}`);
+    if (built_from && "template" in built_from) return instead("The template of this prompt is in no file");
+    const other = [...Object.keys(load).filter((name) => !LOADING.includes(name)), ...Object.keys(settings).filter((name) => !OPTIONS.includes(name))][0];
+    if (other) return instead(`The command line has no option for the setting ${other}`);
+    const words = ["floatlens", "trace", raw.model];
+    if (built_from === null) {
+      if (prompt!.regions.length || prompt!.tail) return instead("No command builds this prompt, which has regions of its own");
+      words.push("--ids", prompt!.ids.join(","));
+    } else if ("infill" in built_from) words.push("--infill", built_from.infill);
+    else if ("text" in built_from) words.push("--text", built_from.text);
+    else {
+      words.push("--prompt", raw.question);
+      for (const passage of built_from.passages) words.push("--passage", line(passage));
+      for (const gold of golden(built_from.passages)) words.push("--gold", String(gold));
+    }
     for (const answer of raw.answers) words.push("--answer", answer);
-    for (const [name, value] of Object.entries(settings)) words.push(`--${name.replaceAll("_", "-")}`, String(value));
+    if (replay) {
+      const { text, order, regions } = replay;
+      if (text === null) return instead("The tokenizer makes other tokens of the replayed text");
+      if (Object.keys(regions).length) return instead("No option names these regions of the replayed text");
+      if (built_from && "infill" in built_from) return instead("The command line replays no text with masks");
+      words.push("--replay", text);
+      if (typeof order !== "string") {
+        if (order.some((step) => !step.length)) return instead("The command line has no steps that reveal nothing");
+        words.push("--order", order.map((step) => step.join("+")).join(","));
+      } else if (order !== "left-to-right") words.push("--order", order);
+    }
+    for (const [name, value] of Object.entries({ ...load, ...settings })) words.push(`--${name.replaceAll("_", "-")}`, String(value));
     for (const spec of raw.interventions) words.push("--intervention", spec);
     if (matrices(film, state)) words.push("--matrices", "attention_mean");
     words.push("--out", films.length > 1 ? `runs/${i + 1}` : "run");

@@ -17,11 +17,24 @@ export interface Region {
   end: number;
 }
 
+/** A question with its passages, a raw text, or a text with masks. */
+export type BuiltFrom = { passages: { title: string; text: string; gold: boolean }[]; order: string; template?: string } | { text: string } | { infill: string };
+
+/** A given answer; `text` is null where the tokenizer would make other tokens of it. */
+export interface Replay {
+  text: string | null;
+  ids: number[];
+  order: string | number[][];
+  regions: Record<string, [number, number]>;
+}
+
 /** What was asked of the model, as far as it takes to ask again. */
 export interface Request {
-  revision: string;
-  built_from: { passages: { title: string; text: string; gold: boolean }[]; order: string } | null; // null: not from a question
+  load: Record<string, unknown>; // options of fl.load
+  built_from: BuiltFrom | null; // null: only its tokens say what the prompt is
+  prompt: { ids: number[]; tail: number[] | null; regions: [string, number, number][]; gold: number[] } | null; // its tokens then
   settings: Record<string, unknown>; // of the sampler
+  replay: Replay | null; // null: the model wrote the answer itself
 }
 
 export interface RawFilm {
@@ -58,7 +71,7 @@ export interface RawFilm {
   anchors: Record<string, Packed>;
   anchors_all?: Record<string, Packed>;
   interventions: string[];
-  request?: Request;
+  request?: Request | null;
   thinned: string[] | null;
 }
 

@@ -47,7 +47,7 @@ export function linkTo(explorer: string, films: Film[], state: State, written: b
     films: films.map(({ raw }) => ({ model: raw.model, question: raw.question, sample: written ? "" : raw.id, interventions: raw.interventions })),
     run: written
       ? {
-          passages: asked?.built_from?.passages ?? [],
+          passages: asked?.built_from && "passages" in asked.built_from ? asked.built_from.passages : [],
           max_new_tokens: setting("max_new_tokens") ?? first.T - first.raw.prompt_length,
           steps: setting("steps"),
           block_length: setting("block_length"),

@@ -5,7 +5,9 @@ import { decode, type RawFilm } from "../src/film.ts";
 import { small, STATE } from "./films.ts";
 
 const REQUEST = {
-  revision: "",
+  load: {},
+  prompt: null,
+  replay: null,
   built_from: { passages: [{ title: "Ada", text: "She's here.", gold: false }, { title: "", text: "It rains.", gold: true }], order: "last" },
   settings: { max_new_tokens: 2, seed: 0, steps: 2 },
 };
@@ -72,13 +74,50 @@ test("attention of a token needs matrices", () => {
   assert.match(text(asCommand([film()], state)), /--matrices attention_mean/);
 });
 
-test("a prompt that no question builds is given by its ids, and has no command", () => {
-  const raw = film({ request: { ...REQUEST, built_from: null } });
+const IDS = { ids: [0, 1], tail: null, regions: [] as [string, number, number][], gold: [] };
+
+test("a prompt that no text builds is given by its ids, and by its regions if it has some", () => {
+  const raw = film({ request: { ...REQUEST, built_from: null, prompt: IDS } });
   assert.match(text(asPython([raw], STATE)), /ids = \[0, 1\]\ntrace = lens\.trace\(ids, max_new_tokens=2/);
-  assert.ok("reason" in asCommand([raw], STATE));
+  assert.match(text(asCommand([raw], STATE)), /^floatlens trace small --ids 0,1 --max-new-tokens 2 /);
+  const named = film({ request: { ...REQUEST, built_from: null, prompt: { ...IDS, tail: [7, 9], regions: [["site", 0, 2]] } } });
+  assert.match(text(asPython([named], STATE)), /lens\.trace\(fl\.Prompt\("", ids, \[fl\.Region\("site", 0, 2\)\], tail=\(7, 9,\)\), max_new/);
+  assert.ok("reason" in asCommand([named], STATE));
+});
+
+test("a raw text and a text with masks are given as they were", () => {
+  const raw = film({ request: { ...REQUEST, built_from: { text: "MKT" } } });
+  assert.match(text(asPython([raw], STATE)), /text = "MKT"\ntrace = lens\.trace\(lens\.text_prompt\(text\), max_new_tokens=2/);
+  assert.match(text(asCommand([raw], STATE)), /--text MKT --max-new-tokens 2/);
+  const masks = film({ request: { ...REQUEST, built_from: { infill: "A [MASK]." }, settings: { seed: 3 } } });
+  assert.match(text(asPython([masks], STATE)), /text = "A \[MASK\]\."\ntrace = lens\.infill\(text, seed=3\)/);
+  assert.match(text(asCommand([masks], STATE)), /^floatlens trace small --infill 'A \[MASK\]\.' --seed 3 --out run/);
+});
+
+test("a replay has its answer and its order", () => {
+  const replay = { text: "Rusk" as string | null, ids: [5, 6], order: [[1], [0]] as string | number[][], regions: {} };
+  const raw = (change = {}) => film({ request: { ...REQUEST, settings: {}, replay: { ...replay, ...change } } });
+  assert.match(text(asPython([raw()], STATE)), /prompt = lens\.prompt\(question, passages, gold=\[1\]\)\nanswer = "Rusk"\ntrace = lens\.replay\(prompt, answer, order=\[\[1\], \[0\]\]\)\n/);
+  assert.match(text(asCommand([raw()], STATE)), /--gold 1 --replay Rusk --order 1,0 --out run\n/);
+  assert.match(text(asCommand([raw({ order: "left-to-right" })], STATE)), /--replay Rusk --out run\n/);
+  assert.match(text(asPython([raw({ text: null, regions: { name: [0, 1] } })], STATE)), /answer = \[5, 6\]\ntrace = lens\.replay\(prompt, answer, order=.*, regions=\{"name": \[0, 1\]\}\)/);
+  for (const change of [{ text: null }, { order: [[1], [], [0]] }, { regions: { name: [0, 1] as [number, number] } }]) assert.ok("reason" in asCommand([raw(change)], STATE));
+});
+
+test("a model is loaded as it was", () => {
+  const raw = film({ request: { ...REQUEST, load: { family: "masked", dtype: "bfloat16" } } });
+  assert.match(text(asPython([raw], STATE)), /lens = fl\.load\("small", family="masked", dtype="bfloat16"\)/);
+  assert.match(text(asCommand([raw], STATE)), /--family masked --dtype bfloat16/);
+  assert.match(text(asCommand([film({ request: { ...REQUEST, load: { block_length: 8 } } })], STATE)), /no option for the setting block_length/);
+});
+
+test("a prompt with another order or template is built first", () => {
   const first = film({ request: { ...REQUEST, built_from: { ...REQUEST.built_from, order: "first" } } });
   assert.match(text(asPython([first], STATE)), /prompt = lens\.prompt\(question, passages, gold=\[1\], order="first"\)\ntrace = lens\.trace\(prompt, /);
   assert.ok("reason" in asCommand([first], STATE));
+  const other = film({ request: { ...REQUEST, built_from: { ...REQUEST.built_from, template: "Q: {question}" } } });
+  assert.match(text(asPython([other], STATE)), /^import floatlens as fl\nfrom floatlens.data.template import parse\n[^]*gold=\[1\], template=parse\("Q: \{question\}"\)\)/);
+  assert.ok("reason" in asCommand([other], STATE));
 });
 
 test("a setting without an option, and a film that says nothing, are named", () => {

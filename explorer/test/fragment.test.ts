@@ -5,7 +5,9 @@ import { linkTo, readLink, stateFor, writeLink } from "../src/fragment.ts";
 import { small, STATE } from "./films.ts";
 
 const REQUEST = {
-  revision: "",
+  load: {},
+  prompt: null,
+  replay: null,
   built_from: { passages: [{ title: "T & t", text: "a=1&b #2 é\n+", gold: true }, { title: "", text: "", gold: false }], order: "last" },
   settings: { max_new_tokens: 2, seed: 7, steps: 2 },
 };

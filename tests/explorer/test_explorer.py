@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -14,11 +15,14 @@ import pytest
 
 import floatlens as fl
 from floatlens.anchors import find_anchors
+from floatlens.data.template import parse
 from floatlens.explorer import page
 from floatlens.explorer.film import film
 from floatlens.explorer.page import asset, script_hashes
 from floatlens.explorer.widget import FilmFrame
+from floatlens.runs.folder import RunFolder
 from tests.browser import CLIPBOARD, Visit
+from tests.commands import run
 from tests.explorer.traces import planted, tiny
 
 Open = Callable[..., Visit]
@@ -477,9 +481,37 @@ def test_the_python_that_is_copied_makes_the_same_film(open_page: Open, written:
     np.testing.assert_allclose(trace.data["attention_mean"], mdm.data["attention_mean"], atol=1e-6)
 
 
-def test_what_cannot_be_a_command_is_said(open_page: Open, written: Any) -> None:
+@pytest.mark.parametrize("kind", ["replay", "infill", "text", "template"])
+def test_code_that_is_copied_repeats_replays_infilling_and_raw_texts(
+    kind: str, open_page: Open, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lens = fl.load("tiny-mdm")
+    passages, own = ["Tomas Vell was born in Karsk.", "It rains."], parse("{passages}\n\nQ: {question}")
+    trace = {
+        "replay": lambda: lens.replay("Where was he born?", "Karsk, in 1807", "random", seed=4, passages=passages),
+        "infill": lambda: lens.infill("Tomas [MASK] was born [MASK] Karsk.", steps=1, seed=2, answers=["Vell in"]),
+        "text": lambda: lens.trace(lens.text_prompt("It rains in"), max_new_tokens=4, seed=1),
+        "template": lambda: lens.trace(lens.prompt("Where?", passages, template=own), max_new_tokens=4),
+    }[kind]()
+    visit = open_page(written(trace), **CLIPBOARD)
+    found: dict[str, Any] = {}
+    exec("\n".join(visit.copied("Copy as Python").strip().splitlines()[:-1]), found)
+    made = [found["trace"]]
+    if kind == "template":
+        assert "copy as Python instead" in visit.export("Copy as command")
+    else:
+        monkeypatch.chdir(tmp_path)
+        run(*shlex.split(visit.copied("Copy as command").splitlines()[0])[1:])
+        made.append(fl.Trace.open(RunFolder.open(tmp_path / "run").samples()[0][1]))
+    for again in made:
+        assert (again.regions, again.answers, again.order) == (trace.regions, trace.answers, trace.order)
+        np.testing.assert_array_equal(again.data["tokens"], trace.data["tokens"])
+        np.testing.assert_allclose(again.data["received"], trace.data["received"], atol=1e-6)
+
+
+def test_a_film_of_unknown_origin_is_not_code(open_page: Open, written: Any) -> None:
     visit = open_page(written(planted(steps=2, layers=1, heads=1, positions=20)))
-    assert "Copy as Python instead" in visit.export("Copy as command")  # it was made without lens.prompt
+    assert "does not say how it was made" in visit.export("Copy as command")
     assert visit.page.locator(".menu .error").is_visible()
 
 

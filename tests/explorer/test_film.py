@@ -10,7 +10,6 @@ import pytest
 
 import floatlens as fl
 from floatlens.data.prompt import Prompt
-from floatlens.data.template import parse
 from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import unpacked
 from floatlens.explorer.film import film, frame
@@ -165,7 +164,7 @@ def test_a_film_says_what_was_asked_of_the_model() -> None:
     passages = [fl.Passage("Tomas Vell was born in Karsk.", title="Vell", gold=True), fl.Passage("It rains.")]
     asked = film(lens.trace("Where?", passages, max_new_tokens=8, steps=4, seed=3))["request"]
     assert asked == {
-        "revision": "",
+        "load": {},
         "built_from": {
             "passages": [
                 {"text": "Tomas Vell was born in Karsk.", "title": "Vell", "gold": True},
@@ -173,18 +172,22 @@ def test_a_film_says_what_was_asked_of_the_model() -> None:
             ],
             "order": "last",
         },
+        "prompt": None,
         "settings": {"max_new_tokens": 8, "seed": 3, "steps": 4, "block_length": 8},
+        "replay": None,
     }
     prompt = lens.prompt("Where?", passages, order="first")
     assert film(lens.trace(prompt, max_new_tokens=4))["request"]["built_from"]["order"] == "first"
 
 
-@pytest.mark.parametrize("other", ["ids", "text", "template"])
+@pytest.mark.parametrize("other", ["ids", "message", "spans"])
 def test_a_prompt_that_was_not_built_from_a_question_is_not_passed_off_as_one(other: str) -> None:
     lens = fl.load("tiny-mdm")
     prompt = {
-        "ids": lambda: lens.prompt("Where?").ids,
-        "text": lambda: Prompt.from_text(lens.tokenizer, "Where?"),
-        "template": lambda: lens.prompt("Where?", template=parse("{passages}\n\nQ: {question}")),
+        "ids": lambda: Prompt.from_ids(lens.prompt("Where?").ids),
+        "message": lambda: Prompt.from_text(lens.tokenizer, "Where?"),
+        "spans": lambda: lens.text_prompt("It rains.", {"weather": (3, 8)}),
     }[other]()
-    assert film(lens.trace(prompt, max_new_tokens=4))["request"]["built_from"] is None
+    asked = film(lens.trace(prompt, max_new_tokens=4))["request"]
+    assert asked["built_from"] is None and asked["prompt"]["ids"] == prompt.ids
+    assert [fl.Region(*region) for region in asked["prompt"]["regions"]] == prompt.regions

@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.anchors import find_anchors, parse_rule
+from floatlens.data.script import LEFT_TO_RIGHT
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode import replay
 from floatlens.decode.registry import SAMPLERS
@@ -128,20 +129,60 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
 
 def request(trace: Trace) -> dict[str, Any] | None:
-    """Return what was asked of the model, as far as it takes to ask again; None for a replay or a text with masks.
+    """Return what was asked of the model, as far as it takes to ask again; None for a trace of the user's own loop.
 
-    `built_from` has the passages and the order of a prompt that `lens.prompt` builds, None for any other; `settings` are
-    the sampler's, without those that have their default value.
+    `load` are the options of `floatlens.load`; `built_from` says how the prompt is built (see `record.labels.built_from`),
+    and if it is None, `prompt` has its tokens and regions; `settings` are the sampler's, without those that have their
+    default value; `replay` has the order and the tokens of a given answer, and its text if that gives the same tokens.
     """
     sampler = str(trace.data.attrs.get("sampler"))
-    if sampler == replay.NAME or trace.infill:
+    built_from, given = trace._from_json("built_from", None), trace._from_json("replay", None)
+    if sampler not in SAMPLERS and given is None:
         return None
-    defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)} if sampler in SAMPLERS else {}
-    always = ("max_new_tokens", "seed")
+    revision = trace.data.attrs.get("revision")  # all that older traces have
     return {
-        "revision": str(trace.data.attrs.get("revision", "")),
-        "built_from": trace._from_json("built_from", None),
-        "settings": {n: v for n, v in trace.settings.items() if n in always or v != defaults.get(n)},
+        "load": trace._from_json("loaded_with", {"revision": revision} if revision else {}),
+        "built_from": built_from,
+        "prompt": None if built_from else _prompt(trace),
+        "settings": _settings(trace, sampler),
+        "replay": None if given is None else {**given, **_replay(trace, given["order"])},
+    }
+
+
+def _settings(trace: Trace, sampler: str) -> dict[str, Any]:
+    """Return the settings of the sampler that are not defaults; a replay and a text with masks set the length themselves."""
+    if sampler == replay.NAME:
+        return {"block_length": block} if (block := trace.settings.get("block_length")) else {}
+    defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)}
+    always = ("seed",) if trace.infill else ("max_new_tokens", "seed")
+    known = {n: v for n, v in trace.settings.items() if n in always or v != defaults.get(n)}
+    return {n: v for n, v in known.items() if n != "max_new_tokens" or not trace.infill}
+
+
+def _prompt(trace: Trace) -> dict[str, Any]:
+    """Return the tokens of a prompt, and its regions; `tail` are those of a text with masks from its first mask on."""
+    P, final = trace.prompt_length, [int(i) for i in trace.final_tokens]
+    tail = None
+    if trace.infill:
+        at, mask = trace.data["committed_at"].values, mask_ids(trace)[0]
+        tail = [final[i] if at[i] < 0 else mask for i in range(P, len(final))]
+    end = len(final) if tail else P
+    return {
+        "ids": final[:P],
+        "tail": tail,
+        "regions": [[r.name, r.start, r.end] for r in trace.regions if r.end <= end],
+        "gold": [int(name.removeprefix("doc")) - 1 for name in trace.gold],
+    }
+
+
+def _replay(trace: Trace, order: str) -> dict[str, Any]:
+    """Return the tokens of a given answer, the steps that reveal them, and regions inside it."""
+    P = trace.prompt_length
+    own = {r.name: [r.start - P, r.end - P] for r in trace.regions if r.start >= P and r.name != "answer"}
+    return {
+        "order": order if order == LEFT_TO_RIGHT else trace.order,
+        "ids": trace.written,
+        "regions": {} if trace.infill else own,
     }
 
 

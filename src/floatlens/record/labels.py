@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import platform
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from floatlens.data.prompt import Prompt
+from floatlens.data.prompt import Prompt, Region
+from floatlens.data.script import Script
+from floatlens.data.template import DEFAULT
+from floatlens.data.tokenize import tokenise
 from floatlens.decode import replay
 from floatlens.decode.settings import Settings
 from floatlens.errors import FloatLensError
+from floatlens.models.bundled import ADAPTERS
 from floatlens.models.describe import is_state_space
 from floatlens.observation.implicit import RULE
 from floatlens.observation.prompt_batch import PromptBatch
@@ -43,6 +49,7 @@ def label_traces(
         "revision": str(lens.checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
         "family": lens.family.name,
         **({"adapter": lens.checkpoint.adapter.name} if lens.checkpoint.adapter is not None else {}),
+        "loaded_with": as_json(loaded_with(lens)),
         "kind": lens.family.kind,
         "attention": lens.family.attention,
         "cached": int(lens.family.cached),
@@ -77,6 +84,7 @@ def _label_row(
         "prompt": prompt.text,
         "question": prompt.question,
         "built_from": as_json(built_from(lens, prompt)),
+        "replay": as_json(replayed(lens, prompt.script)),
         **_output(lens, prompt, returned),
         "answers": as_json(list(prompt.answers)),
         "prompt_length": P,
@@ -96,17 +104,58 @@ def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
     return {"output": output, "infill": 1, "text": lens.decode([*prompt.ids, *ids])}
 
 
+def loaded_with(lens: Lens) -> dict[str, Any]:
+    """Return the options of `floatlens.load` that were chosen, as far as they change the results."""
+    found, dtype = lens.checkpoint, lens.options["dtype"]
+    own_adapter = found.name not in ADAPTERS and found.adapter is not None
+    chosen = {
+        "revision": found.revision,
+        "family": found.family.name if found.family_given and found.name not in ADAPTERS else None,
+        "adapter": str(found.adapter) if own_adapter else None,
+        "sampler": found.chosen_sampler,
+        "block_length": found.chosen_block_length,
+        "dtype": None if dtype == "auto" else str(dtype).removeprefix("torch."),
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
 def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
-    """Return what `lens.prompt` needs beside the question to build this prompt again; None for any other prompt."""
-    if lens.tokenizer is None or not prompt.question or prompt.script or prompt.tail:
+    """Return how this prompt is built again; None if only its token ids can say it.
+
+    {"passages", "order", "template"} is what `lens.prompt` needs beside the question (no template for the default one),
+    {"text"} a raw text for `lens.text_prompt`, and {"infill"} a text with masks for `lens.infill_prompt`.
+    """
+    if lens.tokenizer is None or not prompt.question:
         return None
-    try:
-        again = lens.prompt(prompt.question, prompt.passages, order=prompt.order)
-    except FloatLensError:
+    with warnings.catch_warnings(), suppress(FloatLensError):
+        warnings.simplefilter("ignore")  # the tokenizer's, given when the prompt was built
+        how: dict[str, Any]
+        if prompt.tail is not None:
+            again, how = lens.infill_prompt(prompt.question), {"infill": prompt.question}
+        elif prompt.chat:
+            again = lens.prompt(prompt.question, prompt.passages, order=prompt.order, template=prompt.template)
+            how = {"passages": [asdict(passage) for passage in prompt.passages], "order": prompt.order}
+            how |= {} if prompt.template == DEFAULT else {"template": prompt.template.text}
+        else:
+            again, how = lens.text_prompt(prompt.question), {"text": prompt.question}
+        same = (again.ids, again.tail, again.regions) == (list(prompt.ids), prompt.tail, _without_answer(prompt))
+        return how if same else None
+    return None
+
+
+def _without_answer(prompt: Prompt) -> list[Region]:
+    """The regions of a prompt without those of a given answer."""
+    inside = len(prompt.ids) + len(prompt.tail or ())
+    return [region for region in prompt.regions if region.end <= inside]
+
+
+def replayed(lens: Lens, script: Script | None) -> dict[str, Any] | None:
+    """Return the name of a replay's order, and its text if the tokenizer makes the same tokens of it."""
+    if script is None:
         return None
-    if again.ids != list(prompt.ids):  # another template, raw text, or ids
-        return None
-    return {"passages": [asdict(passage) for passage in prompt.passages], "order": prompt.order}
+    text = None if lens.tokenizer is None else str(lens.tokenizer.decode(list(script.ids)))
+    same = text is not None and [token.id for token in tokenise(lens.tokenizer, text)] == list(script.ids)
+    return {"order": script.order, "text": text if same else None}
 
 
 @cache

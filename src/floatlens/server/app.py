@@ -101,7 +101,7 @@ class Explorer:
         try:
             await socket.accept()
             await Connection(
-                socket, self.lenses, self.worker, self.shelf, self.traces, self.template, self.limits
+                socket, self.lenses, self.worker, self.shelf, self.traces, self.limits, self.template
             ).talk()
         finally:
             self.connected -= 1

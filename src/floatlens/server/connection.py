@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from floatlens.data.template import Template
+from floatlens.data.template import DEFAULT, Template
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 from floatlens.record.trace import Trace
@@ -34,8 +34,8 @@ class Connection:
         worker: ModelThread,
         shelf: MatrixCache,
         traces: TraceCache,
-        template: Template,
         limits: Limits,
+        template: Template = DEFAULT,
     ) -> None:
         self.socket, self.lenses, self.worker, self.limits = socket, lenses, worker, limits
         self.template = template
