@@ -810,7 +810,8 @@ class Lens:
         max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
             Settings of the sampler: see `settings`.
         record
-            Names of statistics; by default all that need no matrix.
+            Names of statistics or of groups of them: "default" (all that are cheap), "cache_drift", "locality", "massive";
+            docs/statistics.md lists them.
         layers, heads, record_steps
             What to keep; None keeps all.
         matrices
@@ -838,9 +839,10 @@ class Lens:
         options.check(self.shape, chosen.step_count)
         batch = self._batch(ready)
         new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted
+        mask_id = self.mask_id if self.has_mask else None
         recorder = Recorder(
             batch,
-            options.session(batch.layout(new_tokens, shifted), len(batch.prompts)),
+            options.session(batch.layout(new_tokens, shifted, mask_id), len(batch.prompts)),
             new_tokens=new_tokens,
             steps=sorted(range(chosen.step_count) if options.record_steps is None else options.record_steps),
             heads=None if options.heads is None else sorted(options.heads),
@@ -856,6 +858,7 @@ class Lens:
             return label_traces(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
 
         alone = self.family.attention in ("bidirectional", "two-way") and not self.family.cached
+        alone = alone and not recorder.session.compares
         steps_of_batch = self.steps(batch, chosen)
         layers_seen = attention_layers(self.config)
         return Watch(self.model, steps_of_batch, recorder, finished, alone=alone, attention_layers=layers_seen)

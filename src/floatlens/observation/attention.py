@@ -25,8 +25,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
-from floatlens.models.describe import attention_layers
+from floatlens.models.describe import attention_layers, shape
 from floatlens.observation.function_mode import FunctionMode, is_of_sequence
+from floatlens.observation.hidden import Tap, tapped
 from floatlens.observation.inputs import SELF, Inputs
 from floatlens.observation.mixers import is_mixer, mixers_observed
 from floatlens.observation.session import Session
@@ -308,8 +309,23 @@ def observing(
     def make(outer: Active | None, base: str) -> Active:
         return Active(session, base, outer.change if outer else None, others or {}, parts or {})
 
-    with _installed(model, make, configs), mixers_observed(model, session):
+    with _installed(model, make, configs), mixers_observed(model, session), hidden_observed(model, session):
         yield session
+
+
+@contextmanager
+def hidden_observed(model: Any, session: Session) -> Iterator[None]:
+    """Show the states after every layer to `session`, if it takes statistics of them."""
+    if not session.hidden:
+        yield
+        return
+    if model not in _taps:
+        _taps[model] = Tap(model, shape(model.config)["layers"] if hasattr(model, "config") else None)
+    with tapped(_taps[model], session.see_hidden, lens="lens_token" in session.hidden):
+        yield
+
+
+_taps: WeakKeyDictionary[torch.nn.Module, Tap] = WeakKeyDictionary()
 
 
 @contextmanager

@@ -8,9 +8,10 @@ layer after another, and the mask is theirs in common.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ class PositionLayout:
     region_names  per row, the names of regions 1..; index 0 is "other"
     gold_BN     True inside the gold evidence
     writes_BN   True for rows of the query matrix whose logits write the answer
+    mask_id     the mask token; None for a model without one
     """
 
     real_BN: torch.Tensor | None
@@ -33,6 +35,7 @@ class PositionLayout:
     region_names: list[list[str]]
     gold_BN: torch.Tensor
     writes_BN: torch.Tensor
+    mask_id: int | None = None
 
     @cached_property
     def has_gold(self) -> bool:
@@ -45,10 +48,9 @@ class PositionLayout:
             return self
         if count not in self._of_layers:
             real = None if self.real_BN is None else self.real_BN.repeat(count, 1)
-            others = (x.repeat(count, 1) for x in (self.gold_BN, self.writes_BN))
-            self._of_layers[count] = PositionLayout(
-                real, self.region_BN.repeat(count, 1), self.region_names * count, *others
-            )
+            region, gold, writes = (x.repeat(count, 1) for x in (self.region_BN, self.gold_BN, self.writes_BN))
+            names = self.region_names * count
+            self._of_layers[count] = PositionLayout(real, region, names, gold, writes, self.mask_id)
         return self._of_layers[count]
 
     @cached_property
@@ -77,6 +79,8 @@ class Call:
     first      position of query 0; None if the queries are the last Q positions
     extends    whether the rows add to those of earlier calls; None if they do when there are cached positions before them
     implicit   the scans of a state-space layer, whose weights come from them and not from a softmax of q·k
+    tokens_BT  the tokens of one layer's rows, where the pass says them
+    memory     what statistics keep from one step to the next; the same for all calls of a run
     """
 
     layers: tuple[int, ...]
@@ -96,6 +100,8 @@ class Call:
     first: int | None = None
     extends: bool | None = None
     implicit: ImplicitAttention | None = None
+    tokens_BT: torch.Tensor | None = None
+    memory: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def layer(self) -> int:

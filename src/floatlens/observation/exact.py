@@ -7,6 +7,7 @@ matrices. Memory grows with the square of the length; it is for tests, and for c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -23,6 +24,9 @@ class ExactMatrices:
         self.visible_BHQT = torch.zeros(0, dtype=torch.bool)
         self.value_BKT = torch.zeros(0)
         self.seen_Q = torch.zeros(0, dtype=torch.bool)
+        self.call: Call | None = None
+        self.before: Call | None = None  # the call of the step before, and its weights
+        self.weights_before_BHQT = torch.zeros(0)
 
     def see(self, call: Call) -> None:
         groups = call.H // call.K
@@ -54,8 +58,11 @@ class ExactMatrices:
             weights, visible = call.implicit.exact_weights(), call.implicit.visible().expand_as(score)
         if call.real_BQ is not None:
             weights = weights.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
+        before, weights_before = self.call, self.weights_BHQT
         if call.fresh:
             self.__init__()  # type: ignore[misc]
+        self.before, self.weights_before_BHQT = before, weights_before
+        self.call = replace(call, k_BKTD=call.k_BKTD.clone(), v_BKTD=call.v_BKTD.clone())
         seen_Q = torch.zeros(call.length, dtype=torch.bool, device=q.device)
         seen_Q[: len(self.seen_Q)] = self.seen_Q
         seen_Q[call.query_positions] = True

@@ -84,7 +84,7 @@ class PromptBatch:
         present = {region.name for region in self.prompts[row].regions}
         return [name for place in self.prompts[row].gold if (name := f"doc{place + 1}") in present]
 
-    def layout(self, new_tokens: int, shifted: bool) -> PositionLayout:
+    def layout(self, new_tokens: int, shifted: bool, mask_id: int | None = None) -> PositionLayout:
         """What observation needs to know of the positions, for N = P + new_tokens."""
         B, P = self.ids_BP.shape
         device = self.ids_BP.device
@@ -105,4 +105,4 @@ class PromptBatch:
         real = None
         if self.real_BP is not None:
             real = torch.cat([self.real_BP, self.real_BP.new_ones((B, new_tokens))], 1)
-        return PositionLayout(real, region.to(device), names, gold.to(device), writes.to(device))
+        return PositionLayout(real, region.to(device), names, gold.to(device), writes.to(device), mask_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from floatlens.errors import FloatLensError
@@ -14,9 +15,25 @@ DEFAULT = (
     "evidence", "query_mass",
 )  # fmt: skip
 NEEDS_GOLD = ("evidence", "query_mass")
+# Several statistics by one name, for those that are recorded on request.
+GROUPS = {
+    "default": DEFAULT,
+    "cache_drift": ("key_change", "key_cos", "value_change", "value_cos", "hidden_change", "hidden_cos"),
+    "locality": ("distance", "near", "near_uniform", "mask_attention"),
+    "massive": ("hidden_norm", "massive_ratio", "massive_channel"),
+}
 MATRICES = ("attention", "attention_mean", "queries", "keys")
 
 Class = TypeVar("Class", bound=type[Statistic])
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of statistics, with each group replaced by its members.
+
+    >>> expand(["received", "massive"])
+    ('received', 'hidden_norm', 'massive_ratio', 'massive_channel')
+    """
+    return tuple(dict.fromkeys(member for name in names for member in GROUPS.get(name, (name,))))
 
 
 def register_statistic(kind: Class) -> Class:

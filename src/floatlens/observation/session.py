@@ -7,9 +7,9 @@ active rows, for the statistics of the step, and one with the rows that are fina
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observation.call import Call, PositionLayout
 from floatlens.observation.exact import ExactMatrices, exact_statistic
 from floatlens.observation.group import ROOM, Group, size
+from floatlens.observation.hidden import Hidden, HiddenStatistic
 from floatlens.observation.implicit import ImplicitAttention
 from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
 from floatlens.observation.tile import TILE, Tile
@@ -84,6 +85,7 @@ class Session:
         self.space = Workspace()
         self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
         self.calls = 0
+        self.memory: dict[Hashable, Any] = {}  # what statistics keep from one step to the next
 
     def begin(self) -> None:
         """Forget the results of the last step; those over final rows stay until there are more of them."""
@@ -120,8 +122,14 @@ class Session:
             for name, statistic in self.statistics.items()
             if name not in without
             and statistic.final == final
+            and not statistic.hidden
             and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
         ]
+
+    @property
+    def compares(self) -> bool:
+        """Whether some statistic compares each step with the one before."""
+        return any(statistic.compares for statistic in self.statistics.values())
 
     def unobserved(self, layers: Sequence[int]) -> list[int]:
         """Which of these layers are to be observed and were never called."""
@@ -196,7 +204,10 @@ class Session:
             layout = plain_layout(rows, max(length, q.shape[2]) if self.apart else length, q.device, real)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         lse = None if lse is None else lse[:rows]
-        whole = Call((layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse)
+        whole = Call(
+            (layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse,
+            tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
+        )  # fmt: skip
         if self.apart:
             self._take(replace(whole, first=0, extends=False), kind, final=False)
             return
@@ -223,7 +234,31 @@ class Session:
             self.forward = forward
         q, k, v = implicit.query_BHTN, implicit.key_BHTN, implicit.value_BHTP
         layout = self.layout or plain_layout(q.shape[0], q.shape[2], q.device)
-        self._take(Call((layer,), q, k, v, layout, q.shape[2], 1.0, implicit=implicit), None, final=False)
+        tokens = None if forward is None else forward.tokens_BT[: q.shape[0]]
+        call = Call((layer,), q, k, v, layout, q.shape[2], 1.0, implicit=implicit, tokens_BT=tokens, memory=self.memory)
+        self._take(call, None, final=False)
+
+    @property
+    def hidden(self) -> list[str]:
+        """The statistics of hidden states among those to take."""
+        return [name for name, statistic in self.statistics.items() if statistic.hidden]
+
+    @torch.no_grad()
+    def see_hidden(self, layer: int, h_BQE: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Take the statistics of the states after a layer."""
+        if self.paused or (self.layers is not None and layer not in self.layers):
+            return
+        h_BQE = h_BQE[: self.rows or h_BQE.shape[0]]
+        forward, (B, Q) = current_pass(), h_BQE.shape[:2]
+        first = 0 if forward is None else forward.start
+        layout = self.layout or plain_layout(B, first + Q, h_BQE.device)
+        active = range(first, first + Q) if forward is None else forward.active
+        hidden = Hidden(layer, h_BQE, layout, first, first + Q, active, self.memory, unembed)
+        for name in self.hidden:
+            statistic = self.statistics[name]()
+            assert isinstance(statistic, HiddenStatistic)
+            if len(active) or not statistic.compares:
+                self._results[name][layer] = statistic.of(hidden)
 
     def _length(self, layer: int, queries: int, keys: int) -> int:
         """Number of positions so far."""

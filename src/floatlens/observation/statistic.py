@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -27,6 +28,10 @@ class Statistic:
     pooled    True: `result` reads `call.pooled_BHRT` or `call.spread_BH`
     by_row    True: rows of the batch are independent, so that several layers may come as one call
     final     True: over the rows that are final, not over those of the step
+    compares  True: compares a step with the one before, by `call.memory`, so that no step may be left out
+    hidden    True: a `HiddenStatistic`, which sees the states between the layers and not attention
+    whole     True: numbers such as token ids, which float16 cannot hold; stored as float32 in any case
+    coords    labels of a dim of your own
     exact     optional static method (matrices, call) -> result: the definition from `ExactMatrices`, used by
               implementation="exact" and by tests
     """
@@ -37,6 +42,10 @@ class Statistic:
     pooled: ClassVar[bool] = False
     by_row: ClassVar[bool] = False
     final: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
+    hidden: ClassVar[bool] = False
+    whole: ClassVar[bool] = False
+    coords: ClassVar[Mapping[str, Sequence[int]]] = {}
 
     def start(self, call: Call) -> None:
         """Prepare for a call; forget earlier rows if `call.fresh`."""

@@ -23,7 +23,7 @@ from floatlens.models.tokenizer import find_mask_id
 from floatlens.observation.attention import observing, passes_interface, shared
 from floatlens.observation.implicit import RULE
 from floatlens.observation.inputs import CROSS, ENCODER
-from floatlens.observation.registry import DEFAULT
+from floatlens.observation.registry import DEFAULT, expand
 from floatlens.observation.session import Implementation, Session
 from floatlens.record.observed_trace import ModelFacts, make_trace
 from floatlens.record.pass_log import NotingSession, ObservedStep, PassLog, Results
@@ -180,7 +180,7 @@ def observe(
         raise FloatLensError(f"family {family.name!r} writes over mask tokens; give the mask token as mask_id=")
     encoder, decoder = encoder_and_decoder(model)
     takes_tokens = hasattr(model, "get_input_embeddings")
-    names = [*(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
+    names = [*expand(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
     # A model of any making may write over its queries and keys after the call, so no call waits.
     options: dict[str, Any] = {"implementation": implementation, "rows": rows}
     options |= {} if takes_tokens and passes_interface(model) else {"room": 0}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import PositionLayout
-from floatlens.observation.registry import DEFAULT, MATRICES, STATISTICS
+from floatlens.observation.registry import DEFAULT, MATRICES, STATISTICS, expand
 from floatlens.observation.session import Implementation, Session
 
 
@@ -18,7 +18,8 @@ class RecordOptions:
     Parameters
     ----------
     record
-        Names of statistics; by default all that need no matrix.
+        Names of statistics or of groups of them ("default", "cache_drift", "locality", "massive"); by default all that are
+        cheap.
     layers, heads, record_steps
         What to keep; None keeps all.
     matrices
@@ -39,6 +40,9 @@ class RecordOptions:
     matrix_layers: Collection[int] | None = None
     show: Sequence[str] = ()
     implementation: Implementation = "stream"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", expand(self.record))
 
     def check(self, shape: Mapping[str, int | None], step_count: int) -> None:
         """Refuse statistics, layers, heads and steps that do not exist; no weights are needed for that."""

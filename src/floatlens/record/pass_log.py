@@ -215,7 +215,7 @@ class PassLog:
         if real_BT is not None:
             region_BT[~real_BT.cpu()] = -1
         device = tokens_BT.device
-        return PositionLayout(real_BT, region_BT.to(device), names, gold_BT.to(device), writes_BT.to(device))
+        return PositionLayout(real_BT, region_BT.to(device), names, gold_BT.to(device), writes_BT.to(device), self.mask)
 
     def prompt(self, row: int) -> Prompt:
         """What is known of a row's prompt."""

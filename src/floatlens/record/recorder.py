@@ -191,6 +191,7 @@ class Recorder:
         common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
         layers = sorted({layer for chosen in common.values() for layer in chosen})
         names = layout.region_names[row]
+        own: dict[str, Any] = {}
         dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
         dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
         for name, whole in self.arrays.items():
@@ -205,13 +206,17 @@ class Recorder:
             if name in ("queries", "keys"):
                 dims = tuple("position" if dim == "query" else dim for dim in dims)
             layer_dim = "layer" if self.layers[name] == layers else f"{name}_layer"
-            data[name] = (("step", layer_dim, *dims), array)
+            kind = self.session.statistics.get(name)
+            attributes = {"whole": 1} if kind is not None and kind.whole else {}
+            data[name] = (("step", layer_dim, *dims), array, attributes)
+            if kind is not None:
+                own |= {dim: list(labels) for dim, labels in kind.coords.items()}
             if layer_dim != "layer":
                 data[layer_dim] = ((layer_dim,), self.layers[name])
         if "evidence_mass" in data:
             data["evidence_count"] = (("step",), self.count[row][keep])
         made = xr.Dataset(data)
-        coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad)}
+        coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad), **own}
         if "layer" in made.dims:
             coords["layer"] = layers
         if "head" in made.dims:

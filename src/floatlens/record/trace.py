@@ -181,7 +181,9 @@ class Trace:
         data = self.data.drop_encoding().drop_vars(REGION_DIMS, errors="ignore")
         if "region" in self.data.coords:
             data = data.assign_attrs(region_names=json.dumps([str(name) for name in self.data["region"].values]))
-        data = data.assign({n: v.astype(dtype) for n, v in data.data_vars.items() if v.dtype.kind == "f"})
+        # Token ids and the like are stored in full: float16 ends at 2048 for whole numbers.
+        floats = {n: v for n, v in data.data_vars.items() if v.dtype.kind == "f" and not v.attrs.get("whole")}
+        data = data.assign({n: v.astype(dtype) for n, v in floats.items()})
         encoding = {n: {"chunks": _chunks(v)} for n, v in data.data_vars.items() if v.ndim}
         with atomic_write(target) as temporary:
             data.to_zarr(temporary, mode="w", zarr_format=3, consolidated=False, encoding=encoding)

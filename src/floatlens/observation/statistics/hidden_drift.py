@@ -1,0 +1,34 @@
+"""Drift of hidden states: how much the state of each position changes from one step to the next, after each layer."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from floatlens.observation.change import compare_with_last
+from floatlens.observation.hidden import Hidden, HiddenStatistic
+from floatlens.observation.registry import register_statistic
+
+
+@register_statistic
+class HiddenChange(HiddenStatistic):
+    """|h − h'| / |h'| with the state h' of the step before; NaN if the position was not computed at both steps."""
+
+    name = "hidden_change"
+    dims = ("position",)
+    compares = True
+    number: ClassVar[int] = 0
+
+    def of(self, hidden: Hidden) -> torch.Tensor:
+        key = (self.name, hidden.layer)
+        active = hidden.h[:, hidden.active_rows]
+        return compare_with_last(hidden.memory, key, hidden.active.start, active, hidden.length)[:, self.number]
+
+
+@register_statistic
+class HiddenCosine(HiddenChange):
+    """Cosine of a state with that of the step before."""
+
+    name = "hidden_cos"
+    number = 1

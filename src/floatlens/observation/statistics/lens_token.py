@@ -1,0 +1,34 @@
+"""Logit lens: the token that a layer would write, from its state through the model's final norm and output embeddings.
+
+For the rows that may write the answer. At the last layer it is the token that the model itself puts first.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.hidden import Hidden, HiddenStatistic
+from floatlens.observation.registry import register_statistic
+from floatlens.observation.statistics.received_writing import writing_span
+
+ROWS = 64  # rows whose logits are held at once
+
+
+@register_statistic
+class LensToken(HiddenStatistic):
+    """Id of the most likely token, at the row that would write it; NaN at rows that write nothing at this step."""
+
+    name = "lens_token"
+    dims = ("position",)
+    whole = True
+
+    def of(self, hidden: Hidden) -> torch.Tensor:
+        found = torch.full((hidden.h_BQE.shape[0], hidden.length), torch.nan, device=hidden.h_BQE.device)
+        first, end = writing_span(hidden.layout.writes_BN)
+        first, end = max(first, hidden.active.start), min(end, hidden.active.stop)
+        for start in range(first, end, ROWS):
+            stop = min(end, start + ROWS)
+            logits = hidden.unembed(hidden.h_BQE[:, start - hidden.first : stop - hidden.first])
+            found[:, start:stop] = logits.argmax(-1).float().to(found.device)
+        writes = hidden.layout.writes_BN[:, : hidden.length]
+        return found.masked_fill(~writes, torch.nan)
