@@ -49,6 +49,10 @@ def command(
     limit: Annotated[int, typer.Option(help="Maximum number of questions of the data, from the first.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     sampling: common.SamplerOptions = common.SamplerOptions(batch_size=4),
+    record: Annotated[
+        str | None,
+        typer.Option(help="Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token."),
+    ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to record, such as 0,4-7 or 0:32:4.")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads to record.")] = None,
     record_steps: Annotated[str | None, typer.Option(help="Steps to record.")] = None,
@@ -101,7 +105,7 @@ def command(
     condition = CLOSED if reading.passages == 0 or reading.max_passages == 0 else "trace"
     changes = {"conditions": (condition,), "limit": limit, "max_passages": reading.max_passages or None}
     plan = reading.plan([model], [data] if data else [], sampling.asking(seed, reading.template), **changes)
-    record: dict[str, Any] = {
+    recorded: dict[str, Any] = {
         "layers": common.parse_numbers(layers, "--layers"),
         "heads": common.parse_numbers(heads, "--heads"),
         "record_steps": common.parse_numbers(record_steps, "--record-steps"),
@@ -141,7 +145,7 @@ def command(
     else:
         asked = [sample for source in sources for sample in source.samples()]
     settings = lens.settings_of(asked if data is None else [], **plan.asking.generation())
-    lens.check_record(settings, **record)
+    lens.check_record(settings, **recorded)
     for one in asked if data is None else ():
         settings.fits(len(one.ids), lens.context_length)
     about = manifest.describe(
@@ -163,14 +167,14 @@ def command(
                 "answer": answer,
                 "intervention": intervention,
             },
-            **{"seed": seed, "trace_dtype": trace_dtype, **record},
+            **{"seed": seed, "trace_dtype": trace_dtype, **recorded},
         },
         checkpoints=[checkpoint],
         data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
         template=plan.asking.template.text,
         seeds={"seed": seed},
     )
-    recording = Recording(record, trace_dtype, tuple(intervention or ()))
+    recording = Recording(recorded, trace_dtype, tuple(intervention or ()))
     job = TraceJob(model, data or "", condition, asked, plan.asking, len(asked), recording=recording)
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
         journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
