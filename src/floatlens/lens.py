@@ -427,7 +427,7 @@ class Lens:
         scripts, tails = scripts_of(prompts), tails_of(prompts)
         if scripts is not None:
             block_length = self.block_length if given.get("block_length") is None else given["block_length"]
-            return replay.settings_of(scripts, self.family, self.sampler, block_length)
+            return replay.settings_of(scripts, self.family, self.sampler, block_length, given.get("seed") or 0)
         if tails is not None:
             given["max_new_tokens"] = len(tails[0])
             given["steps"] = given.get("steps") or max(tail.count(self.mask_id) for tail in tails)
@@ -694,7 +694,10 @@ class Lens:
             A text, without the end token unless it has one in it, or token ids.
         order
             "left-to-right", "random" (by `seed`), or a list of indices into the answer's tokens; an element that is a list
-            itself names tokens that are revealed together. An autoregressive model takes the first only.
+            itself names tokens that are revealed together. An autoregressive model takes the first only, and a model that
+            writes in blocks an order that finishes each block before the next.
+        seed
+            Seed of a random order, and of the random tokens that stand for masks in DiffusionGemma.
         regions
             Regions inside the answer, in place of the one region `answer`: spans by name (of characters, or of positions for
             ids), or "marks". Regions of a raw text before it: see `text_prompt`.
@@ -708,7 +711,7 @@ class Lens:
         elif passages or gold is not None:
             raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
         ready = self.with_answer(prompt, answer, order, seed=seed, regions=regions)
-        return self.traces([ready], sample_ids=[sample_id], **recording)[0]
+        return self.traces([ready], sample_ids=[sample_id], seed=seed, **recording)[0]
 
     def infill(
         self,

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from floatlens.errors import FloatLensError
@@ -120,8 +121,8 @@ class Registry(Generic[T]):
 
     def _registers(self, module: str) -> bool:
         """Whether a module registers entries. The others are not imported, because they may need torch."""
-        loader: Any = getattr(find_spec(module), "loader", None)
-        return f"register_{self.noun}" in (loader.get_source(module) or "")
+        origin = Path(getattr(find_spec(module), "origin", None) or "")
+        return not origin.is_file() or f"register_{self.noun}".encode() in origin.read_bytes()
 
     def names(self) -> list[str]:
         """The names of all entries, those with the highest priority first."""

@@ -69,6 +69,23 @@ def test_blocks_are_replayed_one_after_another_on_their_cache(model: str) -> Non
         lens.replay(PROMPT, ANSWER, [3, 0, 1, 2], block_length=4)
 
 
+def test_blocks_after_the_prompt_are_replayed_alone_and_in_a_batch(tmp_path: Path) -> None:
+    lens = fl.load(str(checkpoints.a2d(tmp_path)), family="a2d-block", block_length=4)
+    lens.__dict__["end_ids"] = ()
+    written = lens.traces([PROMPT, OTHER], max_new_tokens=10, steps=6)
+    pairs = list(zip([PROMPT, OTHER], written, strict=True))
+    for prompt, trace in pairs:
+        assert_equal(lens.replay(prompt, trace.written, trace.order), lens.trace(prompt, max_new_tokens=10, steps=6))
+    together = lens.traces([lens.with_answer(prompt, trace.written, trace.order) for prompt, trace in pairs])
+    for trace, expected in zip(together, written, strict=True):
+        assert_equal(trace, expected)
+    with pytest.raises(fl.FloatLensError, match=r"token 4 is revealed before the block of token 0 is finished"):
+        lens.replay(PROMPT, [11, 30, 12, 45, 13], [4, 0, 1, 2, 3])
+    orders = ([[0, 1, 2, 3], [4], []], [[0], [1, 2, 3], [4]])
+    with pytest.raises(fl.FloatLensError, match="at step 1 the texts of a batch are revealed in different blocks of 4"):
+        lens.traces([lens.with_answer(PROMPT, [11, 30, 12, 45, 13], order) for order in orders])
+
+
 def test_interventions_apply_to_a_replay(random_llada: fl.Lens) -> None:
     with random_llada.intervene(fl.MaskAnchors("top(1)")):
         written = random_llada.trace(PROMPT, max_new_tokens=6)

@@ -9,16 +9,18 @@ As published, whether a token is padding is read from its id: a generated pad to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from floatlens.data.script import Script
 from floatlens.decode.blocks import BlockPasses, BlockSettings, block_step
 from floatlens.decode.draws import Draws
 from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
+from floatlens.decode.replay import ReplaySettings, reveal_blocks
 from floatlens.decode.settings import check_one_of
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
@@ -67,7 +69,28 @@ def schedule(masks: int, steps: int) -> list[int]:
     return counts
 
 
-@register_sampler("bd3lm", BD3LMSettings)
+def replay(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    scripts: Sequence[Script],
+    settings: ReplaySettings,
+    special: SpecialTokens,
+) -> Iterator[Step]:
+    """Reveal given texts block by block, counted from the end of the prompts."""
+    P, block = ids_BP.shape[1], settings.block_length
+    assert block is not None
+    real_BT = ids_BP.new_ones((len(ids_BP), P + settings.max_new_tokens), dtype=torch.bool)
+    if real_BP is not None:
+        real_BT[:, :P] = real_BP
+
+    def blocks_of(x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return place(x_BT, real_BT[:, : x_BT.shape[1]], P, block, special)
+
+    return reveal_blocks(network, ids_BP, scripts, block, special.mask, blocks_of, origin=P)
+
+
+@register_sampler("bd3lm", BD3LMSettings, replay=replay)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

@@ -7,17 +7,19 @@ sampler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from floatlens.data.script import Script
 from floatlens.decode.draws import Draws
 from floatlens.decode.dream import propose
 from floatlens.decode.llada import transfers
 from floatlens.decode.most_confident import most_confident
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.registry import register_sampler
+from floatlens.decode.replay import ReplaySettings, reveal
 from floatlens.decode.settings import Settings, check_nucleus, check_one_of, check_whole
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
@@ -80,7 +82,19 @@ class CanvasPasses:
         )[:, :-1]
 
 
-@register_sampler("canvas", CanvasSettings, passes=CanvasPasses)
+def replay(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    scripts: Sequence[Script],
+    settings: ReplaySettings,
+    special: SpecialTokens,
+) -> Iterator[Step]:
+    """Reveal given texts after the prompts."""
+    return reveal(CanvasPasses(network, ids_BP, real_BP, settings.max_new_tokens), ids_BP, scripts, special.mask)
+
+
+@register_sampler("canvas", CanvasSettings, replay=replay)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

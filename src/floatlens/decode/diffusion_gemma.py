@@ -8,16 +8,18 @@ when the most probable tokens no longer change and are certain, and these are wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from floatlens.data.script import Script
 from floatlens.decode.blocks import BlockSettings, block_step, check_alone
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.registry import register_sampler
+from floatlens.decode.replay import ReplaySettings, check_order
 from floatlens.decode.settings import check_whole
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
@@ -74,7 +76,84 @@ class DiffusionGemmaSettings(BlockSettings):
         return self.blocks * self.block_length
 
 
-@register_sampler("diffusion-gemma", DiffusionGemmaSettings, batched=False)
+class GemmaPasses:
+    """The encoder's passes over finished tokens, which fill a cache, and the decoder's passes over a canvas."""
+
+    def __init__(self, network: Network) -> None:
+        from transformers import DynamicCache
+
+        self.network = network
+        self.cache = DynamicCache(config=network.model.config.get_text_config(decoder=True))
+        self.encoded = 0
+        self.conditioning_BLV: torch.Tensor | None = None
+
+    def encode(self, x_BT: torch.Tensor) -> None:
+        """Read the tokens that are not in the cache yet, before a new canvas."""
+        done = range(self.encoded, x_BT.shape[1])
+        with self.network.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
+            positions_BQ = torch.arange(done.start, done.stop, device=x_BT.device)[None]
+            model.model.encoder(input_ids=x_BT[:, done.start :], past_key_values=self.cache, position_ids=positions_BQ)
+        self.encoded, self.conditioning_BLV = done.stop, None
+
+    def logits(self, seen_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, L, V) of the canvas after the encoded tokens."""
+        first, end = self.encoded, seen_BT.shape[1]
+        with self.network.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
+            found: torch.Tensor = model(
+                decoder_input_ids=seen_BT[:, first:],
+                past_key_values=self.cache,
+                self_conditioning_logits=self.conditioning_BLV,
+                decoder_position_ids=torch.arange(first, end, device=seen_BT.device)[None],
+            ).logits
+        return found
+
+    def condition(self, logits_BLV: torch.Tensor) -> None:
+        """Give the next pass over this canvas the logits of this one."""
+        self.conditioning_BLV = logits_BLV.to(self.network.model.get_input_embeddings().weight.dtype)
+
+
+def replay(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    scripts: Sequence[Script],
+    settings: ReplaySettings,
+    special: SpecialTokens,
+) -> Iterator[Step]:
+    """Reveal a given text canvas by canvas. Positions that are not yet revealed hold random tokens, new ones at each step.
+
+    As while sampling, a pass is conditioned on the logits of the one before, at the temperature of its step.
+    """
+    from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
+
+    check_alone(ids_BP, "diffusion-gemma")
+    script, L, P, device = scripts[0], settings.block_length, ids_BP.shape[1], ids_BP.device
+    assert L is not None
+    check_order(script, 0, L)
+    draws, usual = Draws([settings.seed]), DiffusionGemmaSettings()
+    vocabulary = network.model.config.get_text_config(decoder=True).vocab_size
+    text_N, at_N = torch.tensor(script.ids, device=device), torch.tensor(script.at, device=device)
+    passes, index = GemmaPasses(network), 0
+    for first in range(0, len(script.ids), L):
+        token_BL, at_BL = text_N[None, first : first + L], at_N[None, first : first + L]
+        passes.encode(torch.cat([ids_BP, text_N[None, :first]], 1))
+        final = first + L >= len(script.ids)
+        end = script.steps if final else int(at_BL.max()) + 1
+        cool = own.LinearTemperatureScheduleLogitsProcessor(usual.t_min, usual.t_max, end - index)
+        for step in range(index, end):
+            noise_BL = draws.integers(0, vocabulary, tuple(token_BL.shape)).to(device)
+            canvas_BL = torch.where(at_BL < step, token_BL, noise_BL)
+            seen_BT = torch.cat([ids_BP, text_N[None, :first], canvas_BL], 1)
+            left = torch.tensor(end - step, device=device, dtype=torch.int32)
+            logits_BLV = cool(seen_BT, passes.logits(seen_BT), cur_step=left)
+            passes.condition(logits_BLV)
+            given_BL = logits_BLV.softmax(-1, dtype=torch.float32).gather(-1, token_BL[..., None])[..., 0]
+            now_BL = at_BL == step
+            yield block_step(step, seen_BT, P + first, token_BL, now_BL, given_BL.masked_fill(~now_BL, torch.nan))
+        index = end
+
+
+@register_sampler("diffusion-gemma", DiffusionGemmaSettings, replay=replay, batched=False)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
@@ -89,7 +168,6 @@ def sample(
     A position is committed when it receives an accepted token that it did not already hold; the last step of a canvas
     commits the most probable token everywhere.
     """
-    from transformers import DynamicCache
     from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
     check_alone(ids_BP, "diffusion-gemma")
@@ -101,33 +179,19 @@ def sample(
     sampler.initialize_canvas = lambda batch_size, device: given.integers(0, text.vocab_size, (1, L)).to(device)
     cool = own.LinearTemperatureScheduleLogitsProcessor(settings.t_min, settings.t_max, most)
     finished = own.StableAndConfidentStoppingCriteria(settings.stability_threshold, settings.confidence_threshold)
-    dtype = network.model.get_input_embeddings().weight.dtype
     ends = torch.tensor(special.end_ids, dtype=torch.long, device=device)
-    cache, x_BT, encoded, index = DynamicCache(config=text), ids_BP, 0, 0
+    passes, x_BT, index = GemmaPasses(network), ids_BP, 0
 
     for _ in range(settings.blocks):
         first = x_BT.shape[1]
-        with network.running(ForwardPass(x_BT, encoded, range(0), range(encoded, first))) as model:
-            positions_BQ = torch.arange(encoded, first, device=device)[None]
-            model.model.encoder(input_ids=x_BT[:, encoded:], past_key_values=cache, position_ids=positions_BQ)
-        encoded, conditioning_BLV = first, None
+        passes.encode(x_BT)
         finished.reset()
         canvas_BL = sampler.initialize_canvas(1, device)
         held_BL = torch.zeros_like(canvas_BL, dtype=torch.bool)  # accepted at the step before
-        positions_BL = torch.arange(first, first + L, device=device)[None]
         for left in range(most, 0, -1):
             seen_BT = torch.cat([x_BT, canvas_BL], 1)
-            with network.running(ForwardPass(seen_BT, first, range(first, first + L), range(0))) as model:
-                logits_BLV = model(
-                    decoder_input_ids=canvas_BL,
-                    past_key_values=cache,
-                    self_conditioning_logits=conditioning_BLV,
-                    decoder_position_ids=positions_BL,
-                ).logits
-            steps_left = torch.tensor(
-                left, device=device, dtype=torch.int32
-            )  # as transformers: it decides the rounding
-            logits_BLV = cool(x_BT, logits_BLV, cur_step=steps_left)
+            steps_left = torch.tensor(left, device=device, dtype=torch.int32)  # this type decides the rounding
+            logits_BLV = cool(x_BT, passes.logits(seen_BT), cur_step=steps_left)
             probs_BLV = logits_BLV.softmax(-1, dtype=torch.float32)
             drawn_BL = given.choose(0, probs_BLV[0])[:, 0][None].to(device)
             best_BL = logits_BLV.argmax(-1)
@@ -142,7 +206,8 @@ def sample(
             step.committed_BT[:, first:] = new_BL  # the other positions were written too, with noise
             yield step
             index += 1
-            held_BL, canvas_BL, conditioning_BLV = chosen_BL, following_BL, logits_BLV.to(dtype)
+            passes.condition(logits_BLV)
+            held_BL, canvas_BL = chosen_BL, following_BL
             if last:
                 break
         x_BT = torch.cat([x_BT, canvas_BL], 1)

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 import torch
 
+from floatlens.data.script import Script
 from floatlens.decode.network import Network
 from floatlens.decode.settings import Settings
+from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.registry import Registry
 
 
-class Passes(Protocol):
-    """The forward passes of a decoding, one after another. `active` is that of `Step`."""
+class Replay(Protocol):
+    """Reveals given texts step by step, by the forward passes of a sampler."""
 
-    @property
-    def active(self) -> range | None: ...
-
-    def __call__(self, x_BT: torch.Tensor) -> torch.Tensor:
-        """Logits (B, N, V) that write the N positions after the prompt, from the sequence so far."""
-        ...
-
-
-MakePasses = Callable[[Network, torch.Tensor, "torch.Tensor | None", int], Passes]
+    def __call__(
+        self,
+        network: Network,
+        ids_BP: torch.Tensor,
+        real_BP: torch.Tensor | None,
+        scripts: Sequence[Script],
+        settings: Any,
+        special: SpecialTokens,
+    ) -> Iterator[Step]: ...
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,13 @@ class Sampler:
 
     settings   the class of its settings
     sample     the generator of steps
-    passes     makes the passes by which a given text is replayed
+    replay     reveals given texts by the passes of this sampler
     batched    whether it writes several prompts at once
     """
 
     settings: type[Settings]
     sample: Callable[..., Iterator[Step]]
-    passes: MakePasses | None = None
+    replay: Replay | None = None
     batched: bool = True
 
 
@@ -54,7 +56,7 @@ Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
 
 
 def register_sampler(
-    name: str, settings: type[Settings], *, passes: MakePasses | None = None, batched: bool = True
+    name: str, settings: type[Settings], *, replay: Replay | None = None, batched: bool = True
 ) -> Callable[[Sample], Sample]:
     """Register the decorated generator function as a sampler.
 
@@ -64,9 +66,9 @@ def register_sampler(
         The name that a family gives as its `sampler`.
     settings
         A dataclass derived from `floatlens.decode.settings.Settings`.
-    passes
-        Makes the forward passes of a replay, as `passes(network, ids_BP, real_BP, new_tokens)`. Samplers that run the whole
-        sequence at every step, and autoregressive ones, need none.
+    replay
+        Reveals given texts, as `replay(network, ids_BP, real_BP, scripts, settings, special)` with the `ReplaySettings` of
+        `floatlens.decode.replay`. Samplers that run the whole sequence at every step, and autoregressive ones, need none.
     batched
         Whether it writes several prompts at once; if not, the prompts of a batch are written one after another.
 
@@ -76,7 +78,7 @@ def register_sampler(
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample, passes, batched), source=sample)
+        SAMPLERS.add(name, Sampler(settings, sample, replay, batched), source=sample)
         return sample
 
     return register

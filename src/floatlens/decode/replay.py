@@ -7,16 +7,23 @@ the given token where a step reveals it, and that of the most likely token at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from floatlens.data.script import GIVEN, Script
-from floatlens.decode.blocks import BlockPasses, WholeBlockSettings, block_step, check_alone, count_blocks
+from floatlens.decode.blocks import (
+    BlockPasses,
+    BlockSettings,
+    WholeBlockSettings,
+    block_step,
+    check_alone,
+    count_blocks,
+)
 from floatlens.decode.network import Network
-from floatlens.decode.registry import SAMPLERS, Passes, settings_for
+from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
@@ -49,16 +56,19 @@ def writes_blocks(sampler: str) -> bool:
 def can_replay(family: Family, sampler: str) -> bool:
     """Whether the passes of a sampler are known, so that it can be made to write a given text."""
     whole = not family.cached and family.attention in ("bidirectional", "two-way")
-    return family.kind == "arm" or whole or SAMPLERS[sampler].passes is not None or writes_blocks(sampler)
+    return family.kind == "arm" or whole or SAMPLERS[sampler].replay is not None or writes_blocks(sampler)
 
 
 def settings_of(
-    scripts: Sequence[Script], family: Family, sampler: str, block_length: int | None = None
+    scripts: Sequence[Script], family: Family, sampler: str, block_length: int | None = None, seed: int = 0
 ) -> ReplaySettings:
-    """Return the settings of a batch of scripts; those that cannot be replayed together are refused."""
+    """Return the settings of a batch of scripts; those that cannot be replayed together are refused.
+
+    `seed` is for samplers without a mask token, which put random tokens in its place.
+    """
     first = scripts[0]
     if not can_replay(family, sampler):
-        raise FloatLensError(f"the {sampler} sampler cannot replay a given text: its passes are not registered")
+        raise FloatLensError(f"the {sampler} sampler cannot replay a given text; register it with replay=...")
     if family.kind == "arm":
         for script in scripts:
             if not script.in_sequence:
@@ -72,10 +82,9 @@ def settings_of(
             "replay them one by one"
         )
     longest, steps = max(len(script.ids) for script in scripts), max(script.steps for script in scripts)
-    block = getattr(settings_for(sampler, block_length=block_length), "block_length", None)
-    return ReplaySettings(
-        longest, steps=steps, order=first.order, block_length=block if writes_blocks(sampler) else None
-    )
+    own = settings_for(sampler, block_length=block_length)
+    block = own.block_length if isinstance(own, BlockSettings) else None
+    return ReplaySettings(longest, seed=seed, steps=steps, order=first.order, block_length=block)
 
 
 def replay(
@@ -92,15 +101,31 @@ def replay(
     """Reveal the text of each row's script, one Step per forward pass."""
     if family.kind == "arm":
         return append(network, ids_BP, real_BP, scripts)
+    own = SAMPLERS[sampler].replay
+    if own is not None:
+        return own(network, ids_BP, real_BP, scripts, settings, special)
     if settings.block_length is not None:
         check_alone(ids_BP, sampler)
-        check_order(scripts[0], ids_BP.shape[1], settings.block_length)
-        return reveal_blocks(network, ids_BP, scripts[0], settings.block_length, special.mask)
-    N = len(scripts[0].ids)
-    make = SAMPLERS[sampler].passes
-    if make is not None:
-        return reveal(make(network, ids_BP, real_BP, N), ids_BP, scripts, special.mask)
-    return reveal(WholePasses(network, ids_BP, real_BP, N, family.shifted), ids_BP, scripts, special.mask)
+        real_BT = torch.ones((1, ids_BP.shape[1] + settings.max_new_tokens), dtype=torch.bool, device=ids_BP.device)
+        layout_BT = count_blocks(real_BT, settings.block_length)
+
+        def place(x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return layout_BT[0][:, : x_BT.shape[1]], layout_BT[1][:, : x_BT.shape[1]]
+
+        return reveal_blocks(network, ids_BP, scripts, settings.block_length, special.mask, place)
+    passes = WholePasses(network, ids_BP, real_BP, settings.max_new_tokens, family.shifted)
+    return reveal(passes, ids_BP, scripts, special.mask)
+
+
+class Passes(Protocol):
+    """The forward passes of a decoding, one after another. `active` is that of `Step`."""
+
+    @property
+    def active(self) -> range | None: ...
+
+    def __call__(self, x_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, N, V) that write the N positions after the prompt, from the sequence so far."""
+        ...
 
 
 class WholePasses:
@@ -155,35 +180,59 @@ def check_order(script: Script, prompt_length: int, block: int) -> None:
     ...
     floatlens.errors.FloatLensError: token 1 is revealed before the block of token 0 is finished, and blocks of 2 ...
     """
-    numbers = [(prompt_length + place) // block for place in range(len(script.ids))]
-    for place, (number, step) in enumerate(zip(numbers, script.at, strict=True)):
-        late = next((p for p in range(place) if numbers[p] < number and script.at[p] >= step), None)
+    numbers = [(prompt_length + index) // block for index in range(len(script.ids))]
+    for index, (number, step) in enumerate(zip(numbers, script.at, strict=True)):
+        late = next((i for i in range(index) if numbers[i] < number and script.at[i] >= step), None)
         if late is not None:
             raise FloatLensError(
-                f"token {place} is revealed before the block of token {late} is finished, and blocks of {block} are written "
+                f"token {index} is revealed before the block of token {late} is finished, and blocks of {block} are written "
                 f"one after another; use left-to-right"
             )
 
 
-def reveal_blocks(network: Network, ids_BP: torch.Tensor, script: Script, block: int, mask_id: int) -> Iterator[Step]:
-    """Reveal a text block by block, finished blocks on a cache; a pass sees no block after its own."""
-    P, N = ids_BP.shape[1], len(script.ids)
-    text_N, at_N = (torch.tensor(values, device=ids_BP.device) for values in (script.ids, script.at))
-    real_BT = torch.ones((1, P + N), dtype=torch.bool, device=ids_BP.device)
-    blocks_BT, positions_BT = count_blocks(real_BT, block)
+# The block and the position of each token of a sequence (B, T).
+Place = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def reveal_blocks(
+    network: Network,
+    ids_BP: torch.Tensor,
+    scripts: Sequence[Script],
+    block: int,
+    mask_id: int,
+    place: Place,
+    origin: int = 0,
+) -> Iterator[Step]:
+    """Reveal texts block by block, finished blocks on a cache; a pass sees no block after its own.
+
+    `origin` is a column at which a block begins. The rows of a batch should reveal tokens of the same block at each step.
+    """
+    P, N = ids_BP.shape[1], len(scripts[0].ids)
+    for script in scripts:
+        check_order(script, P - origin, block)
+    text_BN = torch.tensor([script.ids for script in scripts], device=ids_BP.device)
+    at_BN = torch.tensor([script.at for script in scripts], device=ids_BP.device)
+    # The first block may begin inside the prompt, which is visible from the start.
+    all_BT = torch.cat([ids_BP, text_BN], 1)
+    at_BT = torch.cat([torch.full_like(ids_BP, GIVEN), at_BN], 1)
     passes = BlockPasses(network, cache=True)
-    for index in range(script.steps):
-        first = (P + int((at_N >= index).nonzero()[0, 0])) // block * block
+    for index in range(scripts[0].steps):
+        hidden_BT = at_BT >= index
+        next_one = int(hidden_BT.any(0).nonzero()[0, 0]) if bool(hidden_BT.any()) else P + N - 1
+        first = origin + (next_one - origin) // block * block
         last = min(first + block, P + N)
-        x_BT = torch.cat([ids_BP, text_N.masked_fill(at_N >= index, mask_id)[None]], 1)[:, :last]
-        probs_LV = passes.logits(x_BT, first, blocks_BT[:, :last], positions_BT[:, :last])[0].float().softmax(-1)
-        # The first block may begin inside the prompt.
-        token_L = torch.cat([ids_BP[0], text_N])[first:last]
-        step_L = torch.cat([at_N.new_full((P,), GIVEN), at_N])[first:last]
-        given_L = probs_LV.gather(-1, token_L[:, None])[:, 0]
-        confidence_L = torch.where(step_L == index, given_L, probs_LV.max(-1).values)
-        confidence_L = confidence_L.masked_fill(step_L < index, torch.nan)
-        yield block_step(index, x_BT, first, token_L[None], (step_L == index)[None], confidence_L[None])
+        if bool((at_BT[:, last:] == index).any()):
+            raise FloatLensError(
+                f"at step {index} the texts of a batch are revealed in different blocks of {block}; replay them one by one"
+            )
+        x_BT = all_BT.masked_fill(hidden_BT, mask_id)[:, :last]
+        probs_BLV = passes.logits(x_BT, first, *place(x_BT)).float().softmax(-1)
+        token_BL, step_BL = all_BT[:, first:last], at_BT[:, first:last]
+        given_BL = probs_BLV.gather(-1, token_BL[..., None])[..., 0]
+        confidence_BL = torch.where(step_BL == index, given_BL, probs_BLV.max(-1).values)
+        yield block_step(
+            index, x_BT, first, token_BL, step_BL == index, confidence_BL.masked_fill(step_BL < index, torch.nan)
+        )
 
 
 def append(

@@ -152,7 +152,7 @@ def request(trace: Trace) -> dict[str, Any] | None:
 def _settings(trace: Trace, sampler: str) -> dict[str, Any]:
     """Return the settings of the sampler that are not defaults; a replay and a text with masks set the length themselves."""
     if sampler == replay.NAME:
-        return {"block_length": block} if (block := trace.settings.get("block_length")) else {}
+        return {name: value for name in ("block_length", "seed") if (value := trace.settings.get(name))}
     defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)}
     always = ("seed",) if trace.infill else ("max_new_tokens", "seed")
     known = {n: v for n, v in trace.settings.items() if n in always or v != defaults.get(n)}
