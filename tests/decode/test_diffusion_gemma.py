@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -239,3 +238,11 @@ def test_a_generation_of_one_step_is_replayed_in_its_own_order(lens: fl.Lens) ->
     again = lens.replay(PROMPT, written.written, written.order, seed=2)
     for name in again.data.data_vars:
         np.testing.assert_array_equal(again.data[name], written.data[name], err_msg=name)
+
+
+def test_observe_refuses_it_and_names_the_way_out(lens: fl.Lens) -> None:
+    with (
+        pytest.raises(FloatLensError, match=r"observe cannot follow DiffusionGemma.*load\(\.\.\.\)\.trace"),
+        fl.observe(lens.model),
+    ):
+        pass

@@ -18,7 +18,7 @@ from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.models.family import Family
-from floatlens.models.registry import FAMILIES
+from floatlens.models.registry import FAMILIES, check_family_name
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.observation.attention import observing, passes_interface, shared
 from floatlens.observation.implicit import RULE
@@ -169,11 +169,15 @@ def observe(
         model, tokenizer, family = lens.model, tokenizer or lens.tokenizer, family or lens.family
         mask_id = lens.mask_id if mask_id is None and lens.has_mask else mask_id
     if isinstance(family, str):
-        if family not in FAMILIES:
-            raise FloatLensError(f"family {family!r} is not known; use one of {', '.join(FAMILIES)}")
+        check_family_name(family)
         family = FAMILIES[family]
     assert isinstance(model, torch.nn.Module)
     config = getattr(model, "config", None)
+    if getattr(config, "model_type", None) == "diffusion_gemma":
+        raise FloatLensError(
+            "observe cannot follow DiffusionGemma: its canvas of random tokens does not show which tokens a pass wrote; "
+            "use floatlens.load(...).trace(...), which writes the tokens of its generate() with the same seed"
+        )
     if mask_id is None and (config is not None or tokenizer is not None):
         mask_id = find_mask_id(config, tokenizer)
     if family is not None and family.kind == "mdm" and family.mask_token and mask_id is None:
