@@ -236,6 +236,11 @@ class Lens:
                 return int(found)
         return self.end_ids[0] if self.end_ids else 0
 
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Mask, end and padding tokens, as samplers need them."""
+        return SpecialTokens(self.mask_id if self.has_mask else None, self.end_ids, self.pad_id)
+
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
         known = set(self.end_ids) | {self.pad_id} | ({self.mask_id} if self.has_mask else set())
@@ -386,7 +391,7 @@ class Lens:
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
-        special = SpecialTokens(self.mask_id if self.has_mask else None, self.end_ids, self.pad_id)
+        special = self.special_tokens
         network = Network(self.model, self.family.positions)
         if scripts is not None:
             assert isinstance(settings, replay.ReplaySettings)
@@ -395,9 +400,15 @@ class Lens:
         else:
             sample = SAMPLERS[self.sampler].sample
             tail_BN = batch.tail_BN()
-            tail = {} if tail_BN is None else {"tail_BN": tail_BN}
-            steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws, **tail)
+            more: dict[str, Any] = {} if tail_BN is None else {"tail_BN": tail_BN}
+            if self._block_of(settings) is not None:
+                more["ends"] = batch.ends
+            steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws, **more)
         if changes := interventions.in_force(self):
+            if self.waits and len(batch.prompts) > 1:
+                raise FloatLensError(
+                    f"under interventions the {self.sampler} sampler writes one prompt at a time, found {len(batch.prompts)}"
+                )
             steps = interventions.stepwise(self, steps, changes, batch, self._new_positions(batch, settings))
         return check_finite(steps, self.model, batch.pads)
 
@@ -434,11 +445,30 @@ class Lens:
         return self.settings(**given)
 
     def _new_positions(self, batch: PromptBatch, settings: Settings) -> int:
-        """Number of positions after the prompts that may be written."""
-        return settings.canvas(batch.ids_BP.shape[1])
+        """Number of columns after the end of the prompts, or of the longest row's, that may be written."""
+        last = max(end + settings.canvas(len(p.ids)) for end, p in zip(batch.ends, batch.prompts, strict=True))
+        return last - batch.ids_BP.shape[1]
 
-    def _batch(self, prompts: Sequence[Prompt]) -> PromptBatch:
-        return PromptBatch.of(prompts, self.pad_id, Network(self.model).device)
+    def _block_of(self, settings: Settings) -> int | None:
+        """The block length of a sampler whose blocks are counted from the start of each prompt; None for any other."""
+        return settings.block_length if SAMPLERS[self.sampler].aligned and hasattr(settings, "block_length") else None
+
+    def _batch(self, prompts: Sequence[Prompt], settings: Settings | None = None) -> PromptBatch:
+        """Pad prompts to one batch, as the sampler needs it."""
+        block = None if settings is None else self._block_of(settings)
+        filler = self.mask_id if block is not None else None
+        return PromptBatch.of(prompts, self.pad_id, Network(self.model).device, block=block, filler=filler)
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows of a batch wait for each other, so that they have different numbers of steps."""
+        return SAMPLERS[self.sampler].aligned
+
+    def _parts(self, prompts: Sequence[Prompt]) -> list[slice]:
+        """Which prompts are decoded together: all of them, or each for itself. Interventions and replays count steps."""
+        if self.batched and not (self.waits and (interventions.in_force(self) or scripts_of(prompts))):
+            return [slice(0, len(prompts))]
+        return [slice(row, row + 1) for row in range(len(prompts))]
 
     @overload
     def generate(
@@ -497,8 +527,8 @@ class Lens:
             **sampler_settings,
         )
         made: list[Generation] = []
-        for part in [ready] if self.batched else [[one] for one in ready]:
-            batch = self._batch(part)
+        for part in self._parts(ready):
+            batch = self._batch(ready[part], chosen)
             made += self.finish(batch, chosen, self.steps(batch, chosen))
         return made[0] if single else made
 
@@ -507,17 +537,23 @@ class Lens:
         B, P = batch.ids_BP.shape
         counts = torch.zeros(B, dtype=torch.long)
         final = batch.ids_BP
-        kept = torch.full((B, self._new_positions(batch, settings)), torch.nan)
+        kept = torch.full((B, P + self._new_positions(batch, settings)), torch.nan)
+        lengths = [P] * B
         for step in steps:
             final = step.after_BT
-            counts += 1 if step.running_B is None else step.running_B.long().cpu()
-            committed, confidence = step.committed_BT[:, P:].cpu(), step.confidence_BT[:, P:].float().cpu()
+            for row in range(B) if step.running_B is None else step.running_B.nonzero()[:, 0].tolist():
+                counts[row] += 1
+                lengths[row] = final.shape[1]
+            committed, confidence = step.committed_BT.cpu(), step.confidence_BT.float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
-        tail_BN = batch.tail_BN()
-        if tail_BN is not None:
-            return [self._filled(final[row, P:], kept[row], tail_BN[row], int(counts[row])) for row in range(B)]
-        new = settings.max_new_tokens  # a canvas of whole blocks may be longer
-        return [self._generation(final[row, P:][:new].tolist(), kept[row], int(counts[row])) for row in range(B)]
+        tail_BN, made = batch.tail_BN(), []
+        for row, end in enumerate(batch.ends):
+            written_N, confidence_N, count = final[row, end : lengths[row]], kept[row, end:], int(counts[row])
+            if tail_BN is not None:
+                made.append(self._filled(written_N, confidence_N, tail_BN[row], count))
+            else:  # a canvas of whole blocks may be longer than what was asked for
+                made.append(self._generation(written_N[: settings.max_new_tokens].tolist(), confidence_N, count))
+        return made
 
     def _filled(
         self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int
@@ -641,14 +677,12 @@ class Lens:
         record, layers, heads, record_steps, matrices, matrix_layers, implementation
             What to record: see `watch`.
         """
-        ids = sample_ids or [""] * len(prompts)
-        together = [(list(prompts), list(ids))]
-        alone = [([one], [name]) for one, name in zip(prompts, ids, strict=True)]
+        ready, ids = self._prompts(prompts), sample_ids or [""] * len(prompts)
         made: list[Trace] = []
-        for part, names in together if self.batched else alone:
+        for part in self._parts(ready):
             watch = self.watch(
-                part,
-                sample_ids=names,
+                ready[part],
+                sample_ids=ids[part],
                 max_new_tokens=max_new_tokens,
                 steps=steps,
                 temperature=temperature,
@@ -840,7 +874,7 @@ class Lens:
             record = (*record, "received_signed")
         options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
         options.check(self.shape, chosen.step_count)
-        batch = self._batch(ready)
+        batch = self._batch(ready, chosen)
         new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted
         mask_id = self.mask_id if self.has_mask else None
         recorder = Recorder(

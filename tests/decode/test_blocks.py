@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import floatlens as fl
+from floatlens.decode.network import Network
 from floatlens.errors import FloatLensError
 from tests.models import checkpoints
 
@@ -66,6 +67,37 @@ def test_a_batch_writes_and_shows_what_its_rows_do_alone(case: Any) -> None:
         [alone] = lens.generate([prompt], **settings)
         assert (answer.ids, answer.steps, answer.ended) == (alone.ids, alone.steps, alone.ended)
         assert answer.confidence == pytest.approx(alone.confidence, abs=1e-5, nan_ok=True)
+
+
+def test_a_batch_shares_its_passes(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of any length, also shorter than a block; a row that is done with a block waits for the others."""
+    lens, settings = case
+    prompts, passes = [*PROMPTS, [9, 31], [9, 31, 7]], []
+    run = Network.run
+    monkeypatch.setattr(Network, "run", lambda self, *args, **more: passes.append(1) or run(self, *args, **more))
+    alone, counts = [], []
+    for prompt in prompts:
+        passes.clear()
+        alone += lens.generate([prompt], **settings)
+        counts.append(len(passes))
+    passes.clear()
+    together = lens.generate(prompts, **settings)
+    assert [(one.ids, one.steps) for one in together] == [(one.ids, one.steps) for one in alone]
+    assert max(counts) <= len(passes) < sum(counts)
+
+
+def test_a_short_prompt_of_a_batch_shows_what_it_shows_alone(case: Any) -> None:
+    lens, settings = case
+    short = settings | {"max_new_tokens": 3}
+    for prompt, trace in zip([PROMPTS[2], [9, 31]], lens.traces([PROMPTS[2], [9, 31]], **short), strict=True):
+        assert_same(trace, lens.trace(prompt, **short))
+
+
+def test_steps_that_are_chosen_are_those_of_each_row(case: Any) -> None:
+    lens, settings = case
+    chosen = settings | {"record_steps": [0, 3]}
+    for prompt, trace in zip(PROMPTS, lens.traces(PROMPTS, **chosen), strict=True):
+        assert_same(trace, lens.trace(prompt, **chosen))
 
 
 def test_tracing_changes_no_token(case: Any) -> None:

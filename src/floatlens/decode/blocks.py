@@ -6,6 +6,7 @@ from a cache; without one, each pass runs over the whole sequence so far and giv
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,55 +171,101 @@ def block_step(
     return Step(index, x_BT, after_BT, committed_BT, confidence_BT, range(first, x_BT.shape[1]), running_B)
 
 
-class BlockCanvas:
-    """One prompt, whole blocks of masks after it, and the steps that write them.
+class RowCanvas:
+    """One prompt, whole blocks of masks after it, and what is written into them.
 
-    x_BN      the sequence with all its masks (1, N)
+    x_N       the sequence with all its masks, without padding
     starts    first positions of the blocks that are written; the first block may begin with the end of the prompt
+    row       which row of the batch it is
     """
 
-    def __init__(
-        self, network: Network, ids_BP: torch.Tensor, settings: WholeBlockSettings, special: SpecialTokens, sampler: str
-    ) -> None:
-        check_alone(ids_BP, sampler)
-        self.P, self.block, self.mask = ids_BP.shape[1], settings.block_length, special.mask
+    def __init__(self, ids_P: torch.Tensor, settings: WholeBlockSettings, special: SpecialTokens, row: int = 0) -> None:
+        self.P, self.block, self.row = len(ids_P), settings.block_length, row
         new = settings.canvas(self.P)
-        self.x_BN = torch.cat([ids_BP, ids_BP.new_full((1, new), special.mask)], 1)
+        self.x_N = torch.cat([ids_P, ids_P.new_full((new,), special.mask)])
         self.starts = range(self.P // self.block * self.block, self.P + new, self.block)
-        self.blocks_BN, self.positions_BN = count_blocks(torch.ones_like(self.x_BN, dtype=torch.bool), self.block)
-        self.passes = BlockPasses(network, cache=settings.cache)
-        self.ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
-        self.index = 0
+        self.ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_P.device)
+        none_L = torch.zeros(self.block, dtype=torch.bool, device=ids_P.device)
+        self.written: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (self.x_N[: self.block], none_L, none_L.float())
 
     @property
     def new_N(self) -> torch.Tensor:
         """The tokens after the prompt, masks included."""
-        return self.x_BN[0, self.P :]
+        return self.x_N[self.P :]
 
     def tokens(self, first: int) -> torch.Tensor:
         """The tokens of a block as they are now (L)."""
-        return self.x_BN[0, first : first + self.block].clone()
+        return self.x_N[first : first + self.block].clone()
 
-    def logits(self, first: int) -> torch.Tensor:
-        """Logits (L, V) of a block in float32."""
-        last = first + self.block
-        tensors = (part[:, :last] for part in (self.x_BN, self.blocks_BN, self.positions_BN))
-        x_BT, blocks_BT, positions_BT = tensors
-        return self.passes.logits(x_BT.clone(), first, blocks_BT, positions_BT)[0].float()
-
-    def write(self, first: int, token_L: torch.Tensor, chosen_L: torch.Tensor, confidence_L: torch.Tensor) -> Step:
-        """Write the chosen tokens into a block, and return the step that did so."""
-        last = first + self.block
-        step = block_step(
-            self.index, self.x_BN[:, :last].clone(), first, token_L[None], chosen_L[None], confidence_L[None]
-        )
-        self.x_BN[:, :last] = step.after_BT
-        self.index += 1
-        return step
+    def write(self, first: int, token_L: torch.Tensor, chosen_L: torch.Tensor, confidence_L: torch.Tensor) -> None:
+        """Write the chosen tokens into a block."""
+        self.written = (token_L, chosen_L, confidence_L)
+        block_L = self.x_N[first : first + self.block]
+        block_L[chosen_L] = token_L[chosen_L]
 
     def has_end(self) -> bool:
         """Whether an end token was written."""
         return bool(torch.isin(self.new_N, self.ends).any())
+
+
+# Writes a canvas: it yields the first position of the block whose logits (L, V) it needs next, and is sent these.
+Writer = Generator[int, torch.Tensor, None]
+
+
+def write_rows(
+    network: Network,
+    ids_BP: torch.Tensor,
+    real_BP: torch.Tensor | None,
+    settings: WholeBlockSettings,
+    special: SpecialTokens,
+    ends: Sequence[int] | None,
+    writer: Callable[[RowCanvas], Writer],
+) -> Iterator[Step]:
+    """Run a writer per prompt, all on the same passes, one Step per pass.
+
+    Rows are padded by whole blocks, so that those of all rows begin at the same columns, and prompts end at different ones
+    (`ends`; the rest of `ids_BP` is masks). A row that is done with a block before others waits for them: it is not running.
+    """
+    B, P = ids_BP.shape
+    block = settings.block_length
+    pads = [0] * B if real_BP is None else (~real_BP).sum(1).tolist()
+    ends = [P] * B if ends is None else ends
+    if any(pad % block for pad in pads):
+        raise FloatLensError(f"rows should be padded by whole blocks of {block}, found the paddings {pads}")
+    rows = [RowCanvas(ids_BP[row, pads[row] : ends[row]], settings, special, row) for row in range(B)]
+    N = max(pad + len(row.x_N) for pad, row in zip(pads, rows, strict=True))
+    x_BN = ids_BP.new_full((B, N), special.mask)
+    x_BN[:, :P] = ids_BP
+    real_BN = torch.ones_like(x_BN, dtype=torch.bool)
+    if real_BP is not None:
+        real_BN[:, :P] = real_BP
+    blocks_BN, positions_BN = count_blocks(real_BN, block)
+    passes = BlockPasses(network, cache=settings.cache)
+    writers = [writer(row) for row in rows]
+    wanted = [next(one, None) for one in writers]
+    index = 0
+    while any(first is not None for first in wanted):
+        columns = [None if first is None else pad + first for pad, first in zip(pads, wanted, strict=True)]
+        first = min(column for column in columns if column is not None)
+        last = first + block
+        x_BT = x_BN[:, :last].clone()
+        logits_BLV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])
+        running = [row for row in range(B) if columns[row] == first]
+        for row in running:
+            try:
+                wanted[row] = writers[row].send(logits_BLV[row].float())
+            except StopIteration:
+                wanted[row] = None
+        written = [rows[row].written for row in range(B)]
+        running_B = torch.tensor([row in running for row in range(B)], device=x_BT.device)
+        token_BL, chosen_BL, confidence_BL = (torch.stack(parts) for parts in zip(*written, strict=True))
+        chosen_BL &= running_B[:, None]
+        step = block_step(
+            index, x_BT, first, token_BL, chosen_BL, confidence_BL, None if len(running) == B else running_B
+        )
+        x_BN[:, :last] = step.after_BT
+        yield step
+        index += 1
 
 
 def check_alone(ids_BP: torch.Tensor, sampler: str) -> None:

@@ -6,12 +6,12 @@ code has no cache and runs over the whole sequence at each step; with one, only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.blocks import BlockCanvas, WholeBlockSettings
+from floatlens.decode.blocks import RowCanvas, WholeBlockSettings, Writer, write_rows
 from floatlens.decode.draws import Draws
 from floatlens.decode.llada import transfers
 from floatlens.decode.network import Network
@@ -47,7 +47,7 @@ class LLaDA2Settings(WholeBlockSettings):
         return max(1, min(super().passes_per_block, self.max_new_tokens // self.minimal_topk))
 
 
-@register_sampler("llada2", LLaDA2Settings, batched=False)
+@register_sampler("llada2", LLaDA2Settings, aligned=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
@@ -56,26 +56,30 @@ def sample(
     *,
     special: SpecialTokens,
     draws: Draws | None = None,
+    ends: Sequence[int] | None = None,
 ) -> Iterator[Step]:
-    """Write whole blocks after a prompt, one Step per denoising pass; stop after a block that has an end token.
+    """Write whole blocks after each prompt, one Step per denoising pass; a row stops after a block that has an end token.
 
     A block ends when it has no mask left or its steps are used; then masks may be left in it.
     """
-    draws = draws or Draws([settings.seed])
-    canvas = BlockCanvas(network, ids_BP, settings, special, "llada2")
+    drawn = draws or Draws([settings.seed] * len(ids_BP))
     top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
-    for first in canvas.starts:
-        for count in transfers(settings.block_length, settings.passes_per_block):
-            masked_L = canvas.tokens(first) == special.mask
-            if not bool(masked_L.any()):
-                break
-            token_L, probability_L = propose(canvas.logits(first), settings.temperature, *top, draws)
-            chosen_L = above_or_best(probability_L, masked_L, count, settings.threshold)
-            yield canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
-            if settings.eos_early_stop and is_written_to_its_end(canvas.new_N, canvas.ends, special.mask):
+
+    def write(canvas: RowCanvas) -> Writer:
+        for first in canvas.starts:
+            for count in transfers(settings.block_length, settings.passes_per_block):
+                masked_L = canvas.tokens(first) == special.mask
+                if not bool(masked_L.any()):
+                    break
+                token_L, probability_L = propose((yield first), settings.temperature, *top, drawn, canvas.row)
+                chosen_L = above_or_best(probability_L, masked_L, count, settings.threshold)
+                canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
+                if settings.eos_early_stop and is_written_to_its_end(canvas.new_N, canvas.ends, special.mask):
+                    return
+            if canvas.has_end():
                 return
-        if canvas.has_end():
-            return
+
+    return write_rows(network, ids_BP, real_BP, settings, special, ends, write)
 
 
 def is_written_to_its_end(new_N: torch.Tensor, ends: torch.Tensor, mask: int) -> bool:

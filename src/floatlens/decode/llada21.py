@@ -7,13 +7,13 @@ or after a largest number of passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockCanvas, WholeBlockSettings
+from floatlens.decode.blocks import RowCanvas, WholeBlockSettings, Writer, write_rows
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
@@ -63,7 +63,7 @@ class LLaDA21Settings(WholeBlockSettings):
         return 2 * self.block_length + self.max_post_steps
 
 
-@register_sampler("llada2.1", LLaDA21Settings, batched=False)
+@register_sampler("llada2.1", LLaDA21Settings, aligned=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
@@ -72,29 +72,33 @@ def sample(
     *,
     special: SpecialTokens,
     draws: Draws | None = None,
+    ends: Sequence[int] | None = None,
 ) -> Iterator[Step]:
-    """Write whole blocks after a prompt, one Step per pass. A position is committed whenever it receives a token."""
-    draws = draws or Draws([settings.seed])
-    canvas = BlockCanvas(network, ids_BP, settings, special, "llada2.1")
+    """Write whole blocks after each prompt, one Step per pass. A position is committed whenever it receives a token."""
+    drawn = draws or Draws([settings.seed] * len(ids_BP))
     top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
-    for first in canvas.starts:
-        post_steps = 0
-        written_L = torch.arange(first, first + settings.block_length, device=ids_BP.device) >= ids_BP.shape[1]
-        for _ in range(settings.passes_per_block):
-            before_L = canvas.tokens(first)
-            masked_L = before_L == special.mask
-            if not bool(masked_L.any()):
-                post_steps += 1
-                if post_steps > settings.max_post_steps:
+
+    def write(canvas: RowCanvas) -> Writer:
+        for first in canvas.starts:
+            post_steps = 0
+            written_L = torch.arange(first, first + settings.block_length, device=ids_BP.device) >= canvas.P
+            for _ in range(settings.passes_per_block):
+                before_L = canvas.tokens(first)
+                masked_L = before_L == special.mask
+                if not bool(masked_L.any()):
+                    post_steps += 1
+                    if post_steps > settings.max_post_steps:
+                        break
+                token_L, probability_L = propose((yield first), settings.temperature, *top, drawn, canvas.row)
+                filled_L = above_or_best(probability_L, masked_L, settings.num_to_transfer, settings.threshold)
+                edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > settings.editing_threshold)
+                confidence_L = probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
+                canvas.write(first, token_L, filled_L | edited_L, confidence_L)
+                unchanged = canvas.tokens(first).equal(before_L)
+                if unchanged and (not bool(masked_L.any()) or settings.temperature == 0):
                     break
-            token_L, probability_L = propose(canvas.logits(first), settings.temperature, *top, draws)
-            filled_L = above_or_best(probability_L, masked_L, settings.num_to_transfer, settings.threshold)
-            edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > settings.editing_threshold)
-            confidence_L = probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
-            yield canvas.write(first, token_L, filled_L | edited_L, confidence_L)
-            unchanged = canvas.tokens(first).equal(before_L)
-            if unchanged and (not bool(masked_L.any()) or settings.temperature == 0):
-                break
-        has_masks = bool((canvas.x_BN[0, : first + settings.block_length] == special.mask).any())
-        if settings.eos_early_stop and canvas.has_end() and not has_masks:
-            return
+            has_masks = bool((canvas.x_N[: first + settings.block_length] == special.mask).any())
+            if settings.eos_early_stop and canvas.has_end() and not has_masks:
+                return
+
+    return write_rows(network, ids_BP, real_BP, settings, special, ends, write)

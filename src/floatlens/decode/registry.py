@@ -39,12 +39,14 @@ class Sampler:
     sample     the generator of steps
     replay     reveals given texts by the passes of this sampler
     batched    whether it writes several prompts at once
+    aligned    whether its blocks are counted from the start of each prompt: rows of a batch are then padded by whole blocks
     """
 
     settings: type[Settings]
     sample: Callable[..., Iterator[Step]]
     replay: Replay | None = None
     batched: bool = True
+    aligned: bool = False
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
@@ -56,7 +58,12 @@ Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
 
 
 def register_sampler(
-    name: str, settings: type[Settings], *, replay: Replay | None = None, batched: bool = True
+    name: str,
+    settings: type[Settings],
+    *,
+    replay: Replay | None = None,
+    batched: bool = True,
+    aligned: bool = False,
 ) -> Callable[[Sample], Sample]:
     """Register the decorated generator function as a sampler.
 
@@ -71,6 +78,9 @@ def register_sampler(
         `floatlens.decode.replay`. Samplers that run the whole sequence at every step, and autoregressive ones, need none.
     batched
         Whether it writes several prompts at once; if not, the prompts of a batch are written one after another.
+    aligned
+        Whether its blocks, of `settings.block_length`, are counted from the start of each prompt. The rows of a batch are
+        then padded by whole blocks, and it takes `ends`, the column at which each prompt ends.
 
     The function is called as `sample(network, ids_BP, real_BP, settings, *, special, draws)` and yields a
     `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md. A sampler that can fill masks inside a
@@ -78,7 +88,7 @@ def register_sampler(
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample, replay, batched), source=sample)
+        SAMPLERS.add(name, Sampler(settings, sample, replay, batched, aligned), source=sample)
         return sample
 
     return register

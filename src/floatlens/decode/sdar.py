@@ -7,12 +7,12 @@ a step never commits more positions than there are masks (the published code the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.blocks import BlockCanvas, WholeBlockSettings
+from floatlens.decode.blocks import RowCanvas, WholeBlockSettings, Writer, write_rows
 from floatlens.decode.draws import Draws
 from floatlens.decode.filters import filter_top_k_first
 from floatlens.decode.llada import transfers
@@ -58,7 +58,7 @@ class SDARSettings(WholeBlockSettings):
         return min(super().passes_per_block, self.block_length)
 
 
-@register_sampler("sdar", SDARSettings, batched=False)
+@register_sampler("sdar", SDARSettings, aligned=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,
@@ -67,29 +67,34 @@ def sample(
     *,
     special: SpecialTokens,
     draws: Draws | None = None,
+    ends: Sequence[int] | None = None,
 ) -> Iterator[Step]:
-    """Write whole blocks after a prompt, one Step per denoising pass; stop after a block that has an end token."""
-    draws = draws or Draws([settings.seed])
-    canvas = BlockCanvas(network, ids_BP, settings, special, "sdar")
-    for first in canvas.starts:
-        for count in transfers(settings.block_length, settings.passes_per_block):
-            masked_L = canvas.tokens(first) == special.mask
-            if not bool(masked_L.any()):
-                break
-            logits_LV = canvas.logits(first)
-            token_L, probability_L = propose(logits_LV, settings.temperature, settings.top_p, settings.top_k, draws)
-            chosen_L = choose(logits_LV, probability_L, masked_L, count, settings)
-            yield canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
-        if canvas.has_end():
-            return
+    """Write whole blocks after each prompt, one Step per denoising pass; a row stops after a block that has an end token."""
+    drawn = draws or Draws([settings.seed] * len(ids_BP))
+
+    def write(canvas: RowCanvas) -> Writer:
+        for first in canvas.starts:
+            for count in transfers(settings.block_length, settings.passes_per_block):
+                masked_L = canvas.tokens(first) == special.mask
+                if not bool(masked_L.any()):
+                    break
+                logits_LV = yield first
+                top = (settings.top_p, settings.top_k)
+                token_L, probability_L = propose(logits_LV, settings.temperature, *top, drawn, canvas.row)
+                chosen_L = choose(logits_LV, probability_L, masked_L, count, settings)
+                canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
+            if canvas.has_end():
+                return
+
+    return write_rows(network, ids_BP, real_BP, settings, special, ends, write)
 
 
 def propose(
-    logits_LV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None, draws: Draws
+    logits_LV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None, draws: Draws, row: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A token for every position of the block, known ones too, and its probability in the filtered distribution."""
     probs_LV = filter_top_k_first(logits_LV, temperature, top_p, top_k).softmax(-1)
-    token_L = draws.choose(0, probs_LV)[:, 0].to(probs_LV.device) if temperature > 0 else logits_LV.argmax(-1)
+    token_L = draws.choose(row, probs_LV)[:, 0].to(probs_LV.device) if temperature > 0 else logits_LV.argmax(-1)
     return token_L, probs_LV.gather(-1, token_L[:, None])[:, 0]
 
 

@@ -37,7 +37,10 @@ def tails_of(prompts: Sequence[Prompt]) -> list[tuple[int, ...]] | None:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """B prompts, padded on the left to P tokens. `pads` counts each row's padding."""
+    """B prompts, padded on the left. `pads` counts each row's padding.
+
+    P is where the prompts end, all at the same column, or the last of them if they are padded by whole blocks.
+    """
 
     prompts: list[Prompt]
     ids_BP: torch.Tensor
@@ -45,19 +48,42 @@ class PromptBatch:
     pads: list[int]
 
     @classmethod
-    def of(cls, prompts: Sequence[Prompt], pad_id: int, device: torch.device) -> PromptBatch:
+    def of(
+        cls,
+        prompts: Sequence[Prompt],
+        pad_id: int,
+        device: torch.device,
+        *,
+        block: int | None = None,
+        filler: int | None = None,
+    ) -> PromptBatch:
+        """Pad prompts to one batch.
+
+        With `block` each row is padded by whole blocks of that length, so that the blocks of all rows, counted from their
+        first tokens, begin at the same columns. Prompts then end at different columns, and `filler` follows short ones.
+        """
         if not prompts:
             raise FloatLensError("there is no prompt to run; give at least one")
         if any(not prompt.ids and prompt.tail is None for prompt in prompts):
             raise FloatLensError("a prompt has no tokens; give it some text or token ids")
-        longest = max(len(prompt.ids) for prompt in prompts)
-        pads = [longest - len(prompt.ids) for prompt in prompts]
-        rows = [[pad_id] * pad + list(p.ids) for pad, p in zip(pads, prompts, strict=True)]
+        lengths = [len(prompt.ids) for prompt in prompts]
+        whole = [length if block is None else length // block * block for length in lengths]
+        pads = [max(whole) - length for length in whole]
+        end = max(pad + length for pad, length in zip(pads, lengths, strict=True))
+        rows = []
+        for pad, prompt in zip(pads, prompts, strict=True):
+            row = [pad_id] * pad + list(prompt.ids)
+            rows.append(row + [pad_id if filler is None else filler] * (end - len(row)))
         ids = torch.tensor(rows, dtype=torch.long, device=device)
         real = None
         if any(pads):
-            real = torch.arange(longest, device=device)[None] >= torch.tensor(pads, device=device)[:, None]
+            real = torch.arange(end, device=device)[None] >= torch.tensor(pads, device=device)[:, None]
         return cls(list(prompts), ids, real, pads)
+
+    @property
+    def ends(self) -> list[int]:
+        """The column at which each prompt ends."""
+        return [pad + len(prompt.ids) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
 
     @property
     def scripts(self) -> list[Script] | None:
@@ -92,7 +118,7 @@ class PromptBatch:
         gold = torch.zeros(B, P + new_tokens, dtype=torch.bool)
         names = []
         for row, pad in enumerate(self.pads):
-            regions = self.regions(row, new_tokens)
+            regions = self.regions(row, P + new_tokens - self.ends[row])
             evidence = self.gold(row)
             region[row, :pad] = -1
             named = [OTHER, *dict.fromkeys(part.name for part in regions)]  # spans of one name are one region
@@ -101,7 +127,8 @@ class PromptBatch:
                 gold[row, pad + part.start : pad + part.end] |= part.name in evidence
             names.append(named)
         writes = torch.zeros(B, P + new_tokens, dtype=torch.bool)
-        writes[:, P - shifted : P + new_tokens - shifted] = True
+        for row, end in enumerate(self.ends):
+            writes[row, end - shifted : P + new_tokens - shifted] = True
         real = None
         if self.real_BP is not None:
             real = torch.cat([self.real_BP, self.real_BP.new_ones((B, new_tokens))], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from floatlens.observation.statistics.received_writing import writing_span
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
+Rows: TypeAlias = slice | list[int]  # all rows of a batch, or some
 
 
 class Recorder:
@@ -61,42 +62,57 @@ class Recorder:
         self.final[:, :P] = batch.ids_BP.cpu().numpy()
 
     def add(self, step: Step) -> None:
-        """Record a step; the session still holds what its forward pass showed."""
+        """Record a step; the session still holds what its forward pass showed.
+
+        A row that waits for others takes no step: each row counts its own.
+        """
         length = step.after_BT.shape[1]
-        after, running = step.after_BT.cpu().numpy(), step.running_B
-        rows, places = np.nonzero(step.committed_BT.cpu().numpy())
+        after, rows = step.after_BT.cpu().numpy(), list(range(len(self.last)))
+        if step.running_B is not None:
+            rows = step.running_B.nonzero()[:, 0].tolist()
+        for row in rows:
+            self.final[row, :length], self.length[row] = after[row], length
+            self.last[row] += 1
+        committed, places = np.nonzero(step.committed_BT.cpu().numpy())
         if self.revised is not None:
-            again = self.committed_at[rows, places] >= 0
-            again &= self.committed_token[rows, places] != after[rows, places]
-            self.revised[rows[again], places[again]] += 1
-            self.committed_token[rows, places] = after[rows, places]
-        for row in range(len(after)) if running is None else running.nonzero()[:, 0].tolist():
-            self.final[row, :length], self.last[row], self.length[row] = after[row], step.index, length
-        self.committed_at[rows, places] = step.index
-        if step.index in self.steps:
-            at = self.steps.index(step.index)
-            for array in self.arrays.values():
-                array[:, at] = np.nan
-            self.tokens[:, at, : step.tokens_BT.shape[1]] = step.tokens_BT.cpu().numpy()
-            self.confidence[:, at, :length] = step.confidence_BT.float().cpu().numpy()
-            for name, layers in self.session.results.items():
-                if name in self.shown_only:
-                    continue
-                if name == "evidence":
-                    self._evidence(at, layers, step)
-                elif name == "received_writing":
-                    self._writing(at, layers, step)
-                else:
-                    self._store(name, at, layers, step)
+            again = self.committed_at[committed, places] >= 0
+            again &= self.committed_token[committed, places] != after[committed, places]
+            self.revised[committed[again], places[again]] += 1
+            self.committed_token[committed, places] = after[committed, places]
+        self.committed_at[committed, places] = np.array(self.last)[committed]
+        kept = [row for row in rows if self.last[row] in self.steps]
+        for at in sorted({self.steps.index(self.last[row]) for row in kept}):
+            taking = [row for row in kept if self.steps.index(self.last[row]) == at]
+            self._keep(at, slice(None) if len(taking) == len(self.last) else taking, step)
         self.session.begin()
 
-    def _empty(self, at: int, *sizes: int) -> np.ndarray[Any, Any]:
-        """An array for all steps, NaN up to step `at`; the rest costs no memory until it is written."""
+    def _numbers(self, rows: Rows) -> list[int]:
+        return list(range(len(self.last))) if isinstance(rows, slice) else rows
+
+    def _keep(self, at: int, rows: Rows, step: Step) -> None:
+        """Record a step of some rows, for which it is the one at index `at` of those that are kept."""
+        for array in self.arrays.values():
+            array[rows, at] = np.nan
+        self.tokens[rows, at, : step.tokens_BT.shape[1]] = step.tokens_BT[rows].cpu().numpy()
+        self.confidence[rows, at, : step.after_BT.shape[1]] = step.confidence_BT[rows].float().cpu().numpy()
+        for name, layers in self.session.results.items():
+            if name in self.shown_only:
+                continue
+            if name == "evidence":
+                self._evidence(at, rows, layers, step)
+            elif name == "received_writing":
+                self._writing(at, rows, layers, step)
+            else:
+                self._store(name, at, rows, layers, step)
+
+    def _empty(self, *sizes: int) -> np.ndarray[Any, Any]:
+        """An array for all steps, NaN up to the last one taken; the rest costs no memory until it is written."""
         made = np.empty((len(self.tokens), len(self.steps), *sizes), np.float32)
-        made[:, : at + 1] = np.nan
+        taken = sum(step <= max(self.last) for step in self.steps)
+        made[:, :taken] = np.nan
         return made
 
-    def _store(self, name: str, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
+    def _store(self, name: str, at: int, rows: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
         if not layers:
             return
         dims, order = self.session.statistics[name].dims, sorted(layers)
@@ -109,15 +125,15 @@ class Recorder:
                 raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
         if name not in self.arrays:
             sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
-            self.arrays[name] = self._empty(at, len(order), *sizes)
+            self.arrays[name] = self._empty(len(order), *sizes)
             self.layers[name] = order
         where: list[Any] = []
         for dim, size in zip(dims, value_BL.shape[2:], strict=True):
             first = step.first_query(size) if dim == "query" else 0
             where.append(slice(first, first + size))
-        self.arrays[name][(slice(None), at, slice(None), *where)] = value_BL.float().cpu().numpy()
+        self.arrays[name][(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
 
-    def _writing(self, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
+    def _writing(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
         """Mean over the rows that wrote at the step of where they looked."""
         layout, name = self.session.layout, "received_writing"
         assert layout is not None
@@ -125,29 +141,28 @@ class Recorder:
         if not layers or first == end:
             return
         if name not in self.arrays:
-            self.arrays[name] = self._empty(at, len(layers), self.N)
+            self.arrays[name] = self._empty(len(layers), self.N)
             self.layers[name] = sorted(layers)
-        for row, committed_T in enumerate(step.committed_BT.cpu()):
-            rows = committed_T.nonzero()[:, 0] - self.shifted - first
+        for row in self._numbers(taking):
+            rows = step.committed_BT[row].cpu().nonzero()[:, 0] - self.shifted - first
             rows = rows[(rows >= 0) & (rows < end - first)]
             for index, layer in enumerate(self.layers[name]):
                 value_WT = layers[layer][row].detach().float().cpu()[rows]
                 if len(rows):
                     self.arrays[name][row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
 
-    def _evidence(self, at: int, layers: dict[int, torch.Tensor], step: Step) -> None:
+    def _evidence(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
         """Of the committed tokens that stand in the gold evidence: mean mass on it, share whose top key is a copy."""
         layout = self.session.layout
         assert layout is not None
         gold_BN, tokens_BT, after_BT = layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
         if not bool(gold_BN.any()):
             return
-        B, T = tokens_BT.shape
-        places = []
-        for row in range(B):
+        T, places = tokens_BT.shape[1], {}
+        for row in self._numbers(taking):
             evidence = tokens_BT[row][gold_BN[row, :T]]
             copied = torch.isin(after_BT[row], evidence) & ~torch.isin(after_BT[row], self.special)
-            places.append((step.committed_BT[row].cpu() & copied).nonzero()[:, 0])
+            places[row] = (step.committed_BT[row].cpu() & copied).nonzero()[:, 0]
             self.count[row, at] = len(places[row])
         for index, layer in enumerate(sorted(layers)):
             pairs_BHQ2 = layers[layer].detach().float().cpu()
@@ -155,10 +170,10 @@ class Recorder:
                 pairs_BHQ2 = pairs_BHQ2[:, self.heads]
             if "evidence_mass" not in self.arrays:
                 for name in ("evidence_mass", "evidence_hit"):
-                    self.arrays[name] = self._empty(at, len(layers), pairs_BHQ2.shape[1])
+                    self.arrays[name] = self._empty(len(layers), pairs_BHQ2.shape[1])
                     self.layers[name] = sorted(layers)
             first = step.first_query(pairs_BHQ2.shape[2])
-            for row, at_N in enumerate(places):
+            for row, at_N in places.items():
                 at_N = at_N[at_N - self.shifted >= first]  # the row that writes may lie before those of the step
                 if len(at_N):
                     mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)
@@ -198,6 +213,9 @@ class Recorder:
             if name in NEEDS_GOLD and not layout.gold_BN[row].any():
                 continue
             dims, array = dims_of[name], whole[row][keep]
+            kind = self.session.statistics.get(name)
+            if kind is not None and kind.final and np.isnan(array).all():  # only other rows have final rows
+                continue
             for axis, dim in enumerate(dims, start=2):
                 if dim in GROWING:
                     array = array[(slice(None),) * axis + (span,)]
