@@ -41,6 +41,20 @@ def lens(folders: tuple[Path, Path]) -> fl.Lens:
     return fl.load(str(base), adapter=adapter, family="canvas", dtype="float32")
 
 
+def test_an_ablation_runs_the_passes_of_the_canvas(lens: fl.Lens) -> None:
+    from floatlens.evaluation.ablate.replay import replay
+
+    settings = lens.settings(max_new_tokens=NEW)
+    batch = lens._batch(lens._prompts([PROMPT, SHORT]), settings)
+    with lens.intervene("mask-positions(positions=1)"):
+        steps = list(lens.steps(batch, settings))
+        again = list(replay(lens, batch, settings, [step.tokens_BT for step in steps]))
+    for step, (first, logits_BNV) in zip(steps, again, strict=True):
+        for row, column in step.committed_BT.nonzero().tolist():
+            said = logits_BNV[row, column - first].softmax(-1)[step.after_BT[row, column]]
+            assert float(said) == pytest.approx(float(step.confidence_BT[row, column]), abs=1e-5)
+
+
 class ByHand:
     """Rows of the prompt but its last through the base, the others through the merged weights."""
 

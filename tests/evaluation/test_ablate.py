@@ -60,15 +60,14 @@ def test_a_replay_of_its_own_trajectory_says_what_the_sampler_said(
 ) -> None:
     lens = lenses[model]
     batch, settings = lens._batch(prompts(lens, samples)[:3]), lens.settings(max_new_tokens=NEW)
-    P = batch.ids_BP.shape[1]
     with lens.intervene(*([spec] if spec else [])):
         steps = list(lens.steps(batch, settings))
-        again = list(replay(lens, batch, NEW, [step.tokens_BT for step in steps]))
+        again = list(replay(lens, batch, settings, [step.tokens_BT for step in steps]))
     compared = 0
-    for step, logits in zip(steps, again, strict=True):
-        for row, place in step.committed_BT[:, P:].nonzero().tolist():
-            said = logits[row, place if lens.family.kind == "mdm" else 0].softmax(-1)[step.after_BT[row, P + place]]
-            assert float(said) == pytest.approx(float(step.confidence_BT[row, P + place]), abs=1e-5)
+    for step, (first, logits) in zip(steps, again, strict=True):
+        for row, column in step.committed_BT.nonzero().tolist():
+            said = logits[row, column - first].softmax(-1)[step.after_BT[row, column]]
+            assert float(said) == pytest.approx(float(step.confidence_BT[row, column]), abs=1e-5)
             compared += 1
     assert compared >= 6
 
@@ -82,7 +81,7 @@ def test_the_surprise_of_the_gold_answer_is_that_of_its_tokens_one_after_another
     asked = prompts(lens, samples)[:3]
     gold = [lens.tokenizer(s.answers[0], add_special_tokens=False)["input_ids"][:NEW] for s in samples[:3]]
     assert len({len(ids) for ids in gold}) > 1
-    found = gold_surprise(lens, lens._batch(asked), NEW, gold)
+    found = gold_surprise(lens, lens._batch(asked), lens.settings(max_new_tokens=NEW), gold)
     for prompt, ids, value in zip(asked, gold, found, strict=True):
         total = 0.0
         for place, token in enumerate(ids):

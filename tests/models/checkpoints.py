@@ -254,12 +254,13 @@ def readable(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
     """A random model with a byte-level tokenizer, so that it can be asked; `kind` is its model type."""
     tokenizer = byte_level()
     torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
+    architecture = "Qwen3" if kind == "sdar" else "Llama"
+    config = getattr(transformers, f"{architecture}Config")(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=512, eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id, initializer_range=0.5,
     )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    getattr(transformers, f"{architecture}ForCausalLM")(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     written = json.loads((folder / "config.json").read_text())
     written |= {"model_type": kind, "mask_token_id": tokenizer.mask_token_id}

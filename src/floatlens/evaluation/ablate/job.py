@@ -167,7 +167,14 @@ class FailedQuestion:
 
 
 def run_baseline(lens: Lens, questions: Sequence[Question], asking: Asking) -> Iterator[Baseline | FailedQuestion]:
-    """Run a batch without interventions; if it fails it is halved until the failing question is alone."""
+    """Run a batch without interventions; if it fails it is halved until the failing question is alone.
+
+    Rows that would wait for each other run alone: conditions are compared step by step.
+    """
+    if lens.waits and len(questions) > 1:
+        for question in questions:
+            yield from run_baseline(lens, [question], asking)
+        return
     try:
         with without(lens):
             whole = Baseline.run(lens, questions, asking)

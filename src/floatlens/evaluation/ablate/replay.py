@@ -2,8 +2,8 @@
 
 A trajectory is the list of sequences that went into each forward pass. Replaying the trajectory of the run without
 interventions compares distributions at matching steps. Replaying the gold answer, revealed from left to right, gives its
-probability by the chain rule, for a causal model as for a masked one. A causal model keeps its cache, so that a step is what
-it is in generation.
+probability by the chain rule, for a causal model as for a masked one. A step is what it is in generation: a causal model
+keeps its cache, and a model that writes in blocks computes its current block on the finished ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import torch
 from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.decode.network import Network
+from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
+from floatlens.decode.trajectory import left_to_right, run_trajectory
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking, Question
 from floatlens.interventions.intervention import Intervention
@@ -35,7 +37,7 @@ class Baseline:
 
     lens: Lens
     questions: Sequence[Question]
-    asking: Asking
+    settings: Settings
     batch: PromptBatch
     answers: list[Generation]
     steps: list[Step]
@@ -45,13 +47,13 @@ class Baseline:
     @classmethod
     def run(cls, lens: Lens, questions: Sequence[Question], asking: Asking) -> Baseline:
         """Run the batch."""
-        if lens.block_length is not None:
+        if not lens.has_mask and lens.family.kind == "mdm":
             raise FloatLensError(
-                f"{lens.name} writes in blocks (family {lens.family.name}), and ablations cannot replay its runs yet; "
+                f"{lens.name} (family {lens.family.name}) has no masks, so that no gold answer can be revealed to it; "
                 f"use lens.intervene(...) with lens.generate or lens.trace"
             )
         settings = lens.settings(**asking.generation())
-        batch = lens._batch([question.prompt for question in questions if question.prompt is not None])
+        batch = lens._batch([question.prompt for question in questions if question.prompt is not None], settings)
         steps: list[Step] = []
 
         def keep_steps() -> Iterator[Step]:
@@ -61,7 +63,7 @@ class Baseline:
 
         answers = lens.finish(batch, settings, keep_steps())
         gold = [gold_ids(lens, question.sample, settings.max_new_tokens) for question in questions]
-        made = cls(lens, questions, asking, batch, answers, steps, {}, gold)
+        made = cls(lens, questions, settings, batch, answers, steps, {}, gold)
         made.logits = made._answer_logits()
         return made
 
@@ -70,7 +72,7 @@ class Baseline:
 
         Returns each question's answer, and its agreement, kl and gold_nll (see `AblationRecord`).
         """
-        lens, settings = self.lens, self.lens.settings(**self.asking.generation())
+        lens, settings = self.lens, self.settings
         if not interventions:
             answers, kl = self.answers, [0.0 if self._counted(row) else math.nan for row in range(len(self.questions))]
             surprise = self._surprise()
@@ -93,14 +95,14 @@ class Baseline:
 
     def _answer_logits(self) -> dict[tuple[int, int], torch.Tensor]:
         """Return the logits of the answer's tokens, each at the step that committed it, under the current interventions."""
-        P, found = self.batch.ids_BP.shape[1], {}
+        ends, found = self.batch.ends, {}
         trajectory = [step.tokens_BT for step in self.steps]
-        new = self.asking.max_new_tokens
-        for step, logits_BNV in zip(self.steps, replay(self.lens, self.batch, new, trajectory), strict=True):
-            for row, position in step.committed_BT[:, P:].nonzero().tolist():
+        replayed = replay(self.lens, self.batch, self.settings, trajectory)
+        for step, (first, logits_BNV) in zip(self.steps, replayed, strict=True):
+            for row, column in step.committed_BT.nonzero().tolist():
+                position = column - ends[row]
                 if position < len(self.answers[row].ids) + int(self.answers[row].ended):
-                    index = position if self.lens.family.kind == "mdm" else 0
-                    found[row, position] = logits_BNV[row, index].float().clone()
+                    found[row, position] = logits_BNV[row, column - first].float().clone()
         return found
 
     def _divergence(self) -> list[float]:
@@ -120,7 +122,7 @@ class Baseline:
         if not rows:
             return [None] * len(self.questions)
         gold = [ids or [self.lens.pad_id] for ids in self.gold]
-        found = gold_surprise(self.lens, self.batch, self.asking.max_new_tokens, gold)
+        found = gold_surprise(self.lens, self.batch, self.settings, gold)
         return [found[row] if row in rows else None for row in range(len(self.questions))]
 
 
@@ -132,31 +134,20 @@ def gold_ids(lens: Lens, sample: Sample, most: int) -> list[int]:
 
 
 def replay(
-    lens: Lens, batch: PromptBatch, new_tokens: int, trajectory: Sequence[torch.Tensor]
-) -> Iterator[torch.Tensor]:
-    """Yield the logits (B, N, V) of the new positions at each step; those of a causal model are (B, 1, V), for the next."""
+    lens: Lens, batch: PromptBatch, settings: Settings, trajectory: Sequence[torch.Tensor]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Run each sequence under the current interventions; yield the logits (B, N, V) and the column of their first token."""
     network = Network(lens.model, lens.family.positions)
+    about: dict[str, Any] = {"family": lens.family, "sampler": lens.sampler, "special": lens.special_tokens}
+    passes = run_trajectory(network, batch.ids_BP, batch.real_BP, trajectory, settings, **about)
+    new_tokens = lens._new_positions(batch, settings)
     change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
-    cache: Any = None
     for step, tokens_BT in enumerate(trajectory):
         if change is not None:
             change.begin(step, tokens_BT)
         with changing(lens.model, change) if change is not None else nullcontext():
-            real_BT = _real(batch, tokens_BT)
-            if lens.family.kind == "mdm":
-                shifted = int(lens.family.shifted)
-                logits = network.logits(tokens_BT, real_BT, new_tokens + shifted)
-                yield logits[:, :-1] if shifted else logits
-            else:
-                logits, cache = network.extend(tokens_BT if cache is None else tokens_BT[:, -1:], real_BT, cache)
-                yield logits
-
-
-def _real(batch: PromptBatch, tokens_BT: torch.Tensor) -> torch.Tensor | None:
-    if batch.real_BP is None:
-        return None
-    more = batch.real_BP.new_ones((len(tokens_BT), tokens_BT.shape[1] - batch.real_BP.shape[1]))
-    return torch.cat([batch.real_BP, more], 1)
+            found = next(passes)
+        yield found
 
 
 def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor:
@@ -170,33 +161,25 @@ def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor
 
 
 def gold_trajectory(
-    lens: Lens, batch: PromptBatch, new_tokens: int, gold: Sequence[Sequence[int]]
+    lens: Lens, batch: PromptBatch, settings: Settings, gold: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
     """Return the sequences whose next token is each token of the gold answers: revealed up to it, masked after it.
 
     An answer shorter than the longest continues with its end token; those steps are not counted.
     """
-    device, P = batch.ids_BP.device, batch.ids_BP.shape[1]
     longest = max(len(ids) for ids in gold)
     filler = lens.end_ids[0] if lens.end_ids else lens.pad_id
-    whole_BN = torch.tensor([[*ids, *[filler] * (longest - len(ids))] for ids in gold], device=device)
-    steps = []
-    for count in range(longest):
-        if lens.family.kind == "mdm":
-            x = torch.cat([batch.ids_BP, batch.ids_BP.new_full((len(gold), new_tokens), lens.mask_id)], 1)
-            x[:, P : P + count] = whole_BN[:, :count]
-        else:
-            x = torch.cat([batch.ids_BP, whole_BN[:, :count]], 1)
-        steps.append(x)
-    return steps
+    whole_BN = torch.tensor([[*ids, *[filler] * (longest - len(ids))] for ids in gold], device=batch.ids_BP.device)
+    return list(left_to_right(batch.ids_BP, whole_BN, settings, family=lens.family, special=lens.special_tokens))
 
 
-def gold_surprise(lens: Lens, batch: PromptBatch, new_tokens: int, gold: Sequence[Sequence[int]]) -> list[float]:
+def gold_surprise(lens: Lens, batch: PromptBatch, settings: Settings, gold: Sequence[Sequence[int]]) -> list[float]:
     """Return the mean negative log probability of each gold answer's tokens, in nats; its exponential is the perplexity."""
-    totals = torch.zeros(len(gold), dtype=torch.double)
-    for step, logits in enumerate(replay(lens, batch, new_tokens, gold_trajectory(lens, batch, new_tokens, gold))):
-        logp_BV = logits[:, step if lens.family.kind == "mdm" else 0].double().log_softmax(-1)
+    totals, P = torch.zeros(len(gold), dtype=torch.double), batch.ids_BP.shape[1]
+    replayed = replay(lens, batch, settings, gold_trajectory(lens, batch, settings, gold))
+    for count, (first, logits_BNV) in enumerate(replayed):
+        logp_BV = logits_BNV[:, P + count - first].double().log_softmax(-1)
         for row, ids in enumerate(gold):
-            if step < len(ids):
-                totals[row] -= logp_BV[row, ids[step]].cpu()
+            if count < len(ids):
+                totals[row] -= logp_BV[row, ids[count]].cpu()
     return [float(total) / len(ids) for total, ids in zip(totals, gold, strict=True)]
