@@ -14,8 +14,8 @@ import torch
 
 from floatlens.decode import bd3lm
 from floatlens.decode.blocks import BlockPasses, BlockSettings, WholeBlockSettings, check_alone, count_blocks
+from floatlens.decode.canvas import CanvasPasses, CanvasSettings
 from floatlens.decode.network import Cached, Network
-from floatlens.decode.registry import SAMPLERS
 from floatlens.decode.replay import WholePasses
 from floatlens.decode.settings import Settings
 from floatlens.decode.special_tokens import SpecialTokens
@@ -45,19 +45,17 @@ def run_trajectory(
     P = ids_BP.shape[1]
     if family.kind == "arm":
         yield from append(network, real_BP, sequences)
-    elif (make := SAMPLERS[sampler].passes) is not None:
-        passes = make(network, ids_BP, real_BP, settings.max_new_tokens)
+    elif isinstance(settings, CanvasSettings):
+        canvas = CanvasPasses(network, ids_BP, real_BP, settings.max_new_tokens)
         for x_BT in sequences:
-            yield P, passes(x_BT)
+            yield P, canvas(x_BT)
     elif isinstance(settings, WholeBlockSettings):
         check_alone(ids_BP, sampler)
         yield from run_blocks(network, sequences, settings)
     elif isinstance(settings, bd3lm.BD3LMSettings):
         yield from run_appended_blocks(network, ids_BP, real_BP, sequences, settings, special)
-    elif isinstance(settings, BlockSettings):
-        raise FloatLensError(
-            f"the {sampler} sampler cannot run given sequences: its passes depend on what the passes before them computed"
-        )
+    elif family.cached or family.attention not in ("bidirectional", "two-way"):
+        raise FloatLensError(f"the {sampler} sampler cannot run given sequences: its passes are not known")
     else:
         whole = WholePasses(network, ids_BP, real_BP, settings.max_new_tokens, family.shifted)
         for x_BT in sequences:
