@@ -297,7 +297,9 @@ class Lens:
         self._needs_tokenizer()
         made = sequences.text_prompt(self.tokenizer, text, regions)
         if self.family.kind == "mdm" and self.mask_id in made.ids:
-            raise FloatLensError("the text has a mask, and what is written comes after the text; fill it with infill")
+            raise FloatLensError(
+                "the text contains a mask, but the model writes after the text; use infill to fill masks"
+            )
         return made
 
     def infill_prompt(self, text: str, regions: sequences.Regions = None) -> Prompt:
@@ -310,12 +312,14 @@ class Lens:
                 f"{self.name} is autoregressive and writes only after a text; infill with a masked model"
             )
         if "tail_BN" not in inspect.signature(SAMPLERS[self.sampler].sample).parameters:
-            raise FloatLensError(f"the {self.sampler} sampler cannot write inside a text; it takes no tail_BN")
+            raise FloatLensError(
+                f"the {self.sampler} sampler cannot write inside a text; its function has no parameter tail_BN"
+            )
         self._needs_tokenizer()
         made = sequences.infill_prompt(self.tokenizer, text, self.mask_id, regions)
         if self.family.shifted and not made.ids:
             raise FloatLensError(
-                f"{self.name} predicts each token from the position before it, so that it cannot write the first; "
+                f"{self.name} predicts each token from the position before it, so it cannot write the first; "
                 f"put some text before the first mask"
             )
         return made
@@ -625,7 +629,7 @@ class Lens:
         if isinstance(prompt, str):
             prompt = self.prompt(prompt, passages, gold=gold, answers=answers)
         elif passages or gold is not None:
-            raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
+            raise FloatLensError("passages and gold need the question as text; a Prompt has its own")
         [trace] = self.traces(
             [prompt],
             sample_ids=[sample_id],
@@ -743,7 +747,7 @@ class Lens:
         if isinstance(prompt, str):
             prompt = self.prompt(prompt, passages, gold=gold)
         elif passages or gold is not None:
-            raise FloatLensError("passages and gold go with a question as text; a Prompt brings its own")
+            raise FloatLensError("passages and gold need the question as text; a Prompt has its own")
         ready = self.with_answer(prompt, answer, order, seed=seed, regions=regions)
         return self.traces([ready], sample_ids=[sample_id], seed=seed, **recording)[0]
 

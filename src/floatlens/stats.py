@@ -595,5 +595,5 @@ def _check_binary(values: Array, name: str) -> None:
     other = values[(values != 0) & (values != 1)]
     if other.size:
         raise FloatLensError(
-            f"{name} was told that its values are 0 or 1, but one is {other.flat[0]:g}; use real values"
+            f"{name} expects values of 0 or 1, found {other.flat[0]:g}; use the interval for real values"
         )

@@ -397,7 +397,7 @@ def test_a_function_reads_records(tmp_path):
     assert [str(p) for p in reading.problems.shown] == ["d.jsonl, line 4: reader trivia failed (KeyError: 'ask')"]
     with pytest.raises(FloatLensError, match="reader <lambda> returned dict; expected a floatlens.Sample"):
         list(read(write(tmp_path / "d.jsonl", rows), reader=lambda record: record))
-    with pytest.raises(FloatLensError, match="layout and reader exclude each other"):
+    with pytest.raises(FloatLensError, match="layout cannot be combined with reader"):
         read(tmp_path / "d.jsonl", layout="kilt", reader=trivia)
 
 

@@ -83,5 +83,5 @@ def test_a_mask_in_a_text_to_continue_is_refused(tmp_path: Path) -> None:
         folder, mask_token_id=tokenizer.mask_token_id or tokenizer.convert_tokens_to_ids("<|mask|>")
     )
     tokenizer.save_pretrained(folder)
-    with pytest.raises(fl.FloatLensError, match="the text has a mask, .* fill it with infill"):
+    with pytest.raises(fl.FloatLensError, match="the text contains a mask, .* use infill"):
         fl.load(str(folder)).text_prompt("Ada <|mask|> Tarn")

@@ -164,7 +164,7 @@ def test_what_cannot_be_replayed_is_refused(random_llada: fl.Lens, random_llama:
         arm.replay(PROMPT, [])
     with pytest.raises(fl.FloatLensError, match="equal numbers of tokens and steps"):
         random_llada.traces([random_llada.with_answer(PROMPT, ANSWER), random_llada.with_answer(PROMPT, ANSWER[:2])])
-    with pytest.raises(fl.FloatLensError, match="some prompts have a text to replay and some have not"):
+    with pytest.raises(fl.FloatLensError, match="some prompts have a text to replay and some do not"):
         random_llada.traces([random_llada.with_answer(PROMPT, ANSWER), PROMPT])
     with pytest.raises(fl.FloatLensError, match="outside .* vocabulary of 64"):
         random_llada.replay(PROMPT, [64])

@@ -20,8 +20,8 @@ from floatlens.errors import FloatLensError
         ("llada", {"temperature": -1.0}, "temperature -1.0 is below 0"),
         ("llada", {"alg": "entropy"}, "the llada sampler has no setting 'alg'"),
         ("dream", {"alg": "best"}, "alg 'best' is not known"),
-        ("dream", {"top_p": 1.5}, "top_p 1.5 should lie above 0"),
-        ("dream", {"eps": 0.0}, "eps 0.0 should lie between 0 and 1"),
+        ("dream", {"top_p": 1.5}, "top_p 1.5 should be above 0"),
+        ("dream", {"eps": 0.0}, "eps 0.0 should be between 0 and 1"),
         ("autoregressive", {"top_k": 0}, "top_k should be a whole number"),
     ],
 )

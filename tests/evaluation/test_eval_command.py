@@ -172,7 +172,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
         ((model, "--data", data, "--max-new-tokens", 4, "--block-length", 3), "block_length 3"),
         ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 --corpus FILE"),
         ((model, "--data", data, "--retriever", "dense", "--corpus", data), "--retriever 'dense' is not known"),
-        ((model, "--data", data, "--closed-book", "--both"), "exclude each other"),
+        ((model, "--data", data, "--closed-book", "--both"), "cannot be combined"),
         ((model, "--data", data, "--resume"), "--resume needs --out"),
         ((model, "--data", data, "--limit", 0), "limit 0 is not a positive number"),
         ((model, "--data", data, "--max-passages", 0), "--max-passages 0 is not a positive number"),

@@ -134,5 +134,5 @@ def test_models_of_different_depth_stand_side_by_side():
     found = FINDINGS["drift"]([planted(layers=3), planted(layers=6, model="deep")])
     assert found["depth"].values[0][:3].tolist() == [0.0, 0.5, 1.0]
     assert np.isnan(found["turnover"].values[0, 3:]).all()
-    with pytest.raises(FloatLensError, match="0 traces"):
+    with pytest.raises(FloatLensError, match="no traces"):
         per_sample([], lambda trace: trace.data, "drift")

@@ -347,8 +347,8 @@ def test_interventions_that_never_meet_do_not_contradict(lens: fl.Lens) -> None:
 
 ON_PROMPTS: dict[str, tuple[Any, str]] = {
     "every position": (fl.MaskPositions(region="prompt"), "masks every position"),
-    "every anchor": (fl.MaskAnchors("top(500)"), "nothing is left to see"),
-    "as a minimum": (fl.MaskAnchors("sigma(3, minimum=500)"), "nothing is left to see"),
+    "every anchor": (fl.MaskAnchors("top(500)"), "no position would be left to attend to"),
+    "as a minimum": (fl.MaskAnchors("sigma(3, minimum=500)"), "no position would be left to attend to"),
     "no such position": (fl.MaskPositions(400), "position 400 does not exist"),
     "no such region": (
         fl.MaskPositions(region="doc7"),

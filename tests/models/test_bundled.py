@@ -64,7 +64,7 @@ def copied(tmp_path, monkeypatch):
 
 def test_missing_weights_give_a_clear_error(copied):
     (copied / "tiny-mdm" / "model.safetensors").unlink()
-    with pytest.raises(FloatLensError, match=r"^model.safetensors of tiny-mdm is missing .* install floatlens again$"):
+    with pytest.raises(FloatLensError, match=r"^model.safetensors of tiny-mdm is missing .* reinstall floatlens$"):
         bundled.path("tiny-mdm")
     assert bundled.path("tiny-arm").is_dir()
 

@@ -136,7 +136,7 @@ def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is
 def test_a_chunk_that_does_not_say_its_size_is_refused(stored: Path, raw: bytes) -> None:
     chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
     chunk.write_bytes(raw or b"x")
-    with pytest.raises(FloatLensError, match="is no complete Zstandard file"):
+    with pytest.raises(FloatLensError, match="is not a complete Zstandard file"):
         Trace.open(stored)
 
 

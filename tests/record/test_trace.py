@@ -204,7 +204,7 @@ def test_a_statistic_of_the_wrong_shape_is_named(lens: floatlens.Lens, shape: An
 def test_a_step_or_layer_that_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
     trace = lens.trace([4, 5, 6], max_new_tokens=2)
     assert trace.strings(0)
-    with pytest.raises(FloatLensError, match=r"step -1 was not recorded; recorded are steps 0 to 1"):
+    with pytest.raises(FloatLensError, match=r"step -1 was not recorded; recorded steps: 0 to 1"):
         trace.strings(-1)
 
 

@@ -45,7 +45,7 @@ def test_a_run_that_is_given_up_leaves_the_model_as_it_was(lens: Lens) -> None:
         next(watch)
         assert passes.count == 1
     assert lens.model.config._attn_implementation == before
-    with pytest.raises(FloatLensError, match="at step 1 and not over"):
+    with pytest.raises(FloatLensError, match="at step 1 and has not finished"):
         watch.traces()
     del watch
     assert lens.generate(QUESTION, max_new_tokens=6) == answer

@@ -246,7 +246,7 @@ def test_a_server_that_goes_on_failing_ends_the_run_with_a_sentence_and_it_resum
     with RunFolder.create(location, ASKED) as run:
         run.put(("a",), {})
         proxy.fault = lambda method, path: "refuse" if "/results/" in path else None
-        with pytest.raises(FloatLensError, match="does not answer as it should .*--resume"):
+        with pytest.raises(FloatLensError, match="returned an error .*--resume"):
             run.put(("b",), {})
         proxy.fault = lambda method, path: None
     with RunFolder.create(location, ASKED, resume=True) as run:

@@ -50,7 +50,7 @@ def command(
     from floatlens.evaluation.sources import open_sources
 
     if closed_book and both:
-        raise FloatLensError("--closed-book and --both exclude each other; --both asks without and with passages")
+        raise FloatLensError("--closed-book and --both cannot be combined; --both asks without and with passages")
     running.check_out(out)
     conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,)
     asking = sampling.asking(seed, reading.template, order)

@@ -19,18 +19,18 @@ def command(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN | MODEL]...", help="Run folders to look at, models to run; bundled models if none."
+            metavar="[RUN | MODEL]...", help="Run folders to show, or models to run; the bundled models by default."
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen. Anything but this machine's own address lets others in.")
+        str, typer.Option(help="Address to listen on. Any but the default lets other machines connect.")
     ] = HOST,
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
     template: common.TemplateFile = None,
     loading: common.ModelOptions = common.ModelOptions(),
 ) -> None:
-    """Ask models questions in the browser and watch their attention while they write; or look at traces.
+    """Ask models questions in the browser and watch their attention while they write, or look at recorded traces.
 
     Examples:
 

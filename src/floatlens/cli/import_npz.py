@@ -14,7 +14,7 @@ def command(
     model: Annotated[str, typer.Option(help="Name of the model that the files are from.")] = "",
     autoregressive: Annotated[bool, typer.Option("--autoregressive", help="The model is causal.")] = False,
 ) -> None:
-    """Make traces of the paper's own .npz files. Pickled parts are read by an unpickler that admits NumPy only.
+    """Convert the .npz files of the paper's scripts to traces. Pickled parts may hold NumPy arrays only.
 
     Example: floatlens import llada_sample_0.npz --model LLaDA-8B-Instruct --out imported
     """

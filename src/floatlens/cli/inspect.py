@@ -22,7 +22,7 @@ def command(
     ] = 512,
     as_json: common.AsJson = False,
 ) -> None:
-    """Show what a checkpoint is, how much memory it needs and how much a trace records per step. No weight is read.
+    """Show what a checkpoint is, how much memory it needs and how much a trace records per step. No weights are read.
 
     Examples:
 

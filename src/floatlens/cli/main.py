@@ -18,7 +18,7 @@ from floatlens.runs.command_line import set_arguments
 # Module and summary of each command. A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Study the bundled models: every claim and figure, and the report."),
-    "study": ("study", "The same for any models and data."),
+    "study": ("study", "Run the same study on your own models and data."),
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claims."),
     "claims": ("claims", "List the claims that studies test, with their definitions."),
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
     "models": ("models", "List the supported families of models and the bundled models."),
     "inspect": ("inspect", "Show what a checkpoint is and how much memory it needs."),
-    "import": ("import_npz", "Convert an .npz file of the paper to a trace."),
+    "import": ("import_npz", "Convert .npz files of the paper's scripts to traces."),
     "world": ("world", "Write the data sets of the synthetic world."),
 }
 
@@ -89,6 +89,7 @@ def floatlens(
     Start with `floatlens demo`, or trace a model of your own:
 
         floatlens trace tiny-mdm --prompt "On which day was the ship Golden Otter launched?" --out run
+
         floatlens figure drift run --out figures
     """
 

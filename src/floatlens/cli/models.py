@@ -8,7 +8,7 @@ from floatlens.cli import options as common
 
 
 def command(as_json: common.AsJson = False) -> None:
-    """List the families of models that FloatLens reads, and the bundled models.
+    """List the supported families of models, and the bundled models.
 
     Example: floatlens models
     """

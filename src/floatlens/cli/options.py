@@ -56,14 +56,14 @@ Family = Annotated[
 ]
 Sampler = Annotated[str | None, typer.Option(help="Sampler, where the family has several, such as llada2.1.")]
 Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter in peft's format, applied to the model.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="Device: auto, cpu, cuda, …")]
+Dtype = Annotated[str, typer.Option(help="Type of the weights: auto, float32, bfloat16 or float16.")]
 AllowPickle = Annotated[
     bool, typer.Option("--allow-pickle", help="Allow pickled weights (.bin files) if there are no others.")
 ]
 OneData = Annotated[str | None, typer.Option(help=f"Data set: {DATA}.")]
 Data = Annotated[list[str], typer.Option(help=f"Data set: {DATA}; repeat for several.")]
-Split = Annotated[str | None, typer.Option(help="train, validation or test.")]
+Split = Annotated[str | None, typer.Option(help="Split of the data: train, validation or test.")]
 Limit = Annotated[
     int | None, typer.Option(help="Maximum number of questions: the first ones, or with --seed a random draw.")
 ]
@@ -73,7 +73,10 @@ Passages = Annotated[
     int | None, typer.Option(min=0, help="Number of passages per question, including the gold one (0 = closed book).")
 ]
 MaxPassages = Annotated[
-    int | None, typer.Option(min=0, help="Maximum number of the data's own passages per question, from the first.")
+    int | None,
+    typer.Option(
+        min=0, help="Maximum number of passages per question, for data that has its own; the first ones are kept."
+    ),
 ]
 Retriever = Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")]
 Corpus = Annotated[str | None, typer.Option(help="File of passages to retrieve from: JSONL, CSV or parquet.")]
@@ -186,7 +189,7 @@ class ModelOptions:
 class RunOptions:
     """Where the work runs, and whether it resumes."""
 
-    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local"
+    engine: Annotated[str, typer.Option(help="Where to run: local, or ray for a cluster.")] = "local"
     workers: Annotated[int | None, typer.Option(help="Number of processes, one model each; 1 by default.")] = None
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster: auto, host:port or ray://….")] = None
     gpus_per_worker: Annotated[float | None, typer.Option(help="Number of GPUs per worker.")] = None

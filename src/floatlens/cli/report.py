@@ -19,7 +19,7 @@ def command(
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     as_json: common.AsJson = False,
 ) -> None:
-    """Make the report of existing runs: every finding that they hold something for, in one self-contained HTML file.
+    """Write the report of existing runs: every finding that they have data for, in one self-contained HTML file.
 
     Examples:
 

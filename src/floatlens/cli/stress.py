@@ -37,7 +37,7 @@ def command(
     running: common.RunOptions = common.RunOptions(),
     as_json: common.AsJson = False,
 ) -> None:
-    """Ask the same questions at increasing difficulty, and draw how the scores fall.
+    """Ask the same questions at increasing difficulty, and draw the scores as a curve.
 
     Masked diffusion models (MDMs) and autoregressive models (ARMs) get the same questions. With --corpus, hard distractors
     are retrieved from it.

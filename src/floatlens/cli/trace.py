@@ -22,7 +22,7 @@ def command(
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
     text: Annotated[
-        str | None, typer.Option(help="A raw text to continue, such as a protein: no question, no chat template.")
+        str | None, typer.Option(help="Raw text to continue, such as a protein sequence, without a chat template.")
     ] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to continue, such as 1,5,7.")] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
@@ -31,22 +31,25 @@ def command(
     ] = None,
     answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.")] = None,
     infill: Annotated[
-        str | None, typer.Option(help="A text with [MASK] where a masked model should write, once per token.")
+        str | None, typer.Option(help="Text with [MASK] for each token that a masked model should write.")
     ] = None,
     replay: Annotated[
-        str | None, typer.Option(help="A given answer to --prompt, --text or --ids: revealed, nothing is sampled.")
+        str | None,
+        typer.Option(help="Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled."),
     ] = None,
     order: Annotated[
         str, typer.Option(help="Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).")
     ] = "left-to-right",
-    marks: Annotated[bool, typer.Option("--marks", help="Regions are marked in the text: [[name: its text]].")] = False,
+    marks: Annotated[
+        bool, typer.Option("--marks", help="Read regions from marks in the text: [[name: its text]].")
+    ] = False,
     intervention: Annotated[
         list[str] | None,
         typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
     ] = None,
     data: common.OneData = None,
     reading: common.DataOptions = common.DataOptions(),
-    limit: Annotated[int, typer.Option(help="Maximum number of questions of the data, from the first.")] = 16,
+    limit: Annotated[int, typer.Option(help="Maximum number of questions, from the first.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     sampling: common.SamplerOptions = common.SamplerOptions(batch_size=4),
     record: Annotated[
@@ -89,9 +92,7 @@ def command(
 
     given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
-        raise FloatLensError(
-            f"give either --prompt with a question or --data with a data set; one of {', '.join(given)}"
-        )
+        raise FloatLensError(f"give exactly one of {', '.join(given)}")
     if replay is not None and (data is not None or infill is not None):
         raise FloatLensError("--replay follows one prompt; give it with --prompt, --text or --ids")
     sequence: dict[str, Any] = {
@@ -135,7 +136,7 @@ def command(
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
         raise FloatLensError(
-            f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files or use --ids"
+            f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files or use --ids"
         )
     asked: list[Any]
     if data is None:

@@ -13,7 +13,7 @@ def command(
         Path, typer.Option("--out", help="Folder to write to: one folder per data set, one file per split.")
     ],
     passages: Annotated[
-        int, typer.Option(min=0, help="Number of passages per question; four times as many for the needle.")
+        int, typer.Option(min=0, help="Number of passages per question; four times as many for world:needle.")
     ] = 5,
     seed: Annotated[
         int, typer.Option(help="Seed of the distractors and their order; the questions stay the same.")

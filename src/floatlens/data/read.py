@@ -164,7 +164,7 @@ def _layout(
     given = [name for name, value in (("layout", layout), ("columns", columns), ("reader", reader)) if value]
     if reader is not None:
         if len(given) > 1:
-            raise FloatLensError(f"{given[0]} and reader exclude each other; a reader says how records are read")
+            raise FloatLensError(f"{given[0]} cannot be combined with reader, which defines how records are read")
         return layout_of(reader)
     if columns:
         return RecordLayout("columns", partial(column_layout.sample, names=columns))

@@ -55,15 +55,13 @@ class DiffusionGemmaSettings(BlockSettings):
             if getattr(self, name) <= 0:
                 raise FloatLensError(f"{name} {getattr(self, name)} should be above 0")
         if not 0 < self.t_min < self.t_max:
-            raise FloatLensError(f"t_min {self.t_min} should lie above 0 and below t_max {self.t_max}")
+            raise FloatLensError(f"t_min {self.t_min} should be above 0 and below t_max {self.t_max}")
         if self.temperature:
             raise FloatLensError(
                 f"temperature {self.temperature} has no meaning for DiffusionGemma; give t_min and t_max instead"
             )
         if not self.cache:
-            raise FloatLensError(
-                "cache False does not work for DiffusionGemma, whose decoder reads the encoder's cache"
-            )
+            raise FloatLensError("DiffusionGemma needs cache=True, because its decoder reads the encoder's cache")
 
     @property
     def passes_per_block(self) -> int:

@@ -43,7 +43,7 @@ class DreamSettings(Settings):
         check_one_of(self.alg, "alg", ALGORITHMS)
         check_nucleus(self.top_p, self.top_k)
         if not 0 < self.eps < 1:
-            raise FloatLensError(f"eps {self.eps} should lie between 0 and 1, such as 0.001")
+            raise FloatLensError(f"eps {self.eps} should be between 0 and 1, such as 0.001")
         if self.alg_temp is not None and self.alg_temp < 0:
             raise FloatLensError(f"alg_temp {self.alg_temp} is below 0; use 0 to take the most confident positions")
 

@@ -87,7 +87,7 @@ def check_one_of(value: str, name: str, options: tuple[str, ...]) -> None:
 def check_nucleus(top_p: float | None, top_k: int | None) -> None:
     """Refuse a top-p outside (0, 1] and a top-k below 1."""
     if top_p is not None and not 0 < top_p <= 1:
-        raise FloatLensError(f"top_p {top_p} should lie above 0 and at most at 1")
+        raise FloatLensError(f"top_p {top_p} should be above 0 and at most 1")
     if top_k is not None:
         check_whole(top_k, "top_k")
 

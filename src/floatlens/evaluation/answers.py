@@ -140,7 +140,7 @@ def _read(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(file)
     except FileNotFoundError:
         raise FloatLensError(
-            f"{path} has no answers.parquet; make it with floatlens eval or floatlens stress"
+            f"{path} has no answers.parquet; create it with floatlens eval or floatlens stress"
         ) from None
     except (OSError, pyarrow.ArrowException) as error:
         raise FloatLensError(

@@ -123,7 +123,7 @@ def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: 
         return Question(sample, error=reason)
     try:
         if lens.tokenizer is None:
-            raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot be asked; add its tokenizer files")
+            raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files")
         shown = trim_passages(sample.question, passages, lens.context_length)
         prompt = build(
             lens.tokenizer,

@@ -47,7 +47,7 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
     table = answers_of(answers)
     table = table[table["role"].isin([PLAIN, CHANGED, CONTROL])] if "role" in table else table.iloc[:0]
     if table.empty:
-        raise FloatLensError("there are no answers under interventions; make them with floatlens ablate")
+        raise FloatLensError("there are no answers under interventions; create them with floatlens ablate")
     key = ["model", "data", "id"]
     order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
     changed = table[table["role"] == CHANGED]

@@ -166,7 +166,7 @@ def figure(
     measured = traces if is_measured(traces, "flow") else measure(traces, step=step, residual=residual)
     if source not in measured["region"].values:
         known = ", ".join(map(str, measured["region"].values))
-        raise FloatLensError(f"there is no region {source!r} to flow from; there are {known}")
+        raise FloatLensError(f"there is no region {source!r} to start from; there are {known}")
     data = _cells(measured) if view == "rollout" else _lines(measured, source, "layer" if view == "layers" else "step")
     if paper and view == "rollout":
         data = pd.concat([data, published.flow_rows()], ignore_index=True)

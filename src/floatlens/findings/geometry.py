@@ -139,7 +139,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     steps = trace.data["step"].values
     at = int(steps[-1]) if step is None else step
     if at not in steps:
-        raise FloatLensError(f"step {at} was not recorded for {trace.model}; recorded are {spell(steps)}")
+        raise FloatLensError(f"step {at} was not recorded for {trace.model}; recorded: {spell(steps)}")
     place = None if head is None else _place(trace, head)
     for index in layers:
         a_ST = profile(trace, index).values[:, 0]
@@ -166,7 +166,7 @@ def _place(trace: Trace, head: int) -> int:
     """Where a head stands among those that were recorded."""
     there = [int(n) for n in trace.data["head"].values]
     if head not in there:
-        raise FloatLensError(f"head {head} was not recorded for {trace.model}; recorded are {spell(there)}")
+        raise FloatLensError(f"head {head} was not recorded for {trace.model}; recorded: {spell(there)}")
     return there.index(head)
 
 
@@ -184,7 +184,7 @@ def _until(trace: Trace, name: str, layer: int, step: int) -> Array:
     array = trace.data[name]
     own = "layer" if "layer" in array.dims else f"{name}_layer"
     if layer not in trace.data[own].values:
-        raise FloatLensError(f"{name} of layer {layer} were not recorded; recorded are {spell(trace.data[own].values)}")
+        raise FloatLensError(f"{name} of layer {layer} were not recorded; recorded: {spell(trace.data[own].values)}")
     found_SHTD = array.isel({own: list(trace.data[own].values).index(layer)}).sel(step=slice(None, step)).values
     latest = np.full(found_SHTD.shape[1:], np.nan)
     for one in found_SHTD:

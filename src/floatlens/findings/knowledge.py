@@ -48,7 +48,9 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
     table = answers_of(answers)
     table = table[table["condition"].isin(CONDITIONS)]
     if table.empty:
-        raise FloatLensError("the answers are neither open-book nor closed-book; make them with floatlens eval --both")
+        raise FloatLensError(
+            "the answers are neither open-book nor closed-book; create them with floatlens eval --both"
+        )
     wide = table.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES))
     order = pd.MultiIndex.from_frame(table[["model", "data", "id"]].drop_duplicates())
     wide = wide.reindex(order)

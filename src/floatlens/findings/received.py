@@ -44,7 +44,7 @@ def choose_layers(trace: Trace, layer: Layers) -> list[int]:
     asked = [n + there[-1] + 1 if n < 0 else n for n in asked]
     missing = [n for n in asked if n not in there]
     if missing:
-        raise FloatLensError(f"layer {missing[0]} was not recorded for {trace.model}; recorded are {spell(there)}")
+        raise FloatLensError(f"layer {missing[0]} was not recorded for {trace.model}; recorded: {spell(there)}")
     return asked
 
 

@@ -27,7 +27,7 @@ def as_traces(traces: Traces) -> Sequence[Trace]:
     lazy = isinstance(traces, Sequence) and not isinstance(traces, list | tuple)
     found: Any = traces if lazy else [Trace(t) if isinstance(t, xr.Dataset) else t for t in traces]
     if not len(found):
-        raise FloatLensError("there are 0 traces to measure; trace at least one sample first")
+        raise FloatLensError("there are no traces to measure; trace at least one sample first")
     return found
 
 
@@ -108,7 +108,9 @@ def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
             chosen[trace.model] = trace
     if not chosen:
         known = sorted({name for seen in by_model.values() for name, _ in seen if name})[:5]
-        raise FloatLensError(f"there is no sample {sample!r} among the traces; some that are there: {', '.join(known)}")
+        raise FloatLensError(
+            f"there is no sample {sample!r} among the traces; there are, for example, {', '.join(known)}"
+        )
     return list(chosen.values())
 
 

@@ -49,7 +49,7 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
     table = answers_of(answers)
     table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
     if table.empty:
-        raise FloatLensError("there are no answers under stress; make them with floatlens stress")
+        raise FloatLensError("there are no answers under stress; create them with floatlens stress")
     key = ["stress", "model", "data", "id"]
     order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
     levels = list(dict.fromkeys(table["condition"]))

@@ -59,9 +59,7 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
         try:
             kept = [c for c in json.loads(path.read_text(encoding="utf-8"))["claims"] if c.get("finding") not in ours]
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise FloatLensError(
-                f"{path} is not a claims file of floatlens; move it away or use another --out"
-            ) from None
+            raise FloatLensError(f"{path} is not a claims file of floatlens; move it, or use another --out") from None
     with atomic_write(path) as temporary:
         text = json.dumps({"claims": kept + [v.to_dict() for v in verdicts]}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")

@@ -61,7 +61,7 @@ class AblateHeads(Intervention):
         if self.fill not in FILLS:
             raise FloatLensError(f"fill {self.fill!r} is not known; use one of {', '.join(FILLS)}")
         if self.layers is not None and "." in self.heads:
-            raise FloatLensError("heads as layer.head name their layers themselves; leave layers out")
+            raise FloatLensError("heads given as layer.head already name their layers; leave out layers")
 
     @property
     def summary(self) -> str:

@@ -181,7 +181,7 @@ def rule_text(given: str | Rule | RuleFunction) -> str:
     name, value = next(iter(rule.settings.items()), ("", 1.0))
     if value < 0 or (rule.name == "share" and value == 0):
         raise FloatLensError(
-            f"anchor rule {rule.id} chooses every position, so nothing would be left to see; use a {name} above 0"
+            f"anchor rule {rule.id} chooses every position, so no position would be left to attend to; use a {name} above 0"
         )
     return rule.id
 

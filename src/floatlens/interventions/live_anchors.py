@@ -115,5 +115,5 @@ def check_leaves_some(rule: str, state: DecodingState) -> None:
     if wanted >= state.shortest or (parsed.name == "share" and parsed.settings["eps"] * state.shortest < 1):
         raise FloatLensError(
             f"anchor rule {parsed.id} may choose all {state.shortest} positions of a prompt, "
-            f"so that nothing is left to see; choose fewer"
+            f"so no position would be left to attend to; choose fewer"
         )

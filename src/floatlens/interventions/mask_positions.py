@@ -53,7 +53,7 @@ class MaskPositions(Intervention):
         )
         check_target(self, at_least=1)
         if self.positions in (":", "0:"):
-            raise FloatLensError(f"positions={self.positions} is every position; a row must be left something to see")
+            raise FloatLensError(f"positions={self.positions} is every position; leave at least one position visible")
 
     @property
     def summary(self) -> str:
@@ -70,7 +70,7 @@ class MaskPositions(Intervention):
         if self.kind is None:
             columns = target_columns(self, state)
             if bool((columns | ~state.real_BN())[:, : state.length].all(axis=1).any()):
-                raise FloatLensError(f"{self} masks every position of a prompt; a row must be left something to see")
+                raise FloatLensError(f"{self} masks every position of a prompt; leave at least one position visible")
 
     def change(self, attention: AttentionCall) -> None:
         state = attention.state

@@ -30,7 +30,7 @@ def reference_prompts(lens: Lens, reference: Sequence[PromptLike] | None = None)
     if reference is not None:
         made = lens._prompts(reference)
         if not made:
-            raise FloatLensError("the reference holds no prompt; give at least one, or leave it out")
+            raise FloatLensError("reference has no prompts; give at least one, or leave it out")
         return list(made)
     if lens.tokenizer is None:
         raise FloatLensError(

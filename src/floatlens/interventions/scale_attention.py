@@ -68,7 +68,7 @@ class ScaleAttention(Intervention):
         check_target(self, at_least=0, also=("rule",))
         if self.factor <= 0:
             raise FloatLensError(
-                f"factor {setting_text(self.factor)} should be above 0; to take attention away altogether use mask-positions"
+                f"factor {setting_text(self.factor)} should be above 0; to remove all attention use mask-positions"
             )
         if self.random is not None and not self.chooses:
             raise FloatLensError(

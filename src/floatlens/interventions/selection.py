@@ -42,7 +42,7 @@ def canonical_text(given: Any, what: str, words: tuple[str, ...] = ()) -> str | 
     if isinstance(given, Iterable):
         found = sorted({int(_whole(str(part), what, words)) for part in given})
         if not found:
-            raise FloatLensError(f"no {what} was chosen; name at least one, or leave the choice out for all")
+            raise FloatLensError(f"no {what} was chosen; name at least one, or leave it out for all")
         return str(found[0]) if len(found) == 1 else f"[{', '.join(map(str, found))}]"
     raise not_understood(given, what, words)
 

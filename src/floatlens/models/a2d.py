@@ -24,7 +24,7 @@ def native(config: Config) -> Any:
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     if base not in BASES:
         raise FloatLensError(
-            f"config.json: field 'model_type' is {config.get('model_type')!r}; A2D is made from {BASES}"
+            f"config.json: field 'model_type' is {config.get('model_type')!r}; A2D models are based on {', '.join(BASES)}"
         )
     drop = ("model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "is_causal")
     made = AutoConfig.for_model(base, **{key: value for key, value in config.items() if key not in drop})

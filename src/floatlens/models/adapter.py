@@ -127,7 +127,7 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch
     try:
         return load_file(folder / WEIGHTS)
     except SafetensorError as error:
-        raise FloatLensError(f"{folder / WEIGHTS} cannot be read: {error}; fetch it again") from None
+        raise FloatLensError(f"{folder / WEIGHTS} cannot be read: {error}; download it again") from None
 
 
 def apply_adapter(model: Any, checkpoint: Checkpoint, *, allow_pickle: bool = False) -> Any:
@@ -160,7 +160,8 @@ def apply_adapter(model: Any, checkpoint: Checkpoint, *, allow_pickle: bool = Fa
         raise FloatLensError(f"adapter {folder} does not fit {checkpoint.name}: {reason[:300]}") from error
     if left.unexpected_keys:
         raise FloatLensError(
-            f"adapter {folder} does not fit {checkpoint.name}: nothing takes its tensor {left.unexpected_keys[0]!r}"
+            f"adapter {folder} does not fit {checkpoint.name}: "
+            f"the model has no module for its tensor {left.unexpected_keys[0]!r}"
         )
     made = wrapped.base_model.model if family.adapter == "apart" else wrapped.merge_and_unload()
     return made.eval().requires_grad_(False)
@@ -208,7 +209,7 @@ def check_fit(
             continue
         module, name = split(key)
         if not is_saved(module, config) and modules.get(module) not in tables:
-            raise FloatLensError(f"{problem}: the tensor {key!r} is no LoRA factor and not among modules_to_save")
+            raise FloatLensError(f"{problem}: the tensor {key!r} is neither a LoRA factor nor among modules_to_save")
         own = dict(modules[module].named_parameters()).get(name) if module in modules else None
         if own is None:
             raise FloatLensError(f"{problem}: the model has no tensor {key!r}{made_for}")
@@ -306,7 +307,9 @@ def give_mask_vector(model: Any, folder: Path, mask_id: int | None) -> None:
     from floatlens.models.weights import check_header
 
     if mask_id is None:
-        raise FloatLensError(f"{folder / MASK} is the vector of a mask token, and the model's tokenizer has none")
+        raise FloatLensError(
+            f"{folder / MASK} is the vector of a mask token, but the model's tokenizer has no mask token"
+        )
     check_header(folder / MASK)
     vector = load_file(folder / MASK).get("mask")
     embedding = model.get_input_embeddings()

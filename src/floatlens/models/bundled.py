@@ -58,7 +58,7 @@ def adapter_path(name: str) -> Path:
 def _checked(name: str, weights: str) -> Path:
     for file, expected in json.loads(SUMS.read_text()).get(name, {weights: ""}).items():
         if not (MODELS / name / file).is_file():
-            raise FloatLensError(f"{file} of {name} is missing from the installation; install floatlens again")
+            raise FloatLensError(f"{file} of {name} is missing from the installation; reinstall floatlens")
         if sha256(MODELS / name / file) != expected:
-            raise FloatLensError(f"{file} of {name} is not the file that was released; install floatlens again")
+            raise FloatLensError(f"{file} of {name} is not the file that was released; reinstall floatlens")
     return MODELS / name

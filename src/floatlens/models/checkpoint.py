@@ -106,7 +106,7 @@ class Checkpoint:
         except (*BAD_CONFIG, StrictDataclassError) as error:
             if not self.config.get("model_type"):
                 raise FloatLensError(
-                    f"{self.name}: config.json has no field 'model_type', so that transformers cannot know its class; "
+                    f"{self.name}: config.json has no field 'model_type', so transformers cannot determine its class; "
                     f'add it, such as "model_type": "llama"'
                 ) from None
             raise FloatLensError(

@@ -24,7 +24,7 @@ def native(config: Config) -> Any:
     kind = getattr(transformers, "DiffusionGemmaConfig", None)
     if kind is None:
         raise FloatLensError(
-            f"DiffusionGemma needs a transformers that has it, and this is {transformers.__version__}; "
+            f"DiffusionGemma needs a newer transformers than {transformers.__version__}; "
             f"pip install --upgrade transformers"
         )
     block_length(config)

@@ -20,7 +20,7 @@ def scripts_of(prompts: Sequence[Prompt]) -> list[Script] | None:
     """The texts to replay, one per prompt; None if the model is to write."""
     found = [prompt.script for prompt in prompts if prompt.script is not None]
     if found and len(found) < len(prompts):
-        raise FloatLensError("some prompts have a text to replay and some have not; run them in separate batches")
+        raise FloatLensError("some prompts have a text to replay and some do not; run them in separate batches")
     return found or None
 
 

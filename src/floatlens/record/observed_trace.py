@@ -62,7 +62,7 @@ def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sa
         raise FloatLensError(f"no trace can be made of this generation: {reason}")
     if log.family is not None and log.family.kind == "mdm" and not log.family.mask_token:
         raise FloatLensError(
-            f"family {log.family.name!r} writes without mask tokens, so that its passes do not show what they commit; use "
+            f"family {log.family.name!r} writes without mask tokens, so its passes do not show what they commit; use "
             f"Lens.trace"
         )
     steps = [step for step in log.steps if step.generation == number]

@@ -375,7 +375,7 @@ def span(real_BT: torch.Tensor | None, row: int, length: int) -> tuple[int, int]
         raise FloatLensError(f"row {row} of the batch is all padding; leave it out")
     first, end = int(places[0]), int(places[-1]) + 1
     if end - first != len(places):
-        raise FloatLensError(f"row {row} has padding between its tokens; expected it before or behind them")
+        raise FloatLensError(f"row {row} has padding between its tokens; expected it before or after them")
     return first, end
 
 

@@ -189,7 +189,7 @@ class Recorder:
         keep = [i for i, step in enumerate(self.steps) if step <= last]
         if not keep:
             raise FloatLensError(
-                f"none of the steps to record was taken: the run ended after step {last}; record an earlier one"
+                f"none of the requested steps was reached: the run ended after step {last}; record an earlier one"
             )
         span = slice(pad, end)
         layout = self.session.layout

@@ -125,7 +125,7 @@ class Trace:
             recorded = [int(number) for number in self.data["step"].values]
             whole = recorded == list(range(recorded[0], recorded[-1] + 1))
             named = f"{recorded[0]} to {recorded[-1]}" if whole else ", ".join(map(str, recorded))
-            raise FloatLensError(f"step {step} was not recorded; recorded are steps {named}")
+            raise FloatLensError(f"step {step} was not recorded; recorded steps: {named}")
         ids = self.final_tokens if step is None else self.data["tokens"].sel(step=step).values
         return [vocabulary.get(str(int(i)), f"<{int(i)}>") if i >= 0 else "" for i in ids]
 

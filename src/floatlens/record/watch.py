@@ -69,7 +69,9 @@ class Watch(Iterator[WatchedStep]):
     def traces(self) -> list[Trace]:
         """The traces, one per prompt, once all steps are done."""
         if not self.over:
-            raise FloatLensError(f"the run is at step {self.index} and not over; its traces exist after the last step")
+            raise FloatLensError(
+                f"the run is at step {self.index} and has not finished; call traces() after the last step"
+            )
         return self.finished(self.recorder)
 
 

@@ -80,7 +80,7 @@ def _check_chunks(folder: Path, array: dict[str, Any]) -> None:
     for chunk in (file for file in folder.rglob("*") if file.is_file() and file != folder / "zarr.json"):
         size = unpacked_size(chunk) if packed else chunk.stat().st_size
         if size is None:
-            raise FloatLensError(f"{chunk} is damaged: it is no complete Zstandard file")
+            raise FloatLensError(f"{chunk} is damaged: it is not a complete Zstandard file")
         if size > expected:
             raise FloatLensError(f"{chunk} unpacks to {size:,} bytes; a chunk of its array has {expected:,}")
 

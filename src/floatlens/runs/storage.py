@@ -258,6 +258,6 @@ class Storage:
                 raise
             said: Any = " ".join(str(error).split()) or type(error).__name__
             raise FloatLensError(
-                f"{self} does not answer as it should ({hide_credentials(said)}); "
+                f"{self} returned an error ({hide_credentials(said)}); "
                 "what is finished is kept: try again with --resume"
             ) from error

@@ -63,7 +63,8 @@ class RunMatrices:
         if step not in self.lengths:
             if not self.cached and step % self.every:
                 raise FloatLensError(
-                    f"the attention of step {step} was not kept, for want of memory; every {self.every}. step was, from 0 on"
+                    f"the attention of step {step} was not kept, to save memory; "
+                    f"one step in every {self.every} is kept, starting with step 0"
                 )
             raise FloatLensError(f"step {step} has not been run")
         T = self.lengths[step]

@@ -70,7 +70,7 @@ def _refuse_bomb(file: IO[bytes], unpacked: int, path: Path) -> None:
         packed = cast(Any, file).fileobj.tell()
         if unpacked > RATIO * packed:
             raise FloatLensError(
-                f"{path} unpacks to more than {unpacked // packed} times its size, as no text does; it is not read"
+                f"{path} unpacks to more than {unpacked // packed} times its size, so it is not a text file; it is not read"
             )
 
 

@@ -134,7 +134,8 @@ def records_of(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
     ending = ending_of(path)
     if ending not in known:
         raise FloatLensError(
-            f"{path} has the ending {ending or 'none'!r}, which is not read; use one of {', '.join([*known, '.jsonl.gz'])}"
+            f"{path} has the ending {ending or 'none'!r}, which is not supported; "
+            f"use one of {', '.join([*known, '.jsonl.gz'])}"
         )
     return known[ending].records(path, problems)
 

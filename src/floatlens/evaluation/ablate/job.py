@@ -290,7 +290,9 @@ def ablate(
             name = model if isinstance(model, str) else model.name
             if not isinstance(model, str):
                 if not engine.in_process:
-                    raise FloatLensError(f"name the model {name} for several workers; a lens stays in its process")
+                    raise FloatLensError(
+                        f"give the name of the model ({name}) instead of a lens to use several workers"
+                    )
                 worker.hold(name, model)
             lens = worker.planning_lens(name, engine.in_process)
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)

@@ -75,7 +75,7 @@ class LocalEngine(WorkerPool["LocalWorker"]):
                         deaths += 1
                         if deaths > MAX_TRIES * self.workers + MAX_TRIES:
                             raise FloatLensError(
-                                f"worker processes die one after another (the last {process.ending()}); "
+                                f"worker processes keep dying (the last {process.ending()}); "
                                 "try fewer --workers or a smaller --batch-size"
                             ) from None
                         yield from todo.put_back(process.jobs, f"its worker {process.ending()}", process.started)

@@ -90,7 +90,7 @@ class RayEngine(WorkerPool["RayWorker"]):
                         deaths += 1
                         if deaths > MAX_TRIES * self.workers + MAX_TRIES:
                             raise FloatLensError(
-                                f"Ray workers die one after another ({_first_line(error)}); see Ray's logs"
+                                f"Ray workers keep dying ({_first_line(error)}); see Ray's logs"
                             ) from None
                         yield from todo.put_back(actor.entries(), "its Ray worker died")
                         pool[pool.index(actor)] = RayWorker(ray, self, worker)
