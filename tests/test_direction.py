@@ -24,6 +24,7 @@ ROOMS = (
     ("lens",),
     ("runs",),
     ("evaluation",),
+    ("lm_eval",),
     ("paper",),
     ("findings",),
     ("explorer",),

@@ -1,0 +1,265 @@
+"""How likely is a given answer? Exact for autoregressive models, a lower bound for masked diffusion models.
+
+A diffusion model has no order of writing, so its likelihood is bounded: with l masks in an answer of N tokens,
+
+    log p(answer) >= E over l = 1..N, and over which l tokens are masked, of  N / l * sum of log p(masked token | the rest)
+
+This is the bound of LLaDA's evaluation (eval_llada.py of ML-GSAI/LLaDA, arXiv 2502.09992), and the mean over all orders of
+writing the answer token by token. It is estimated from random maskings, or computed whole where an answer has no more
+maskings than were asked for. A model that writes block after block is bounded block by block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.data.prompt import Prompt
+from floatlens.decode.blocks import BlockPasses, count_blocks
+from floatlens.decode.canvas import CanvasPasses
+from floatlens.decode.most_confident import most_confident
+from floatlens.decode.network import Network
+from floatlens.decode.replay import WholePasses, writes_blocks
+from floatlens.decode.settings import check_whole
+from floatlens.errors import FloatLensError
+from floatlens.lens import Lens
+from floatlens.observation.prompt_batch import PromptBatch
+
+CANVAS = "canvas"  # the sampler that reads the prompt causally and denoises what follows it
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How likely an answer is.
+
+    logprob   natural logarithm of its probability; of a diffusion model, a lower bound
+    greedy    whether the model would write it by itself, the most confident token first; None if that was not asked for
+    """
+
+    logprob: float
+    greedy: bool | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens that are scored together: a whole answer, or what lies in one block of it. `pair` is the answer's index."""
+
+    pair: int
+    before: list[int]
+    tokens: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A part as the model reads it, the tokens `masked_N` replaced by masks, and the weight of its log-probabilities."""
+
+    part: Part
+    masked_N: torch.Tensor
+    weight: float
+
+
+def loglikelihood(
+    lens: Lens,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    samples: int = 128,
+    batch_size: int = 8,
+    seed: int = 0,
+    cfg_scale: float = 0.0,
+    greedy: bool = True,
+) -> list[Likelihood]:
+    """Score answers: log p(answer | prompt), exact for an autoregressive model and a lower bound for a diffusion model.
+
+    Parameters
+    ----------
+    lens
+        The model.
+    pairs
+        Token ids of each prompt, and those of the answer after it.
+    samples
+        Number of maskings per answer (per block, for models that write in blocks). An answer with no more maskings than
+        that is scored by all of them, without random error.
+    batch_size
+        Number of sequences per forward pass.
+    seed
+        Seed of the maskings. They depend on the tokens of prompt and answer too, not on what else is scored.
+    cfg_scale
+        Classifier-free guidance of a diffusion model, as in LLaDA's evaluation; 0 is none.
+    greedy
+        Whether to find out if the model would write the answer by itself. This takes a diffusion model one more pass per
+        token.
+    """
+    check_whole(samples, "samples")
+    check_whole(batch_size, "batch_size")
+    check(lens, pairs, cfg_scale)
+    exact = lens.family.kind == "arm"
+    parts = sorted(split(lens, pairs), key=lambda part: (len(part.tokens), len(part.before)))
+    logprobs, certain = [0.0] * len(pairs), [True] * len(pairs)
+    for batch in batches(lens, rows(parts, 0 if exact else samples, seed), batch_size):
+        logits_BNV = answer_logits(lens, batch, cfg_scale)
+        for row, logits_NV in zip(batch, logits_BNV, strict=True):
+            tokens_N = torch.tensor(row.part.tokens, device=logits_NV.device)
+            logprob_N = logits_NV.float().log_softmax(-1).gather(-1, tokens_N[:, None])[:, 0].double().cpu()
+            counted_N = logprob_N if exact else logprob_N[row.masked_N]
+            logprobs[row.part.pair] += row.weight * float(counted_N.sum())
+            if exact:
+                certain[row.part.pair] = bool((logits_NV.argmax(-1) == tokens_N).all())
+    if greedy and not exact:
+        hidden = (Row(part, torch.ones(len(part.tokens), dtype=torch.bool), 1.0) for part in parts)
+        for batch in batches(lens, hidden, batch_size):
+            for row, same in zip(batch, writes_them(lens, batch, cfg_scale), strict=True):
+                certain[row.part.pair] &= same
+    return [Likelihood(value, same if greedy else None) for value, same in zip(logprobs, certain, strict=True)]
+
+
+def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_scale: float) -> None:
+    """Refuse models whose passes over a given text are not known, and texts that cannot be scored."""
+    family, whole = lens.family, reads_whole(lens)
+    if not (whole or (lens.has_mask and (lens.sampler == CANVAS or writes_blocks(lens.sampler)))):
+        raise FloatLensError(
+            f"the likelihood of an answer is not defined for the {lens.sampler} sampler of {lens.name}; "
+            f"compare what it generates instead"
+        )
+    if cfg_scale and not (whole and lens.has_mask):
+        raise FloatLensError(
+            f"cfg_scale {cfg_scale} needs a model that denoises whole sequences; use 0 for {lens.name}"
+        )
+    for prompt, answer in pairs:
+        if not answer:
+            raise FloatLensError("an answer has no tokens, so it has no likelihood; leave it out")
+        if not prompt and family.shifted:
+            raise FloatLensError(
+                f"{lens.name} predicts each token from the one before it, so that the first needs a prompt; give it a token"
+            )
+        length, context = len(prompt) + len(answer), lens.context_length
+        if context is not None and length > context:
+            raise FloatLensError(
+                f"prompt and answer have {length} tokens, more than {lens.name}'s context of {context}"
+            )
+
+
+def reads_whole(lens: Lens) -> bool:
+    """Whether a pass over the whole sequence shows what each of its tokens is predicted from."""
+    family = lens.family
+    return family.kind == "arm" or (
+        lens.has_mask and not family.cached and family.attention in ("bidirectional", "two-way")
+    )
+
+
+def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[Part]:
+    """Yield the parts of each answer: one, or one per block."""
+    block = lens.settings().asdict()["block_length"] if writes_blocks(lens.sampler) else None
+    for index, (prompt, answer) in enumerate(pairs):
+        ids, start = [*map(int, prompt), *map(int, answer)], len(prompt)
+        while start < len(ids):
+            end = len(ids) if block is None else min(start // block * block + block, len(ids))
+            yield Part(index, ids[:start], ids[start:end])
+            start = end
+
+
+def rows(parts: Iterable[Part], samples: int, seed: int) -> Iterator[Row]:
+    """Yield each part with its maskings; unmasked if there are to be none."""
+    for part in parts:
+        if samples == 0:
+            yield Row(part, torch.zeros(len(part.tokens), dtype=torch.bool), 1.0)
+            continue
+        text = f"{seed} {part.before} {part.tokens}".encode()
+        digest = int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
+        masked_SN, weight_S = maskings(len(part.tokens), samples, torch.Generator().manual_seed(digest))
+        for masked_N, weight in zip(masked_SN, weight_S.tolist(), strict=True):
+            yield Row(part, masked_N, weight)
+
+
+def maskings(length: int, samples: int, draws: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maskings (S, N) of an answer, and the weight (S) of each in the bound.
+
+    All of them if they are no more than `samples`; else random ones, whose numbers of masks are spread evenly over 1..N
+    from a random start. LLaDA's evaluation spreads them so within each of its batches, but rounds to the nearest even
+    number, by which some numbers of masks come more often than others; these are equally likely here.
+
+    >>> masked, weight = maskings(2, 3, torch.Generator())
+    >>> masked.int().tolist(), weight.tolist()
+    ([[1, 0], [0, 1], [1, 1]], [0.5, 0.5, 0.5])
+    """
+    if length < 63 and 2**length - 1 <= samples:
+        numbers_S = torch.arange(1, 2**length)
+        masked_SN = (numbers_S[:, None] >> torch.arange(length) & 1).bool()
+        weight_S = torch.tensor([1 / (n * math.comb(length, n)) for n in masked_SN.sum(1).tolist()])
+        return masked_SN, weight_S.double()
+    start = int(torch.randint(length, (), generator=draws))
+    count_S = (start + torch.arange(samples) * length // samples) % length + 1
+    ranks_SN = torch.rand(samples, length, generator=draws).argsort(1).argsort(1)
+    return ranks_SN < count_S[:, None], length / (count_S * samples).double()
+
+
+def batches(lens: Lens, given: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Yield rows that run together: equally many tokens to score and, without padding, before them."""
+    together: list[Row] = []
+    for row in given:
+        if together and (len(together) == size or _shape(lens, together[0]) != _shape(lens, row)):
+            yield together
+            together = []
+        together.append(row)
+    if together:
+        yield together
+
+
+def _shape(lens: Lens, row: Row) -> tuple[int, int]:
+    padded = row.part.before and not writes_blocks(lens.sampler)  # blocks are counted from the start of the prompt
+    return len(row.part.tokens), -1 if padded else len(row.part.before)
+
+
+def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.Tensor:
+    """Logits (B, N, V) that write the tokens of each row's part."""
+    network = Network(lens.model, lens.family.positions)
+    N = len(batch[0].part.tokens)
+    prompts = [Prompt(text="", ids=row.part.before, tail=()) for row in batch]
+    padded = PromptBatch.of(prompts, lens.pad_id, network.device)
+    tokens_BN = torch.tensor([row.part.tokens for row in batch], device=network.device)
+    masked_BN = torch.stack([row.masked_N for row in batch]).to(network.device)
+    if lens.has_mask:
+        tokens_BN = tokens_BN.masked_fill(masked_BN, lens.mask_id)
+    ids_BP, real_BP = padded.ids_BP, padded.real_BP
+    x_BT = torch.cat([ids_BP, tokens_BN], 1)
+    if writes_blocks(lens.sampler):
+        block = lens.settings().asdict()["block_length"]
+        first = ids_BP.shape[1] // block * block
+        blocks_BT, positions_BT = count_blocks(torch.ones_like(x_BT, dtype=torch.bool), block)
+        return BlockPasses(network, cache=False).logits(x_BT, first, blocks_BT, positions_BT)[:, -N:]
+    if lens.sampler == CANVAS:
+        return CanvasPasses(network, ids_BP, real_BP, N)(x_BT)
+    if cfg_scale:
+        ids_BP, x_BT = torch.cat([ids_BP, ids_BP]), torch.cat([x_BT, x_BT])
+        x_BT[len(batch) :, : ids_BP.shape[1]] = lens.mask_id
+        real_BP = None if real_BP is None else torch.cat([real_BP, real_BP])
+    logits_BNV = WholePasses(network, ids_BP, real_BP, N, lens.family.shifted)(x_BT)
+    if not cfg_scale:
+        return logits_BNV
+    with_prompt, without = logits_BNV.chunk(2)
+    return without + (cfg_scale + 1) * (with_prompt - without)
+
+
+def writes_them(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> list[bool]:
+    """Whether each part is what the model writes into its masks, one pass per token, the most confident token first.
+
+    A row is given up at its first other token, since tokens are never replaced.
+    """
+    running = {index: row for index, row in enumerate(batch)}
+    for _ in range(len(batch[0].part.tokens)):
+        if not running:
+            break
+        logits_BNV = answer_logits(lens, list(running.values()), cfg_scale).float()
+        confidence_BN, token_BN = (values.cpu() for values in logits_BNV.softmax(-1).max(-1))
+        for (index, row), confidence_N, token_N in zip(list(running.items()), confidence_BN, token_BN, strict=True):
+            [best] = most_confident(confidence_N.masked_fill(~row.masked_N, -1.0), 1).tolist()
+            if int(token_N[best]) != row.part.tokens[best]:
+                del running[index]
+                continue
+            masked_N = row.masked_N.clone()
+            masked_N[best] = False
+            running[index] = Row(row.part, masked_N, row.weight)
+    return [index in running for index in range(len(batch))]
