@@ -5,9 +5,9 @@
     python score.py arm OUT/arm/final --data DATA --closed-book
     python score.py plain --data DATA                  the unchanged model
 
-Prompts are those of `Lens.prompt`, metrics those of `floatlens eval`. Diffusion models commit the place of lowest entropy
-at each step, as Dream's sampler does. `--sink` prints instead, for each layer, the share of attention that position 0
-receives from all rows when everything is masked, and the position that receives most.
+Prompts are those of `Lens.prompt`, metrics those of `floatlens eval`. Diffusion models write as the samplers of the package
+do: the position of lowest entropy first, those that end the answer last. `--sink` prints instead, for each layer, the share
+of attention that position 0 receives from all rows when everything is masked, and the position that receives most.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rows import SCORED, Question, question_of, read_nq
 from train import canvas_rows, prefill
 
 import floatlens as fl
+from floatlens.decode.most_certain import put_last
 from floatlens.evaluation.metrics import score
 
 BATCH = 4
@@ -40,10 +41,10 @@ def read_scored(folder: Path) -> list[Question]:
     return [Question(r["question"], r["answers"], [p], [], "nq") for r, p in zip(rows, passages, strict=True)]
 
 
-def commit(ids: list[int], hidden: list[int], logits_XV: torch.Tensor, count: int) -> list[int]:
-    """Write the `count` places of lowest entropy into `ids`; return the places that stay hidden."""
+def commit(ids: list[int], hidden: list[int], logits_XV: torch.Tensor, count: int, end: int) -> list[int]:
+    """Write the `count` most certain places into `ids`; return the places that stay hidden."""
     probs_XV = logits_XV.softmax(-1)
-    certain_X = (probs_XV * (probs_XV + 1e-10).log()).sum(-1)
+    certain_X = put_last((probs_XV * (probs_XV + 1e-10).log()).sum(-1), probs_XV.argmax(-1), (end,))
     chosen = certain_X.sort(descending=True, stable=True).indices[:count].tolist()
     for x in chosen:
         ids[hidden[x]] = int(probs_XV[x].argmax())
@@ -51,7 +52,9 @@ def commit(ids: list[int], hidden: list[int], logits_XV: torch.Tensor, count: in
 
 
 @torch.no_grad()
-def denoise(network: Network, prompts: list[list[int]], places: int, steps: int, *, canvas: bool) -> list[list[int]]:
+def denoise(
+    network: Network, prompts: list[list[int]], places: int, steps: int, end: int, *, canvas: bool
+) -> list[list[int]]:
     """Answers of a batch of prompts, `places` tokens each."""
     caches = prefill(network, [prompt[:-1] for prompt in prompts]) if canvas else []
     rows = [[*(prompt[-1:] if canvas else prompt), *[network.mask_id] * places] for prompt in prompts]
@@ -71,7 +74,7 @@ def denoise(network: Network, prompts: list[list[int]], places: int, steps: int,
             x_NW = network.layers(network.embed(ids_N, ids_N == network.mask_id), positions_of(lengths), attend)
         for r, x_TW in enumerate(x_NW.split(lengths)):
             logits_XV = network.logits(x_TW[[i - 1 for i in hidden[r]]])
-            hidden[r] = commit(rows[r], hidden[r], logits_XV, -(-len(hidden[r]) // (steps - step)))
+            hidden[r] = commit(rows[r], hidden[r], logits_XV, -(-len(hidden[r]) // (steps - step)), end)
     return [row[-places:] for row in rows]
 
 
@@ -93,7 +96,8 @@ def answers(args: argparse.Namespace, lens: Any, network: Network, prompts: list
             yield from (made.text for made in lens.generate(part, max_new_tokens=args.places))
             continue
         ids = [prompt.ids for prompt in part]
-        for row in denoise(network, ids, args.places, args.steps or args.places, canvas=args.mode == "canvas"):
+        steps = args.steps or args.places
+        for row in denoise(network, ids, args.places, steps, lens.end_ids[0], canvas=args.mode == "canvas"):
             end = next((i for i, token in enumerate(row) if token in ends), len(row))
             yield lens.decode(row[:end])
 

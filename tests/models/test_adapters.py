@@ -157,7 +157,7 @@ def test_the_family_with_shifted_logits_attends_to_both_sides(tmp_path: Path) ->
     with torch.no_grad():
         first, other = (lens.model(ids).logits[0, 0] for ids in (IDS, changed))
     assert not torch.allclose(first, other, atol=1e-3)
-    assert (lens.family.kind, lens.family.shifted, lens.family.sampler) == ("mdm", True, "dream")
+    assert (lens.family.kind, lens.family.shifted, lens.family.sampler) == ("mdm", True, "a2d-shifted")
     assert len(lens.generate([[3, 4, 5]], max_new_tokens=4)[0].ids) <= 4
 
 

@@ -1,8 +1,7 @@
 """The canvas sampler: the prompt is read once by the unchanged model, then a canvas of masks is denoised with the adapter.
 
 The canvas is the last prompt token and the masks after it. Each of its rows sees the whole prompt and the whole canvas;
-row j - 1 writes position j. At each step the positions of which the model is most certain are committed, as in Dream's
-sampler.
+row j - 1 writes position j.
 """
 
 from __future__ import annotations
@@ -14,38 +13,17 @@ import torch
 
 from floatlens.data.script import Script
 from floatlens.decode.draws import Draws
-from floatlens.decode.dream import propose
-from floatlens.decode.llada import transfers
-from floatlens.decode.most_confident import most_confident
+from floatlens.decode.most_certain import MostCertainSettings, denoise
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.replay import ReplaySettings, reveal
-from floatlens.decode.settings import Settings, check_nucleus, check_one_of, check_whole
 from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 
-MEASURES = ("entropy", "maskgit_plus", "topk_margin")
-
 
 @dataclass(frozen=True)
-class CanvasSettings(Settings):
-    """Settings of the canvas sampler; `steps` defaults to `max_new_tokens`. `alg` is the measure of certainty."""
-
-    steps: int | None = None
-    alg: str = "entropy"
-    top_p: float | None = None
-    top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "steps", self.max_new_tokens if self.steps is None else self.steps)
-        check_whole(self.steps, "steps")
-        check_one_of(self.alg, "alg", MEASURES)
-        check_nucleus(self.top_p, self.top_k)
-
-    @property
-    def step_count(self) -> int:
-        return self.steps or self.max_new_tokens
+class CanvasSettings(MostCertainSettings):
+    """Settings of the canvas sampler."""
 
 
 class CanvasPasses:
@@ -106,32 +84,8 @@ def sample(
     tail_BN: torch.Tensor | None = None,
 ) -> Iterator[Step]:
     """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per pass over the canvas."""
-    B, P = ids_BP.shape
-    N = settings.max_new_tokens
-    draws = draws or Draws([settings.seed] * B)
-    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask) if tail_BN is None else tail_BN], 1)
-    hidden_BN = x_BT[:, P:] == special.mask  # kept apart: a model may write the mask token itself
-    counts = [transfers(int(n), settings.step_count) for n in hidden_BN.sum(1)]
-
-    passes = CanvasPasses(network, ids_BP, real_BP, N)
-    for index in range(settings.step_count):
-        logits_BNV = passes(x_BT)
-        after_BT = x_BT.clone()
-        committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-        confidence_BT = torch.full(x_BT.shape, torch.nan, dtype=torch.float32, device=x_BT.device)
-        for row in range(B):
-            masked_M = P + hidden_BN[row].nonzero()[:, 0]
-            if not len(masked_M):
-                continue
-            rank_M, token_M, confidence_BT[row, masked_M] = propose(
-                logits_BNV[row, masked_M - P].float(), settings, draws, row
-            )
-            order = most_confident(rank_M, counts[row][index])
-            after_BT[row, masked_M[order]] = token_M[order]
-            committed_BT[row, masked_M[order]] = True
-        hidden_BN &= ~committed_BT[:, P:]
-        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active)
-        x_BT = after_BT
+    passes = CanvasPasses(network, ids_BP, real_BP, settings.max_new_tokens)
+    return denoise(passes, ids_BP, settings, special, draws, tail_BN)
 
 
 def causal(real_BQ: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,8 @@ FAMILY = register_family(
         example="smollm2-mdm",
         recognises=recognises,
         native=native,
-        sampler="dream",
+        sampler="a2d-shifted",
+        other_samplers=("dream",),
         shifted=True,
     )
 )
