@@ -1,6 +1,7 @@
-"""What looking costs: a default trace beside plain generation, and beside the naive way.
+"""The cost of tracing: a default trace beside plain generation, and beside the naive way.
 
     python -m benchmarks.trace              ratios of CPU time
+    python -m benchmarks.trace --only small one group of rows: diffusion, small, smollm2
     python -m benchmarks.trace --memory     peak memory by length
 
 Plain generation is the same sampler and model with SDPA. The naive way is what one would write without FloatLens: eager
@@ -22,14 +23,20 @@ from benchmarks.measure import interleaved
 from tests.models import checkpoints
 
 NEW = 32
-TARGETS = {"diffusion, 256 + 32 tokens": 1.35, "diffusion, 1024 + 32 tokens": 1.7, "smollm2, 480 + 32 tokens": 1.3}
+TARGETS = {
+    "diffusion, 256 + 32 tokens": 1.15,
+    "diffusion, 1024 + 32 tokens": 1.25,
+    "small, 256 + 32 tokens": 1.2,
+    "small, 1024 + 32, 8 steps": 1.5,
+    "smollm2, 480 + 32 tokens": 1.12,
+}
 
 
 def random_ids(length: int, vocabulary: int) -> list[int]:
     return torch.randint(3, vocabulary - 2, (length,), generator=torch.Generator().manual_seed(length)).tolist()
 
 
-def naive(lens: floatlens.Lens, ids: list[int]) -> Any:
+def naive(lens: floatlens.Lens, ids: list[int], **settings: int) -> Any:
     """Generate with eager attention, every matrix of every step copied out."""
     implementation = lens.model.config._attn_implementation
     lens.model.set_attn_implementation("eager")
@@ -41,45 +48,49 @@ def naive(lens: floatlens.Lens, ids: list[int]) -> Any:
         lambda module, args, kwargs: (args, {**kwargs, "output_attentions": True}), with_kwargs=True
     )
     try:
-        lens.generate([ids], max_new_tokens=NEW)
+        lens.generate([ids], max_new_tokens=NEW, **settings)
     finally:
         hook.remove()
         ask.remove()
         lens.model.set_attn_implementation(implementation)
 
 
-def compare(lens: floatlens.Lens, length: int, rounds: int, with_naive: bool = True) -> dict[str, float]:
+def compare(lens: floatlens.Lens, length: int, rounds: int, **settings: int) -> dict[str, float]:
     ids = random_ids(length, lens.shape["vocabulary"] or 0)
     ways = {
-        "plain": lambda: lens.generate([ids], max_new_tokens=NEW),
-        "trace": lambda: lens.trace(ids, max_new_tokens=NEW),
+        "plain": lambda: lens.generate([ids], max_new_tokens=NEW, **settings),
+        "trace": lambda: lens.trace(ids, max_new_tokens=NEW, **settings),
     }
-    if with_naive:
-        ways["naive"] = lambda: naive(lens, ids)
-    slow = {"naive": ways.pop("naive")} if with_naive else {}
-    taken = interleaved(ways, rounds) | interleaved(slow, 1)
+    taken = interleaved(ways, rounds) | interleaved({"naive": lambda: naive(lens, ids, **settings)}, 1)
     return taken | {"ratio": taken["trace"] / taken["plain"]}
 
 
-def model(folder: Path) -> floatlens.Lens:
+def model(folder: Path, **sizes: int) -> floatlens.Lens:
     """8 layers, width 256, 8 heads, random weights."""
-    made = checkpoints.llada(folder, width=256, layers=8, heads=8, vocab=2048, context=20000)
+    made = checkpoints.llada(folder, width=256, layers=8, heads=8, context=20000, **({"vocab": 2048} | sizes))
     return floatlens.load(str(made), dtype="float32")
 
 
-def speed(rounds: int) -> list[dict[str, Any]]:
-    rows = []
+def speed(rounds: int, only: str | None = None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    few = max(3, rounds // 2)
     with tempfile.TemporaryDirectory() as folder:
-        lens = model(Path(folder))
-        rows.append({"case": "diffusion, 256 + 32 tokens", **compare(lens, 256, rounds)})
-        rows.append({"case": "diffusion, 1024 + 32 tokens", **compare(lens, 1024, max(3, rounds // 2))})
-    try:
-        lens = floatlens.load("smollm2")
-    except floatlens.FloatLensError as error:
-        print(f"left out: {error}")
-    else:
-        lens.end_ids = ()  # random tokens may end at once; all ways write the same number of tokens
-        rows.append({"case": "smollm2, 480 + 32 tokens", **compare(lens, 480, max(3, rounds // 2))})
+        if only in (None, "diffusion"):
+            lens = model(Path(folder) / "large")
+            rows.append({"case": "diffusion, 256 + 32 tokens", **compare(lens, 256, rounds)})
+            rows.append({"case": "diffusion, 1024 + 32 tokens", **compare(lens, 1024, few)})
+        if only in (None, "small"):  # little work but attention: a small MLP and vocabulary
+            lens = model(Path(folder) / "small", vocab=4096, mlp=704)
+            rows.append({"case": "small, 256 + 32 tokens", **compare(lens, 256, rounds)})
+            rows.append({"case": "small, 1024 + 32, 8 steps", **compare(lens, 1024, few, steps=8)})
+    if only in (None, "smollm2"):
+        try:
+            lens = floatlens.load("smollm2")
+        except floatlens.FloatLensError as error:
+            print(f"left out: {error}")
+        else:
+            lens.end_ids = ()  # random tokens may end at once; all ways write the same number of tokens
+            rows.append({"case": "smollm2, 480 + 32 tokens", **compare(lens, 480, few)})
     return rows
 
 
@@ -114,10 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("diffusion", "small", "smollm2"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = memory() if options.memory else speed(options.rounds)
+    rows = memory() if options.memory else speed(options.rounds, options.only)
     if options.json:
         print(json.dumps(rows))
     elif options.memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.observation.attention import observing
+from floatlens.observation.session import Session
 from tests import golden_data
 
 pytestmark = pytest.mark.golden
@@ -45,8 +48,12 @@ class Recorded(Draws):
         return torch.tensor(next(self.recorded), dtype=dtype)
 
 
+@pytest.mark.parametrize("observed", [False, True], ids=["plain", "observed"])
 @pytest.mark.parametrize(("name", "run"), RUNS)
-def test_each_step_leaves_the_sequence_that_the_published_code_left(name: str, run: dict[str, Any]) -> None:
+def test_each_step_leaves_the_sequence_that_the_published_code_left(
+    name: str, run: dict[str, Any], observed: bool
+) -> None:
+    """Observed, attention is computed by FloatLens itself, and every token must still be the published one."""
     lens, special = golden_data.lens(name), golden_data.special()
     if run.get("batched"):
         ids = torch.tensor(run["input_ids"])
@@ -66,7 +73,10 @@ def test_each_step_leaves_the_sequence_that_the_published_code_left(name: str, r
         special=SpecialTokens(special["mask_token_id"], (special["eos_token_id"], special["eot_token_id"])),
         draws=draws,
     )
-    history = [step.after_BT for step in steps]
+    session = Session(["received", "entropy"], implementation="fused")
+    with observing(lens.model, session) if observed else nullcontext():
+        history = [step.after_BT for step in steps]
+    assert bool(session.observed) == observed
     expected = torch.tensor(run["history"]).reshape(len(run["history"]), len(ids), -1)
     assert len(history) == len(expected)
     for index, (found, wanted) in enumerate(zip(history, expected, strict=True)):

@@ -203,11 +203,12 @@ def llada(
     heads: int = 4,
     vocab: int = 64,
     context: int = 128,
+    mlp: int | None = None,
 ) -> Path:
     """LLaDA's published fields and keys, in one file or several."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(1)
-    inner = 3 * width // 2
+    inner = 3 * width // 2 if mlp is None else mlp
     shapes = {"q_proj": (width, width), "k_proj": (width, width), "v_proj": (width, width), "attn_out": (width, width)}
     shapes |= {"ff_proj": (inner, width), "up_proj": (inner, width), "ff_out": (width, inner)}
     tensors = {

@@ -62,9 +62,19 @@ def situations(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def see(
-    session: Session, s: dict[str, Any], tensors: dict[str, torch.Tensor], length: int, queries: int, pads: list[int]
-) -> None:
-    """One call: the last `queries` of the first `length` positions, with the mask that a model would pass."""
+    session: Session,
+    s: dict[str, Any],
+    tensors: dict[str, torch.Tensor],
+    length: int,
+    queries: int,
+    pads: list[int],
+    *,
+    compute: bool = False,
+) -> list[tuple[torch.Tensor | None, torch.Tensor]]:
+    """One call per layer: the last `queries` of the first `length` positions, with the mask that a model would pass.
+
+    Returns the outputs, where the session computed them, and which key each query may see (B, Q, T).
+    """
     q = torch.arange(length - queries, length)[:, None]
     k = torch.arange(length)[None, :]
     visible = torch.ones(queries, length, dtype=torch.bool)
@@ -82,10 +92,11 @@ def see(
     if mask is not None and s["additive"]:
         mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
     session.begin()
+    outputs = []
     for layer in range(s["layers"]):
         q = tensors["q"][layer, :, :, length - queries : length]
         k = tensors["k"][layer, :, :, :length]
-        session.see(
+        output = session.see(
             layer,
             q,
             k,
@@ -96,7 +107,10 @@ def see(
             softcap=s["softcap"],
             sinks=tensors["sinks"] if s["sinks"] else None,
             lse=logsumexp(q, k, seen) if s["told"] and not s["softcap"] and not s["sinks"] else None,
+            compute=compute,
         )
+        outputs.append((output, seen))
+    return outputs
 
 
 def logsumexp(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -105,24 +119,47 @@ def logsumexp(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Ten
     return scores.masked_fill(~seen[:, None], -torch.inf).logsumexp(-1)
 
 
-@settings(max_examples=150, deadline=None)
-@given(situations())
-def test_any_tile_size_gives_the_exact_statistics(s: dict[str, Any]) -> None:
-    generator = torch.Generator().manual_seed(s["seed"])
-    total = s["length"] + s["cached"]
-    pads = (
-        [int(p) for p in torch.randint(0, s["length"] - 1, (s["rows"],), generator=generator)]
-        if s["padded"]
-        else [0] * s["rows"]
-    )
+def make_tensors(s: dict[str, Any], total: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Random queries, keys and values of all layers; a zero query and a zero key have no angle."""
     shape = {"q": s["heads"], "k": s["kv_heads"], "v": s["kv_heads"]}
     tensors = {
         name: torch.randn(s["layers"], s["rows"], heads, total, 4, generator=generator) * 2
         for name, heads in shape.items()
     }
-    tensors["q"][0, 0, 0, -1] = 0.0  # a zero query and a zero key have no angle
+    tensors["q"][0, 0, 0, -1] = 0.0
     tensors["k"][0, 0, 0, 0] = 0.0
-    tensors["sinks"] = torch.randn(s["heads"], generator=generator)
+    return tensors | {"sinks": torch.randn(s["heads"], generator=generator)}
+
+
+def make_pads(s: dict[str, Any], generator: torch.Generator) -> list[int]:
+    if not s["padded"]:
+        return [0] * s["rows"]
+    return [int(p) for p in torch.randint(0, s["length"] - 1, (s["rows"],), generator=generator)]
+
+
+def compare(found_by: Session, exact: Session, layers: int, queries: int, pads: list[int]) -> None:
+    """Every statistic of every layer, without the positions and queries of padding."""
+    for layer, name in [(number, name) for number in range(layers) for name in found_by.wanted(number)]:
+        found, wanted = found_by.results[name][layer], exact.results[name][layer]
+        if name == "evidence":  # which of two equal weights is the largest is left open
+            found, wanted = found[..., 0], wanted[..., 0]
+        dims = found_by.statistics[name].dims
+        for row, pad in enumerate(pads):
+            cut = slice(pad, None) if "position" in dims else slice(None)
+            a, b = found[row][..., cut], wanted[row][..., cut]
+            if "query" in dims and queries > 1:
+                axis = -1 if name == "evidence" else dims.index("query")
+                a, b = (x.movedim(axis, 0)[pad:] for x in (a, b))
+            close(a, b, name)
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations())
+def test_any_tile_size_gives_the_exact_statistics(s: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(s["seed"])
+    total = s["length"] + s["cached"]
+    pads = make_pads(s, generator)
+    tensors = make_tensors(s, total, generator)
     place = layout(s["rows"], total, pads, generator)
     # Whole matrices are taken of one layer only, so that the others are looked at together.
     stream = Session(NAMES, layout=place, tile=s["tile"], room=s["room"], matrix_layers=[0])
@@ -131,23 +168,7 @@ def test_any_tile_size_gives_the_exact_statistics(s: dict[str, Any]) -> None:
         queries = length if length == s["length"] else 1
         for session in (stream, exact):
             see(session, s, tensors, length, queries, pads)
-        for layer, name in [(number, name) for number in range(s["layers"]) for name in stream.wanted(number)]:
-            found, wanted = stream.results[name][layer], exact.results[name][layer]
-            if name == "evidence":  # which of two equal weights is the largest is left open
-                found, wanted = found[..., 0], wanted[..., 0]
-            for row, pad in enumerate(pads):
-                cut = slice(pad, None) if "position" in stream.statistics[name].dims else slice(None)
-                a, b = found[row][..., cut], wanted[row][..., cut]
-                if "query" in stream.statistics[name].dims and queries > 1:
-                    keep = slice(pad, None)
-                    axis = stream.statistics[name].dims.index("query")
-                    a, b = (
-                        a.movedim(axis, 0)[keep] if name != "evidence" else a,
-                        b.movedim(axis, 0)[keep] if name != "evidence" else b,
-                    )
-                    if name == "evidence":
-                        a, b = a[..., pad:], b[..., pad:]
-                close(a, b, name)
+        compare(stream, exact, s["layers"], queries, pads)
 
 
 def prompts() -> list[Prompt]:
@@ -205,16 +226,20 @@ def test_the_writing_row_of_a_step_is_the_row_of_the_matrix_whose_logits_wrote(l
         np.testing.assert_allclose(found.values[there], wanted.values[there], atol=1e-5)
 
 
-def test_observing_changes_neither_logits_nor_tokens(lens: floatlens.Lens) -> None:
+def test_observing_changes_logits_by_rounding_at_most_and_no_token(lens: floatlens.Lens) -> None:
     from floatlens.observation.attention import observing
 
     before = lens.model.config._attn_implementation
     ids = torch.tensor([prompts()[0].ids])
+    names = ["received", "entropy", "qk"]
     with torch.no_grad():
         plain = lens.model(ids).logits
-        with observing(lens.model, Session(["received", "entropy", "qk"])):
+        with observing(lens.model, Session(names)):
+            fused = lens.model(ids).logits
+        with observing(lens.model, Session(names, implementation="sdpa")):
             seen = lens.model(ids).logits
     assert plain.equal(seen)
+    torch.testing.assert_close(fused, plain, atol=3e-6 * float(plain.abs().max()), rtol=0)
     assert lens.model.config._attn_implementation == before
     alone = lens.generate(prompts(), max_new_tokens=4)
     traced = lens.traces(prompts(), max_new_tokens=4)

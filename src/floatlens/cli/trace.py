@@ -63,7 +63,13 @@ def command(
         str | None, typer.Option(help="Full matrices to record: attention, attention_mean, queries, keys.")
     ] = None,
     matrix_layers: Annotated[str | None, typer.Option(help="Layers of the full matrices.")] = None,
-    implementation: Annotated[str, typer.Option(help="stream (default) or exact (slow reference).")] = "stream",
+    implementation: Annotated[
+        str,
+        typer.Option(
+            help="stream (default: the fastest way on the device), fused (attention computed once), sdpa (output bit-equal "
+            "to the model's own), kernel (GPU) or exact (slow reference)."
+        ),
+    ] = "stream",
     trace_dtype: common.TraceDtype = "float32",
     revision: common.Revision = None,
     loading: common.ModelOptions = common.ModelOptions(),

@@ -123,7 +123,11 @@ def attention(
             return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
-    return compute(active, inputs, unchanged, active.parts.get(id(module)), module=module, heard=heard)
+    # In place of SDPA alone: what another implementation computes is not known here, nor are dropout and other processes.
+    fuses = base == "sdpa" and active.change is None and not kwargs.get("dropout")
+    fuses = fuses and not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    part = active.parts.get(id(module))
+    return compute(active, inputs, unchanged, part, module=module, heard=heard, fuses=fuses)
 
 
 def compute(
@@ -135,10 +139,12 @@ def compute(
     *,
     module: torch.nn.Module | None = None,
     heard: Logsumexp | None = None,
+    fuses: bool = False,
 ) -> Any:
     """The output of a call, as `unchanged` or a change computes it; the session is shown the inputs as they were used.
 
-    `finish` turns the inputs that a change worked on into those that are shown.
+    `finish` turns the inputs that a change worked on into those that are shown. `fuses`: the session may compute the
+    output in place of `unchanged`, and returns it as transformers' attention functions do.
     """
     if part is not None and part != SELF:
         output, session = unchanged(), active.others.get(part)
@@ -147,6 +153,8 @@ def compute(
             session.see(layer, **(inputs if finish is None else finish(inputs)).shown())
         return output
     session, layer = active.session, active.number(module)
+    if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.query):
+        return session.see(layer, **inputs.shown(), compute=True), None
     if active.change is None:
         output, used = unchanged(), inputs
     else:

@@ -42,6 +42,12 @@ class PositionLayout:
         """Whether any row has gold evidence."""
         return bool(self.gold_BN.any())
 
+    @cached_property
+    def writing_span(self) -> tuple[int, int]:
+        """First and last position (exclusive) of the rows that may write in any prompt of the batch."""
+        places = self.writes_BN.any(0).nonzero()[:, 0]
+        return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+
     def of_layers(self, count: int) -> PositionLayout:
         """The layout of the rows of several layers, one after another."""
         if count == 1:
@@ -253,6 +259,27 @@ class Call:
     def has_passed(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
         """The weights have passed by once: keep what was summed."""
         self._shared["pooled"], self._shared["spread"] = pooled_BHRT, spread_BH
+
+    @property
+    def passed(self) -> bool:
+        """Whether the weights have passed by, so that `pooled_BHRT` and `spread_BH` are there."""
+        return "pooled" in self._shared
+
+    @cached_property
+    def kept_rows(self) -> dict[int, torch.Tensor]:
+        """Weights (B, H, rows, T) that were kept when the output was computed, by the first of their queries."""
+        return {}
+
+    def keep_rows(self, start: int, weights_BHQT: torch.Tensor) -> None:
+        """Keep the weights of the queries from `start` on; rows of padding are 0."""
+        self.kept_rows[start] = weights_BHQT
+
+    def rows(self, start: int, end: int) -> torch.Tensor | None:
+        """Weights (B, H, end-start, T) of queries start..end if they were kept, not to be written to; else None."""
+        for first, weights_BHQT in self.kept_rows.items():
+            if first <= start and end <= first + weights_BHQT.shape[2]:
+                return weights_BHQT[:, :, start - first : end - first]
+        return None
 
     def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
         """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys."""

@@ -14,12 +14,13 @@ from floatlens.observation.call import Call
 from floatlens.observation.statistic import Statistic
 from floatlens.observation.workspace import Workspace
 
+SUMS = ("pooled_BHRT", "spread_BH")
 ROOM = 1 << 26  # bytes of queries, keys and values that may wait; a layer that needs more is looked at alone
 
 
 def size(call: Call) -> int:
     """Bytes that a call keeps waiting."""
-    return sum(x.numel() * x.element_size() for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
+    return sum(x.numel() * x.element_size() for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD, *call.kept_rows.values()))
 
 
 class Group:
@@ -44,7 +45,7 @@ class Group:
         if len(calls) == 1 and keys is None:
             return first
         told = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
-        return replace(
+        joined = replace(
             first,
             layers=tuple(layer for call in calls for layer in call.layers),
             q_BHQD=space.joined("q", [call.q_BHQD for call in calls]),
@@ -55,6 +56,11 @@ class Group:
             lse_BHQ=torch.cat(told) if len(told) == len(calls) else None,
             norm_BKT=norms,
         )
+        if all(call.passed for call in calls):
+            joined.has_passed(*(torch.cat([getattr(call, part) for call in calls]) for part in SUMS))
+        for start in set.intersection(*(set(call.kept_rows) for call in calls)):
+            joined.keep_rows(start, torch.cat([call.kept_rows[start] for call in calls]))
+        return joined
 
 
 class KeyStore:

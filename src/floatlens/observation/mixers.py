@@ -6,9 +6,11 @@ mixer itself runs. A layer with a mixer in each direction is one call, its forwa
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -66,15 +68,25 @@ def implicit_attention(module: Any, u_BTD: Tensor, mask_BT: Tensor | None = None
     return ImplicitAttention((scan_of(forward, u_BTD, mask_BT), scan_of(backward, u_BTD, mask_BT, reverse=True)))
 
 
-@contextmanager
-def mixers_observed(model: Any, session: Session) -> Iterator[None]:
-    """Show every mixer of a model to `session`; nothing is left behind when the block ends."""
+def mixers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The mixers of a model; a pair of them that reads in both directions counts once, by the module that holds it."""
     modules = list(model.modules())
-    pairs = [
+    pairs: list[Any] = [
         module for module in modules if is_mixer(getattr(module, "mamba_fwd", module)) and hasattr(module, "mamba_rev")
     ]
     inside = {id(mixer) for pair in pairs for mixer in (pair.mamba_fwd, pair.mamba_rev)}
-    alone = [module for module in modules if is_mixer(module) and id(module) not in inside]
+    return [*pairs, *(module for module in modules if is_mixer(module) and id(module) not in inside)]
+
+
+_mixers: WeakKeyDictionary[torch.nn.Module, list[weakref.ref[torch.nn.Module]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def mixers_observed(model: Any, session: Session) -> Iterator[None]:
+    """Show every mixer of a model to `session`; nothing is left behind when the block ends."""
+    if model not in _mixers:  # asked at every step
+        _mixers[model] = [weakref.ref(module) for module in mixers_of(model)]
+    mixers = [module for reference in _mixers[model] if (module := reference()) is not None]
 
     def show(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         u_BTD = args[0] if args else kwargs["hidden_states"]
@@ -92,6 +104,6 @@ def mixers_observed(model: Any, session: Session) -> Iterator[None]:
             session.see_implicit(layer, implicit_attention(module, u_BTD, mask))
 
     with ExitStack() as stack:
-        for module in (*pairs, *alone):
+        for module in mixers:
             stack.callback(module.register_forward_pre_hook(show, with_kwargs=True).remove)
         yield

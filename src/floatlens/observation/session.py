@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -17,15 +17,18 @@ from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import Call, PositionLayout
 from floatlens.observation.exact import ExactMatrices, exact_statistic
+from floatlens.observation.fused import attend, can_fuse
 from floatlens.observation.group import ROOM, Group, size
 from floatlens.observation.hidden import Hidden, HiddenStatistic
 from floatlens.observation.implicit import ImplicitAttention
+from floatlens.observation.inputs import Inputs
 from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
 from floatlens.observation.tile import TILE, Tile
-from floatlens.observation.weights import stream_weights
+from floatlens.observation.weights import stream_weights, sum_rows
 from floatlens.observation.workspace import Workspace
 
-Implementation = Literal["stream", "exact"]
+Implementation = Literal["stream", "fused", "sdpa", "kernel", "exact"]
+IMPLEMENTATIONS = get_args(Implementation)
 Key = tuple[int, bool]  # a layer, and whether its final rows are meant
 
 
@@ -43,7 +46,9 @@ class Session:
     layers, matrix_layers
         The layers to observe, and those whose full matrices are taken; None for all.
     implementation
-        "stream" (in tiles) or "exact" (from whole matrices, the reference of the tests).
+        "stream": in tiles, in the fastest way of the device; "fused": attention is computed once, and its weights make
+        the output; "sdpa": the output is the model's own, and a second pass observes; "kernel": the second pass is the
+        GPU kernel; "exact": from whole matrices, the reference of the tests.
     tile
         Numbers in a tile of attention weights.
     rows
@@ -75,6 +80,7 @@ class Session:
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
         self._wanted: dict[Key, list[str]] = {}
+        self._pooled: dict[int, bool] = {}
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
         self.passing: ForwardPass | None = None
@@ -155,6 +161,18 @@ class Session:
             )
         return before is not None
 
+    def computes(self, layer: int, inputs: Inputs) -> bool:
+        """Whether `see` can compute the output of a call itself, with the weights that it takes the statistics of."""
+        if self.implementation not in ("stream", "fused") or self.paused or not can_fuse(inputs):
+            return False
+        if layer not in self._pooled:
+            wanted = [self.statistics[name] for name in self.wanted(layer)]
+            self._pooled[layer] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
+        if not self._pooled[layer] or self.rows not in (None, inputs.query.shape[0]):
+            return False
+        forward = None if self.apart else current_pass()
+        return forward is None or forward.active == forward.final or forward.is_whole
+
     @torch.no_grad()
     def see(
         self,
@@ -171,15 +189,17 @@ class Session:
         sinks: torch.Tensor | None = None,
         lse: torch.Tensor | None = None,
         kind: Hashable = None,
-    ) -> None:
+        compute: bool = False,
+    ) -> torch.Tensor | None:
         """Take the statistics of one call: query (B, H, Q, D), key and value (B, K, T, D).
 
         `lse` (B, H, Q) is the log of each row's sum, where the kernel tells it. Layers of another `kind` are never looked
-        at together: their windows may differ at a later step.
+        at together: their windows may differ at a later step. `compute`: return the output (B, Q, H, D) as well, where
+        `computes` says that this is possible.
         """
         self.observed.add(layer)
         if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
-            return
+            return None
         rows = self.rows or query.shape[0]
         q, k, v = query[:rows], key[:rows], value[:rows]
         if mask is not None and mask.shape[0] > 1:
@@ -209,16 +229,17 @@ class Session:
             tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
         )  # fmt: skip
         if self.apart:
-            self._take(replace(whole, first=0, extends=False), kind, final=False)
-            return
-        if forward is None or forward.active == forward.final or forward.is_whole:
+            whole = replace(whole, first=0, extends=False)
+        if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
+            output = attend(whole, self.tile, self.space) if compute else None
             self._take(whole, kind, final=False)
-            return
+            return output
         if forward.active:
             self._take(whole.of_rows(forward.active, extends=False), kind, final=False)
         if forward.final:
             call = whole.of_rows(forward.final, extends=forward.final.start > 0)
             self._take(call.until(forward.final.stop), kind, final=True)
+        return None
 
     @torch.no_grad()
     def see_implicit(self, layer: int, implicit: ImplicitAttention) -> None:
@@ -313,7 +334,9 @@ class Session:
         for observer in observers.values():
             observer.start(call)
         tiled = [observer for observer in observers.values() if observer.tiled]
-        if tiled or any(observer.pooled for observer in observers.values()):
+        if not tiled and not call.passed and call.rows(0, call.Q) is not None:
+            sum_rows(call)
+        if tiled or (not call.passed and any(observer.pooled for observer in observers.values())):
             for block in stream_weights(call, self.tile, self.space, whole=bool(tiled)):
                 if tiled:
                     tile = Tile.of(call, block)

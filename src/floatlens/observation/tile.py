@@ -56,7 +56,9 @@ class Tile:
 
 
 def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
-    """Attention weights (B, H, end-start, T) of rows start..end; rows of padding are 0."""
+    """Attention weights (B, H, end-start, T) of rows start..end, not to be written to; rows of padding are 0."""
+    if (kept := call.rows(start, end)) is not None:
+        return kept
     if call.implicit is None:
         return softmax_rows(call, call.scores(start, end), start, end)
     weights = call.implicit.weights(start, end)

@@ -81,7 +81,21 @@ def key_exponents(call: Call) -> torch.Tensor | None:
     return (mask.float() * LOG2E).clamp_min(NEVER)
 
 
-def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
+@dataclass(frozen=True)
+class ExponentBlock:
+    """Heads first..first+N of the call's B·H, queries start..end, and their first T keys, before the exponential.
+
+    exponents_NQT   scores in base 2 with masks applied; `normalised`: minus the log of each row's sum
+    """
+
+    first: int
+    start: int
+    end: int
+    exponents_NQT: torch.Tensor
+    normalised: bool
+
+
+def exponent_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[ExponentBlock]:
     """The blocks of a call; `size` bounds the numbers in one. `whole`: a block has all heads."""
     product = Product(call, space)
     M, G, Q, C = product.rows_MGQC.shape
@@ -104,12 +118,19 @@ def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = Fals
             torch.bmm(side, product.keys_MTC[low:high, :keys].transpose(1, 2), out=exponents)
             exponents_NQT = exponents.view(N, end - start, keys)
             _adjust(call, exponents_NQT, low, high, start, end, product.mask)
-            weights_NQT = space.take("weights", (N, end - start, keys), call.q_BHQD.device)
-            if product.lse:
-                torch.exp2(exponents_NQT, out=weights_NQT)
-            else:
-                _normalise(call, exponents_NQT, weights_NQT, low * G, start, end)
-            yield WeightBlock(low * G, start, end, exponents_NQT, weights_NQT)
+            yield ExponentBlock(low * G, start, end, exponents_NQT, product.lse)
+
+
+def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
+    """The weights of a call's blocks; `size` bounds the numbers in one. `whole`: a block has all heads."""
+    for block in exponent_blocks(call, size, space, whole=whole):
+        first, start, end, exponents_NQT = block.first, block.start, block.end, block.exponents_NQT
+        weights_NQT = space.take("weights", tuple(exponents_NQT.shape), call.q_BHQD.device)
+        if block.normalised:
+            torch.exp2(exponents_NQT, out=weights_NQT)
+        else:
+            _normalise(call, exponents_NQT, weights_NQT, first, start, end)
+        yield WeightBlock(first, start, end, exponents_NQT, weights_NQT)
 
 
 def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start: int, end: int, masked: bool) -> None:
@@ -193,6 +214,15 @@ def stream_weights(call: Call, size: int, space: Workspace, *, whole: bool = Fal
         yield block
     B, H = call.B, call.H
     call.has_passed(pooled_NRT.view(B, H, R, call.T), spread_N.view(B, H) / LOG2E)
+
+
+def sum_rows(call: Call) -> None:
+    """Sum weights that were kept whole over regions, and take their entropy."""
+    rows_BHQT = call.rows(0, call.Q)
+    assert rows_BHQT is not None
+    pooled_BHRT = torch.matmul(call.member_BRQ[:, None], rows_BHQT)
+    bits_BH = (rows_BHQT.clamp_min(TINY).log2_().mul_(rows_BHQT)).sum((2, 3))
+    call.has_passed(pooled_BHRT, bits_BH / -LOG2E)
 
 
 def _given_a_position(block: WeightBlock) -> torch.Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from floatlens.errors import FloatLensError
 from floatlens.observation.call import PositionLayout
 from floatlens.observation.registry import DEFAULT, MATRICES, STATISTICS, expand
-from floatlens.observation.session import Implementation, Session
+from floatlens.observation.session import IMPLEMENTATIONS, Implementation, Session
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class RecordOptions:
     show
         Statistics or matrices that are shown at each step without being kept in the trace.
     implementation
-        "stream" (in tiles, the default) or "exact" (from whole matrices, a slow reference).
+        How attention is observed: "stream" (default: the fastest way on the device), "fused", "sdpa", "kernel" or
+        "exact"; see `Session`.
     """
 
     record: Sequence[str] = DEFAULT
@@ -46,8 +47,9 @@ class RecordOptions:
 
     def check(self, shape: Mapping[str, int | None], step_count: int) -> None:
         """Refuse statistics, layers, heads and steps that do not exist; no weights are needed for that."""
-        if self.implementation not in ("stream", "exact"):
-            raise FloatLensError(f"implementation {self.implementation!r} is not known; use stream or exact")
+        if self.implementation not in IMPLEMENTATIONS:
+            choices = ", ".join(IMPLEMENTATIONS)
+            raise FloatLensError(f"implementation {self.implementation!r} is not known; use one of {choices}")
         unknown = [name for name in self.matrices if name not in MATRICES]
         if unknown:
             raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")

@@ -30,7 +30,9 @@ class NotingSession(Session):
 
     bidirectional: bool | None = None
 
-    def see(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> None:
+    def see(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> torch.Tensor | None:
         Q, T = query.shape[2], key.shape[2]
         if self.bidirectional is None and Q == T and Q > 1:
             mask = options["mask"]
@@ -40,7 +42,7 @@ class NotingSession(Session):
                 visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
                 later = torch.ones(Q, T, dtype=torch.bool, device=mask.device).triu(1)
                 self.bidirectional = bool((visible & later).any())
-        super().see(layer, query, key, value, **options)
+        return super().see(layer, query, key, value, **options)
 
 
 @dataclass

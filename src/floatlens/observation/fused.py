@@ -1,0 +1,94 @@
+"""Attention computed once: the weights that make the output are the weights that are recorded.
+
+For a block of queries all keys fit in a core's cache, so a block is one product for the scores, one softmax, one product
+with the values, and sums over the weights before the next block overwrites them. A second pass would cost the scores and
+the exponentials once more. The output differs from that of `scaled_dot_product_attention` by rounding only.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.observation.call import Call
+from floatlens.observation.inputs import Inputs
+from floatlens.observation.tile import attention_rows
+from floatlens.observation.weights import FEW, LOG2E, exponent_blocks
+from floatlens.observation.workspace import Workspace
+
+KEPT = 1 << 21  # numbers of the writing rows' weights that a call may keep
+
+
+def can_fuse(inputs: Inputs) -> bool:
+    """Whether a call can be computed here: float32 on a CPU, plain softmax attention, no gradient."""
+    tensors = (inputs.query, inputs.key, inputs.value)
+    if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in tensors):
+        return False
+    if inputs.softcap is not None or inputs.bias is not None or inputs.sinks is not None:
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+
+
+def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
+    """Compute a call's output (B, Q, H, D), and keep in the call what its weights' statistics need.
+
+    `size` bounds the numbers in a block. Of few queries the weights themselves are kept, else the sums over regions, the
+    entropy, and the rows that write.
+    """
+    if call.Q < FEW:
+        return _attend_rows(call)
+    N, device = call.B * call.H, call.q_BHQD.device
+    G, D = call.H // call.K, call.v_BKTD.shape[-1]
+    values_MTD = call.v_BKTD.flatten(0, 1)
+    output_NQD = torch.empty(N, call.Q, D, device=device)
+    pooled_NRT = torch.zeros(N, call.member_BRQ.shape[1], call.T, device=device)
+    spread_N = torch.zeros(N, device=device)
+    member_NRQ = call.member_BRQ[:, None].expand(-1, call.H, -1, -1).flatten(0, 1)
+    real_NQ1 = None if call.real_BQ is None else call.real_BQ.repeat_interleave(call.H, 0)[..., None].float()
+    first, end = _writing_rows(call)
+    rows_NWT = torch.zeros(N, end - first, call.T, device=device)
+    for block in exponent_blocks(call, size, space):
+        x_NQT = block.exponents_NQT
+        n, q, T = x_NQT.shape
+        heads, queries = slice(block.first, block.first + n), slice(block.start, block.end)
+        x_NQT.sub_(x_NQT.amax(-1, keepdim=True))
+        weights_NQT = torch.exp2(x_NQT, out=space.take("weights", (n, q, T), device))
+        total_NQ1 = weights_NQT.sum(-1, keepdim=True)
+        inverse_NQ1 = total_NQ1.reciprocal()
+        made = space.take("output", (n // G, G * q, D), device)
+        torch.bmm(
+            weights_NQT.view(n // G, G * q, T), values_MTD[block.first // G : (block.first + n) // G, :T], out=made
+        )
+        torch.mul(made.view(n, q, D), inverse_NQ1, out=output_NQD[heads, queries])
+        bits_NQ1 = total_NQ1.log2_()
+        if real_NQ1 is not None:  # queries of padding have an output, and count nowhere
+            inverse_NQ1, bits_NQ1 = (v.mul_(real_NQ1[heads, queries]) for v in (inverse_NQ1, bits_NQ1))
+        weights_NQT.mul_(inverse_NQ1)
+        pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries], weights_NQT)
+        low, high = max(first, block.start), min(end, block.end)
+        if low < high:
+            rows_NWT[heads, low - first : high - first, :T] = weights_NQT[:, low - block.start : high - block.start]
+        # Entropy of a row: log2 of its sum minus the mean of the exponents.
+        spread_N[heads] += bits_NQ1.sum((1, 2)) - x_NQT.mul_(weights_NQT).sum((1, 2))
+    B, H = call.B, call.H
+    call.has_passed(pooled_NRT.view(B, H, -1, call.T), spread_N.view(B, H) / LOG2E)
+    if first < end:
+        call.keep_rows(first, rows_NWT.view(B, H, end - first, call.T))
+    return output_NQD.view(B, H, call.Q, D).transpose(1, 2).contiguous()
+
+
+def _attend_rows(call: Call) -> torch.Tensor:
+    """The same for few queries, as in cached decoding: their weights are kept, and many layers are summed at once."""
+    rows_BHQT = attention_rows(call, 0, call.Q)
+    call.keep_rows(0, rows_BHQT)
+    M, D = call.B * call.K, call.v_BKTD.shape[-1]
+    output = torch.bmm(rows_BHQT.view(M, -1, call.T), call.v_BKTD.flatten(0, 1))
+    return output.view(call.B, call.H, call.Q, D).transpose(1, 2).contiguous()
+
+
+def _writing_rows(call: Call) -> tuple[int, int]:
+    """First and last (exclusive) of the call's queries that may write a token; none if they are too many to keep."""
+    first, end = call.layout.writing_span
+    first, end = max(first - call.first_query, 0), min(end - call.first_query, call.Q)
+    if first >= end or (end - first) * call.B * call.H * call.T > KEPT:
+        return 0, 0
+    return first, end
