@@ -418,7 +418,7 @@ def bootstrap_difference(
     if not n:
         return NAN, NO_INTERVAL, 0
     if "" not in ids_left and sorted(ids_left) == sorted(ids_right) and len(set(ids_left)) == len(ids_left):
-        order = {name: place for place, name in enumerate(ids_right)}
+        order = {name: index for index, name in enumerate(ids_right)}
         value, interval = bootstrap_mean(left - right[[order[name] for name in ids_left]])
         return value, interval, n
     interval = bootstrap((left, right), lambda x, y, axis=-1: x.mean(axis=axis) - y.mean(axis=axis))

@@ -72,9 +72,9 @@ def classify(tokens: list[str], template: Sequence[bool] | None = None) -> list[
     ]
     starts = [_starts_sentence(word[0], kinds, pieces) for word in words]
     known_names = {text for text, start in zip(texts, starts, strict=True) if _capital(text) and not start}
-    for place, (word, text) in enumerate(zip(words, texts, strict=True)):
-        follows = place + 1 < len(words) and words[place + 1][0] == word[-1] + 1 and _capital(texts[place + 1])
-        kind = _word_kind(text, named=not starts[place] or text in known_names or follows)
+    for index, (word, text) in enumerate(zip(words, texts, strict=True)):
+        follows = index + 1 < len(words) and words[index + 1][0] == word[-1] + 1 and _capital(texts[index + 1])
+        kind = _word_kind(text, named=not starts[index] or text in known_names or follows)
         for i in word:
             kinds[i] = kind
     if template is not None:

@@ -213,9 +213,9 @@ def evenly(count: int, keep: int) -> list[int]:
     return [count - 1] if keep == 1 else [round(i * (count - 1) / (keep - 1)) for i in range(keep)]
 
 
-def _some(places: Sequence[int], room: float) -> list[int]:
-    keep = min(len(places), int(room))
-    return [places[i] for i in evenly(len(places), keep)] if keep > 0 else []
+def _some(indices: Sequence[int], room: float) -> list[int]:
+    keep = min(len(indices), int(room))
+    return [indices[i] for i in evenly(len(indices), keep)] if keep > 0 else []
 
 
 def _base_bytes(S: int, L: int, T: int, n_rules: int) -> float:

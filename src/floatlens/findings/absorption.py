@@ -79,15 +79,15 @@ def table(traces: Traces, *, rule: str | Sequence[str] = RULES) -> pd.DataFrame:
     parts = []
     for model in models_of(measured):
         rows = measured["model"].values == model
-        for place, name in enumerate(measured["rule"].values):
-            mean, std, n = spread(measured["absorption"].values[rows, place])
+        for index, name in enumerate(measured["rule"].values):
+            mean, std, n = spread(measured["absorption"].values[rows, index])
             columns = {
                 "model": model,
                 "rule": str(name),
                 "layer": measured["layer"].values,
                 "mean": mean,
                 "std": std,
-                "anchors": mean_over(measured["n_anchors"].values[rows, place], 0),
+                "anchors": mean_over(measured["n_anchors"].values[rows, index], 0),
                 "n": n,
             }
             parts.append(pd.DataFrame(columns).loc[n > 0])
@@ -172,10 +172,10 @@ def figure(
     needs="traces of both models on the same questions",
 )
 def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    by_rule = {str(rule): place for place, rule in enumerate(measured["rule"].values)}
+    by_rule = {str(rule): index for index, rule in enumerate(measured["rule"].values)}
     beyond, raw = (mean_over(measured[name].values, 2) for name in ("beyond", "absorption"))
-    beside = {f"raw, by {rule}": raw[:, place] for rule, place in by_rule.items()}
-    beside |= {f"beyond uniform, by {rule}": beyond[:, place] for rule, place in by_rule.items()}
+    beside = {f"raw, by {rule}": raw[:, index] for rule, index in by_rule.items()}
+    beside |= {f"beyond uniform, by {rule}": beyond[:, index] for rule, index in by_rule.items()}
     if {"first", "top(n=1)"} <= by_rule.keys():
         arms = measured["model_kind"].values == "arm"
         mixture = np.where(arms, raw[:, by_rule["first"]], raw[:, by_rule["top(n=1)"]])

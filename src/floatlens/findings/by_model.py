@@ -33,5 +33,5 @@ def extreme(part: xr.Dataset, name: str, most: bool = True) -> tuple[int, float]
     values = per_layer(part, name)
     if not np.isfinite(values).any():
         return -1, float("nan")
-    place = int(np.nanargmax(values) if most else np.nanargmin(values))
-    return int(part["layer"].values[place]), float(values[place])
+    index = int(np.nanargmax(values) if most else np.nanargmin(values))
+    return int(part["layer"].values[index]), float(values[index])

@@ -76,15 +76,15 @@ def draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
     with style.sheet():
         drawn = style.new_figure(1.1 + 0.22 * len(names))
         axes = drawn.subplots()
-        for place, model in enumerate(models):
+        for index, model in enumerate(models):
             part = numbers[numbers["model"] == model].set_index("intervention")
-            y = np.array([names.index(name) for name in part.index]) + 0.26 * (place - (len(models) - 1) / 2)
+            y = np.array([names.index(name) for name in part.index]) + 0.26 * (index - (len(models) - 1) / 2)
             value, low, high = (factor * part[f"loss{end}"].to_numpy(float) for end in ("", "_low", "_high"))
             look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
             axes.errorbar(value, y, xerr=np.array([value - low, high - value]), ls="none", lw=0.9, ms=3.5, **look)
         axes.axvline(0, color="#555555", lw=0.6)
-        for place in range(1, len(names), 2):
-            axes.axhspan(place - 0.5, place + 0.5, color="#f3f3f3", lw=0, zorder=0)
+        for index in range(1, len(names), 2):
+            axes.axhspan(index - 0.5, index + 0.5, color="#f3f3f3", lw=0, zorder=0)
         axes.set_yticks(range(len(names)), [_titled(name) for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
         what = "added to" if score in LOWER_IS_BETTER else "taken from"

@@ -120,10 +120,10 @@ def _writing(trace: Trace, regions: list[str]) -> Array:
     if not len(rows_SLT):
         return found
     mean_LT = rows_SLT.mean(axis=0)
-    for place, name in enumerate(regions):
+    for index, name in enumerate(regions):
         spans = [slice(region.start, region.end) for region in trace.regions if region.name == name]
         if spans:
-            found[:, place] = sum(mean_LT[:, span].sum(axis=-1) for span in spans)
+            found[:, index] = sum(mean_LT[:, span].sum(axis=-1) for span in spans)
     return found
 
 
@@ -257,14 +257,14 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                     index=regions, columns=regions
                 )
                 mesh = draw.attention_map(axes, 100 * values.to_numpy(), norm=norm)
-                places = np.arange(len(regions))
-                axes.set_xticks(places, labels=regions, rotation=90)
-                axes.set_yticks(places, labels=regions if column == 0 else [])
+                indices = np.arange(len(regions))
+                axes.set_xticks(indices, labels=regions, rotation=90)
+                axes.set_yticks(indices, labels=regions if column == 0 else [])
                 axes.set_aspect("equal")
                 if position > 0:
                     gold = regions.index(f"doc{position}")
                     axes.axvspan(gold - 0.5, gold + 0.5, fill=False, ec=GOLD, lw=1.2, zorder=3)
-                    axes.set_xticks(places, labels=[*regions[:gold], f"doc{position} (gold)", *regions[gold + 1 :]])
+                    axes.set_xticks(indices, labels=[*regions[:gold], f"doc{position} (gold)", *regions[gold + 1 :]])
                     axes.get_xticklabels()[gold].set(color=GOLD, weight="bold")
                 if row == 0:
                     axes.set_title(
@@ -332,7 +332,7 @@ def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     rows = rows_of(measured, "mdm", mdm)
     values, positions = measured["follows"].values, measured["gold_position"].values
     seen = sorted({int(p) for p in positions[rows][np.isfinite(values[rows])]})
-    blocked = f"gold is always doc{seen[0]}: position and relevance cannot be told apart" if len(seen) == 1 else ""
+    blocked = f"gold is always doc{seen[0]}: position and relevance cannot be distinguished" if len(seen) == 1 else ""
     return mean_of(
         measured,
         values,
@@ -356,8 +356,8 @@ def pool(attention_TT: Array, spans: list[tuple[int, int]]) -> Array:
            [0.25, 0.75]])
     """
     member_RT = np.zeros((len(spans), len(attention_TT)))
-    for place, (start, end) in enumerate(spans):
-        member_RT[place, start:end] = 1.0
+    for index, (start, end) in enumerate(spans):
+        member_RT[index, start:end] = 1.0
     return normalised(member_RT @ attention_TT.astype(np.float64) @ member_RT.T)
 
 
@@ -418,15 +418,17 @@ def sentences(measured: xr.Dataset) -> list[str]:
         gold, other = to["gold document"], to["another document"]
         more = "more" if gold > other else "less"
         found.append(
-            f"Up to layer {number(mean(part['rollout_layer'].values), 2)}, where sources can still be told apart, "
+            f"Up to layer {number(mean(part['rollout_layer'].values), 2)}, where sources can still be distinguished, "
             f"the answer of {model} ({kind}) draws {percent(gold, 1)} from the gold document and "
             f"{percent(other, 1)} from each other one on average, {more} from the gold by "
             f"{percent(abs(gold - other), 1)} of the row; {percent(to['query'], 1)} comes from the question and "
             f"{percent(to['answer'])} from the answer itself."
         )
-    places = sorted({int(p) for p in measured["gold_position"].values if p > 0})
-    if len(places) > 1:
-        found.append(f"Gold stood at {len(places)} different positions, so position and relevance can be told apart.")
+    positions = sorted({int(p) for p in measured["gold_position"].values if p > 0})
+    if len(positions) > 1:
+        found.append(
+            f"Gold is at {len(positions)} different positions, so position and relevance can be distinguished."
+        )
     return found
 
 

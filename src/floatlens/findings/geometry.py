@@ -71,21 +71,21 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
         trace.data["value_norm"].load()
     layers = choose_layers(trace, layer)
     numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
-    for place, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
+    for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
         a_ST = profile(trace, index).values[:, 0]
         anchors_ST = find_anchors(a_ST, rule, trace.attention)
         others_ST = np.isfinite(a_ST) & ~anchors_ST
         score_SHT, norm_SHT = (_layer(trace, name, index, "head") for name in ("qk", "qk_norm"))
         parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
         for name, part_SH in zip(PARTS, parts, strict=True):
-            numbers[name][place] = mean_over(part_SH, (0, 1))
+            numbers[name][position] = mean_over(part_SH, (0, 1))
         if "value_norm" in trace.data:
             value_SKT = _layer(
                 trace, "value_norm", index, "kv_head" if "kv_head" in trace.data["value_norm"].dims else "head"
             )
             for name, group in (("value_norm_anchors", anchors_ST), ("value_norm_rest", others_ST)):
                 has = group.any(axis=-1) & anchors_ST.any(axis=-1)
-                numbers[name][place] = mean_over(group_mean(value_SKT, group[:, None])[has], (0, 1))
+                numbers[name][position] = mean_over(group_mean(value_SKT, group[:, None])[has], (0, 1))
     total = np.abs(numbers["norm_part"]) + np.abs(numbers["angle_part"])
     for name in ("norm", "angle"):
         numbers[f"{name}_share"] = np.where(
@@ -140,15 +140,15 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     at = int(steps[-1]) if step is None else step
     if at not in steps:
         raise FloatLensError(f"step {at} was not recorded for {trace.model}; recorded: {spell(steps)}")
-    place = None if head is None else _place(trace, head)
+    position = None if head is None else _place(trace, head)
     for index in layers:
         a_ST = profile(trace, index).values[:, 0]
         anchors_ST = find_anchors(a_ST, rule, trace.attention)
         if full:
-            assert head is not None and place is not None
+            assert head is not None and position is not None
             q, k = (_until(trace, name, index, at) for name in ("queries", "keys"))
             key = head // (_count_heads(trace) // len(k))
-            maps = dict(zip(FACTORS, (m[0] for m in factors(q[[place]], k[[key]])), strict=True))
+            maps = dict(zip(FACTORS, (m[0] for m in factors(q[[position]], k[[key]])), strict=True))
             if trace.attention == "causal":
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
                 maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
@@ -157,7 +157,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
             continue
         for name in FACTORS:
             values_SHT = _layer(trace, name, index, "head")
-            values = values_SHT.mean(axis=1) if place is None else values_SHT[:, place]
+            values = values_SHT.mean(axis=1) if position is None else values_SHT[:, position]
             found.append((index, name, "step", values, anchors_ST))
     return found
 

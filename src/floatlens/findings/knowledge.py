@@ -86,8 +86,8 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
         for data in dict.fromkeys(measured["data"].values[measured["model"].values == model]):
             here = (measured["model"].values == model) & (measured["data"].values == data)
             gain = stats.percentile_mean(measured["gain"].values[here])
-            for place, condition in enumerate(CONDITIONS):
-                found = stats.percentile_mean(measured[name].values[here, place])
+            for index, condition in enumerate(CONDITIONS):
+                found = stats.percentile_mean(measured[name].values[here, index])
                 about = {"model": model, "data": data, "condition": condition, "score": name}
                 numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
                 rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
@@ -269,8 +269,8 @@ def sentences(measured: xr.Dataset) -> list[str]:
             f"mean over data sets): {points(gain)} points"
         )
         if len(gains) > 1:
-            places = (int(gains.argmax()), int(gains.argmin()))
-            most, least = (f"{gains.index[at]} ({points(gains.iloc[at])})" for at in places)
+            indices = (int(gains.argmax()), int(gains.argmin()))
+            most, least = (f"{gains.index[at]} ({points(gains.iloc[at])})" for at in indices)
             text += f", most on {most} and least on {least}"
         found.append(f"{text}.")
     ranked = sorted(_means(measured), key=lambda each: -each[3])

@@ -69,11 +69,11 @@ def _drift(model: str, kind: str, part: xr.Dataset) -> list[Nearness]:
         "shift beyond the null": "shift",
     }
     for layer, depth in (("layer 0", 0.0), ("layer 31", 1.0)):
-        place = int(np.nanargmin(np.abs(depth_L - depth)))
+        index = int(np.nanargmin(np.abs(depth_L - depth)))
         for statistic, name in numbers.items():
             text = f"{statistic}, {'first' if depth == 0 else 'last'} layer"
             rows.append(
-                Nearness("drift", model, "LLaDA", text, mean(part[name].values[:, place]), known[statistic][layer])
+                Nearness("drift", model, "LLaDA", text, mean(part[name].values[:, index]), known[statistic][layer])
             )
     return rows
 

@@ -78,9 +78,9 @@ def texts_of(
     shape = (len(found), most)
     text, count, floating = np.full(shape, "", dtype=object), np.zeros(shape, int), np.full((*shape, longest), np.nan)
     for row, texts in enumerate(found):
-        for place, (answer, numbers) in enumerate(texts):
-            text[row, place], count[row, place] = answer, len(numbers)
-            floating[row, place, : len(numbers)] = numbers
+        for index, (answer, numbers) in enumerate(texts):
+            text[row, index], count[row, index] = answer, len(numbers)
+            floating[row, index, : len(numbers)] = numbers
     return xr.Dataset(
         {
             "text": (("sample", "n_text"), text),
@@ -126,8 +126,8 @@ def _by_question(measured: xr.Dataset, rows: Array) -> dict[str, dict[str, list[
     found: dict[str, dict[str, list[Array]]] = {}
     for row in rows:
         texts = found.setdefault(question_of(str(measured["sample_id"].values[row])), {})
-        for place, count in enumerate(measured["text_tokens"].values[row]):
+        for index, count in enumerate(measured["text_tokens"].values[row]):
             if count:
-                text = str(measured["text"].values[row, place])
-                texts.setdefault(text, []).append(measured["floating_text"].values[row, place, : int(count)])
+                text = str(measured["text"].values[row, index])
+                texts.setdefault(text, []).append(measured["floating_text"].values[row, index, : int(count)])
     return found

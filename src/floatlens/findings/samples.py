@@ -98,12 +98,12 @@ def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
     by_model: dict[str, list[tuple[str, int]]] = {}
     every = as_traces(traces)
     chosen: dict[str, Trace] = {}
-    for place in range(len(every)):
-        trace = every[place]
+    for index in range(len(every)):
+        trace = every[index]
         seen = by_model.setdefault(trace.model, [])
         name = str(trace.data.attrs.get("sample_id", ""))
         wanted = not seen if sample is None else (len(seen) == sample if isinstance(sample, int) else name == sample)
-        seen.append((name, place))
+        seen.append((name, index))
         if wanted and trace.model not in chosen:
             chosen[trace.model] = trace
     if not chosen:

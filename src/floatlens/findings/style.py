@@ -86,12 +86,12 @@ def colour_of(names: Sequence[str]) -> dict[str, str]:
     >>> colour_of(["a", "b"])["a"]
     '#0072B2'
     """
-    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
 
 
 def marker_of(names: Sequence[str]) -> dict[str, str]:
     """A marker for each name, so that lines differ without colour too."""
-    return {name: MARKERS[place % len(MARKERS)] for place, name in enumerate(names)}
+    return {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(names)}
 
 
 def short(model: str, width: int = 26) -> str:

@@ -151,8 +151,8 @@ def _geometry() -> Iterator[PublishedFact]:
         cos_QT, norm_QT = panels["cos"].values, panels["norm"].values
         split = definitions.split_advantage(cos_QT * norm_QT, cos_QT, norm_QT, panels["marked"].values)
         shares[f"layer {layer}"] = split.shares()
-    for place, part in enumerate(("angle", "norm")):
-        values = {name: 100 * found[place] for name, found in shares.items()}
+    for index, part in enumerate(("angle", "norm")):
+        values = {name: 100 * found[index] for name, found in shares.items()}
         yield PublishedFact("geometry", f"share of the {part} in the advantage (%)", values, digits=1)
 
 

@@ -164,14 +164,16 @@ def rollout(model: str = "llada", gold: int | None = None) -> xr.Dataset:
         raise FloatLensError(
             f"Llama's rollout is one picture for all placements of the gold document; leave out gold={gold}"
         )
-    place = 10 if model == "llama" else 1 if gold is None else gold
-    _check("rollout figure of LLaDA with gold at", place, GOLD_POSITIONS)
-    table, attributes = _read("rollout_llama" if model == "llama" else f"rollout_llada_gold{place}")
+    position = 10 if model == "llama" else 1 if gold is None else gold
+    _check("rollout figure of LLaDA with gold at", position, GOLD_POSITIONS)
+    table, attributes = _read("rollout_llama" if model == "llama" else f"rollout_llada_gold{position}")
     for side in ("region_from", "region_to"):
-        table[side] = table[side].str.lower().replace("gold", f"doc{place}")
+        table[side] = table[side].str.lower().replace("gold", f"doc{position}")
     order = list(dict.fromkeys(table["region_to"]))
     found = table.rename(columns={"region_from": "region"}).set_index(["region", "region_to"]).to_xarray()
-    return found.sel(region=order, region_to=order).assign_attrs({**attributes, "model": model, "gold": f"doc{place}"})
+    return found.sel(region=order, region_to=order).assign_attrs(
+        {**attributes, "model": model, "gold": f"doc{position}"}
+    )
 
 
 def table1() -> xr.Dataset:

@@ -198,11 +198,11 @@ def cut(step: Step, first: int, last: int) -> Step:
 
 
 def crop(
-    log: PassLog, step: ObservedStep, name: str, value: torch.Tensor, places: tuple[int, int], start: int
+    log: PassLog, step: ObservedStep, name: str, value: torch.Tensor, span: tuple[int, int], start: int
 ) -> torch.Tensor:
     """A row's result without the row's padding: (1, *dims)."""
     assert step.tokens_BT is not None
-    T, (first, last) = step.tokens_BT.shape[1], places
+    T, (first, last) = step.tokens_BT.shape[1], span
     for axis, dim in enumerate(log.session.statistics[name].dims):
         count = value.shape[axis]
         if dim == "query":

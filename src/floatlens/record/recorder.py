@@ -73,13 +73,13 @@ class Recorder:
         for row in rows:
             self.final[row, :length], self.length[row] = after[row], length
             self.last[row] += 1
-        committed, places = np.nonzero(step.committed_BT.cpu().numpy())
+        committed, positions = np.nonzero(step.committed_BT.cpu().numpy())
         if self.revised is not None:
-            again = self.committed_at[committed, places] >= 0
-            again &= self.committed_token[committed, places] != after[committed, places]
-            self.revised[committed[again], places[again]] += 1
-            self.committed_token[committed, places] = after[committed, places]
-        self.committed_at[committed, places] = np.array(self.last)[committed]
+            again = self.committed_at[committed, positions] >= 0
+            again &= self.committed_token[committed, positions] != after[committed, positions]
+            self.revised[committed[again], positions[again]] += 1
+            self.committed_token[committed, positions] = after[committed, positions]
+        self.committed_at[committed, positions] = np.array(self.last)[committed]
         kept = [row for row in rows if self.last[row] in self.steps]
         for at in sorted({self.steps.index(self.last[row]) for row in kept}):
             taking = [row for row in kept if self.steps.index(self.last[row]) == at]
@@ -158,12 +158,12 @@ class Recorder:
         gold_BN, tokens_BT, after_BT = layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
         if not bool(gold_BN.any()):
             return
-        T, places = tokens_BT.shape[1], {}
+        T, positions = tokens_BT.shape[1], {}
         for row in self._numbers(taking):
             evidence = tokens_BT[row][gold_BN[row, :T]]
             copied = torch.isin(after_BT[row], evidence) & ~torch.isin(after_BT[row], self.special)
-            places[row] = (step.committed_BT[row].cpu() & copied).nonzero()[:, 0]
-            self.count[row, at] = len(places[row])
+            positions[row] = (step.committed_BT[row].cpu() & copied).nonzero()[:, 0]
+            self.count[row, at] = len(positions[row])
         for index, layer in enumerate(sorted(layers)):
             pairs_BHQ2 = layers[layer].detach().float().cpu()
             if self.heads is not None:
@@ -173,7 +173,7 @@ class Recorder:
                     self.arrays[name] = self._empty(len(layers), pairs_BHQ2.shape[1])
                     self.layers[name] = sorted(layers)
             first = step.first_query(pairs_BHQ2.shape[2])
-            for row, at_N in places.items():
+            for row, at_N in positions.items():
                 at_N = at_N[at_N - self.shifted >= first]  # the row that writes may lie before those of the step
                 if len(at_N):
                     mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)

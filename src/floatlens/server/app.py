@@ -57,9 +57,9 @@ class Explorer:
         runs = await run_in_threadpool(self.folders.contents)
         live = await run_in_threadpool(live_data, host, secure, self.lenses.values(), runs)
         films = []
-        for place in first(runs):
+        for numbers in first(runs):
             with suppress(FloatLensError):  # it stays in the list; opening it says what is wrong
-                films.append(await self._film(*place))
+                films.append(await self._film(*numbers))
         text = await run_in_threadpool(page, films, live)
         return HTMLResponse(text, headers={"content-security-policy": policy(host)})
 
@@ -71,8 +71,8 @@ class Explorer:
 
     async def film(self, request: Request) -> Response:
         try:
-            places = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
-            found = await self._film(*places)
+            numbers = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
+            found = await self._film(*numbers)
         except FloatLensError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, 404)
         return Response(await run_in_threadpool(json.dumps, found, allow_nan=False), media_type="application/json")
@@ -84,8 +84,8 @@ class Explorer:
             if key is not None:
                 archived = await run_in_threadpool(archive_of, self.traces.get(key))
             else:
-                places = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
-                archived = await run_in_threadpool(lambda: archive(self.folders.path(*places)))
+                numbers = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
+                archived = await run_in_threadpool(lambda: archive(self.folders.path(*numbers)))
         except FloatLensError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, 404)
         return FileResponse(archived, media_type="application/zip", background=BackgroundTask(archived.unlink))

@@ -96,8 +96,8 @@ def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Se
     ids = sorted({*prompt.ids, *masks})
     strings = lens.tokenizer.convert_ids_to_tokens(prompt.ids)  # type: ignore[union-attr]
     regions = recorder.batch.regions(0, N - P)
-    inside = {place for region in regions for place in range(region.start, region.end)}
-    kinds = classify([str(s) for s in strings], [place not in inside for place in range(P)])
+    inside = {index for region in regions for index in range(region.start, region.end)}
+    kinds = classify([str(s) for s in strings], [index not in inside for index in range(P)])
     return {
         "format": FORMAT,
         "id": str(asked.id),
@@ -128,8 +128,8 @@ def moment(lens: Lens, step: Step, received: dict[int, torch.Tensor], N: int) ->
     """Return one step: tokens before and after, the sampler's confidence, and received attention."""
     T = step.tokens_BT.shape[1]
     received_LHT = np.full((len(received), received[min(received)].shape[1], N), np.nan, np.float32)
-    for place, layer in enumerate(sorted(received)):
-        received_LHT[place, :, :T] = received[layer][0].float().cpu().numpy()
+    for index, layer in enumerate(sorted(received)):
+        received_LHT[index, :, :T] = received[layer][0].float().cpu().numpy()
     confidence_T = filled(step.confidence_BT[0].float().cpu().numpy(), N, np.nan)
     return {
         "index": step.index,

@@ -44,13 +44,13 @@ class RunMatrices:
 
     def add(self, step: int, mean_QT: Mapping[int, torch.Tensor]) -> None:
         """Store the rows of one forward pass by layer; its queries are the last positions of the sequence so far."""
-        place = step // self.every if self.every and not self.cached else 0
+        slot = step // self.every if self.every and not self.cached else 0
         if not len(self.matrices_SLTT) or (not self.cached and step % self.every):
             return
         for index, layer in enumerate(self.layers):
             rows_QT = mean_QT[layer].detach().float().cpu().numpy()
             Q, T = rows_QT.shape
-            self.matrices_SLTT[place, index, T - Q : T, :T] = rows_QT
+            self.matrices_SLTT[slot, index, T - Q : T, :T] = rows_QT
         self.lengths[step] = T
 
     def of(self, step: int, layer: int | None, position: int, direction: str) -> list[float | None]:
@@ -72,8 +72,8 @@ class RunMatrices:
             raise FloatLensError(f"position {position} does not exist at step {step}; there are {T}")
         if layer is not None and layer not in self.layers:
             raise FloatLensError(f"layer {layer} does not exist; there are {len(self.layers)}")
-        place = 0 if self.cached else step // self.every
-        matrix_LTT = self.matrices_SLTT[place, :, :T, :T]
+        slot = 0 if self.cached else step // self.every
+        matrix_LTT = self.matrices_SLTT[slot, :, :T, :T]
         chosen_LTT = matrix_LTT if layer is None else matrix_LTT[[self.layers.index(layer)]]
         picked_LT = chosen_LTT[:, position, :] if direction == "from" else chosen_LTT[:, :, position]
         mean_T = picked_LT.astype(np.float32).mean(0)

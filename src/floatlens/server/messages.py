@@ -104,13 +104,13 @@ def id_of(text: str) -> int | None:
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    places = [str(part) for part in first["loc"]]
+    path = [str(part) for part in first["loc"]]
     what = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         return "the message is not JSON"
-    if not places:
+    if not path:
         return f"the message is invalid: {what}"
-    about = f"{'.'.join(places[1:])}: {what}" if len(places) > 1 else what
+    about = f"{'.'.join(path[1:])}: {what}" if len(path) > 1 else what
     if first["type"] == "value_error":
         return what
-    return f"the message {places[0]!r} is invalid: {about}"
+    return f"the message {path[0]!r} is invalid: {about}"

@@ -40,8 +40,8 @@ class RunFolders:
                 "run": run,
                 "name": name,
                 "samples": [
-                    {"sample": place, **describe_sample(path, sample_id)}
-                    for place, (path, sample_id) in enumerate(self._samples(run))
+                    {"sample": index, **describe_sample(path, sample_id)}
+                    for index, (path, sample_id) in enumerate(self._samples(run))
                 ],
             }
             for run, name in enumerate(self.names)
@@ -88,9 +88,9 @@ def runs_in(path: Path) -> list[Path]:
 
     A run folder is also returned without traces, so that a run that has just started can be opened.
     """
-    found = [place for pattern in ("*", "*/*") for place in path.glob(f"{pattern}/{MANIFEST}") if _traces(place.parent)]
+    found = [file for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/{MANIFEST}") if _traces(file.parent)]
     if found and not _traces(path):
-        return sorted(place.parent for place in found)
+        return sorted(file.parent for file in found)
     return [path] if (path / MANIFEST).is_file() and (path / "samples").is_dir() else []
 
 

@@ -67,11 +67,11 @@ def assemble(
     """Write each group as a passage, order the passages, and give the turns the indices of their gold passages."""
     written = [write(group, draw) for group in groups]
     order = shuffle_groups(groups, len(turns[0][2]), draw, gold_at)
-    place = {group: position for position, group in enumerate(order)}
+    index = {group: position for position, group in enumerate(order)}
     return Episode(
         [written[group] for group in order],
         [
-            Turn(question, answer, tuple(sorted(place[g] for g in gold if g in place)), relation)
+            Turn(question, answer, tuple(sorted(index[g] for g in gold if g in index)), relation)
             for question, answer, gold, relation in turns
         ],
     )
