@@ -120,7 +120,7 @@ def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is
 ) -> None:
     import numcodecs
 
-    from floatlens.record.zstd_size import unpacked_size
+    from floatlens.record.zarr_check import unpacked_size
 
     chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
     good, bomb = chunk.read_bytes(), bytes(numcodecs.Zstd().encode(np.zeros(50 << 20, np.uint8)))

@@ -101,7 +101,7 @@ def is_run(name: str) -> bool:
 def open_lenses_and_runs(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from what was named; no weight is read."""
     from floatlens.lens import Lens
-    from floatlens.runs.threads import limit_threads
+    from floatlens.runs.loader import limit_threads
     from floatlens.server.run_folders import runs_in
 
     lenses: dict[str, Any] = {}

@@ -115,8 +115,8 @@ def names(text: str | None) -> list[str]:
 def fitting_jobs(models: list[str], loading: common.ModelOptions) -> int:
     """Number of models to run in parallel: the number of cores if all are small and on the CPU, else one."""
     from floatlens.models.describe import shape
+    from floatlens.runs.loader import SMALL
     from floatlens.runs.model_pool import cores
-    from floatlens.runs.threads import SMALL
 
     if loading.device not in (None, "cpu"):
         return 1

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from floatlens import stats
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.evaluation.ablate.measures import MEASURES
+from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.findings import style
 from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects

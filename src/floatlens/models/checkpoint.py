@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
+from floatlens.models.bundled import ADAPTERS, BUNDLED, adapter_path, available_adapters
+from floatlens.models.bundled import path as bundled_path
 from floatlens.models.family import Family, architecture
 from floatlens.models.registry import FAMILIES, check_family_name, family_of
 
@@ -21,7 +23,6 @@ LOADER_FIELDS = {
     *(f"_{part}_implementation_internal" for part in ("attn", "experts")),
 }
 
-BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
 SMOLLM2 = "smollm2"
 
 
@@ -162,8 +163,6 @@ def check_choice(family: Family, sampler: str | None, block_length: int | None) 
 
 
 def _find_with_adapter(name: str, revision: str | None, family: str | None, adapter: str | Path | None) -> Checkpoint:
-    from floatlens.models.bundled import ADAPTERS, adapter_path
-
     if name in ADAPTERS:
         if adapter is not None:
             raise FloatLensError(f"model {name!r} has an adapter already; give {SMOLLM2!r} to use another")
@@ -182,8 +181,6 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 def check_name(name: str) -> None:
     """Refuse a name that no model can have, without importing torch or asking the Hub."""
-    from floatlens.models.bundled import ADAPTERS, available_adapters
-
     path = Path(name).expanduser()
     if name in (*BUNDLED, SMOLLM2, *ADAPTERS):
         return
@@ -200,13 +197,11 @@ def check_name(name: str) -> None:
 
 
 def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
-    from floatlens.models.bundled import ADAPTERS, path
-
     check_name(name)
     check_family_name(family)
     if name == SMOLLM2 or name in ADAPTERS:
         return _gguf(name, smollm2_file(name), family)
-    folder = path(name) if name in BUNDLED else Path(name).expanduser()
+    folder = bundled_path(name) if name in BUNDLED else Path(name).expanduser()
     if name.endswith(".gguf"):
         return _gguf(name, folder, family)
     if folder.is_dir():

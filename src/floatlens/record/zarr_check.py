@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.record.zstd_size import unpacked_size
 
 DATA_TYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
@@ -29,6 +28,8 @@ MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trac
 MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
 FREE_BYTES = 64 << 20  # declared bytes that need no proof on disk
 MAX_RATIO = 1000  # declared bytes per byte on disk beyond that
+ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
 
 def check_store(path: str | Path) -> None:
@@ -161,3 +162,34 @@ def _refuse_unknown(found: dict[str, Any], known: set[str], file: Path) -> None:
         raise FloatLensError(
             f"{file}: field {unknown[0][:80]!r} is unknown; only traces written by FloatLens are opened"
         )
+
+
+def unpacked_size(file: Path) -> int | None:
+    """Return the size that a Zstandard file unpacks to, from its headers alone (RFC 8878).
+
+    It is the sum of the sizes that the frames declare; None if one declares none, or if the file is damaged. A few kilobytes
+    can unpack to gigabytes, and numcodecs allocates whatever the file declares.
+    """
+    total, end = 0, file.stat().st_size
+    with file.open("rb") as stream:
+        while stream.tell() < end:
+            header = stream.read(5)
+            if len(header) < 5 or header[:4] != ZSTD_MAGIC:
+                return None
+            flags = header[4]
+            single = flags >> 5 & 1
+            width = (single, 2, 4, 8)[flags >> 6]
+            fields = stream.read((1 - single) + (0, 1, 2, 4)[flags & 3] + width)
+            if not width:
+                return None
+            total += int.from_bytes(fields[-width:], "little") + (256 if width == 2 else 0)
+            last = 0
+            while not last:
+                block = stream.read(3)
+                if len(block) < 3:
+                    return None
+                number = int.from_bytes(block, "little")
+                last, kind, size = number & 1, number >> 1 & 3, number >> 3
+                stream.seek(1 if kind == REPEATED else size, 1)
+            stream.seek(4 if flags & 4 else 0, 1)  # the checksum
+        return total if stream.tell() == end else None

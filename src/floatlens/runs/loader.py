@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from floatlens.runs.threads import limit_threads
-
 if TYPE_CHECKING:
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import Checkpoint
+
+SMALL = 512  # width below which a layer's matrix products are too small to share
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,12 @@ class Loader:
         """What the user chose about the model itself."""
         names = ("revision", "family", "adapter", "sampler")
         return {name: getattr(self, name) for name in names}
+
+
+def limit_threads(lens: Lens) -> Lens:
+    """Use one thread for a small model on a CPU, where several threads cost more than they save; return the lens."""
+    import torch
+
+    if (lens.shape["width"] or SMALL) < SMALL and not lens.options.get("device_map"):
+        torch.set_num_threads(1)
+    return lens

@@ -6,8 +6,7 @@ from collections import Counter
 
 from floatlens.data.atlas.chains import chains
 from floatlens.data.atlas.datasets import atlas_samples
-from floatlens.data.atlas.facts import SPLITS
-from floatlens.data.atlas.wording import HOPS
+from floatlens.data.atlas.facts import HOPS, SPLITS
 
 from .words import says
 

@@ -7,9 +7,7 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas.facts import SPLITS, fact, facts, with_article
-from floatlens.data.atlas.tables import table
-from floatlens.data.atlas.wording import RELATIONS
+from floatlens.data.atlas.facts import RELATIONS, SPLITS, fact, facts, table, with_article
 from floatlens.data.text import normalise
 
 from .words import says

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from floatlens.data.atlas.facts import AtlasFact, capitalise, facts
+from floatlens.data.atlas.facts import HOPS, AtlasFact, capitalise, facts
 from floatlens.data.atlas.relations import AtlasHop
-from floatlens.data.atlas.text import mentions
-from floatlens.data.atlas.wording import HOPS
+from floatlens.data.text import normalise
 
 SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain of two countries
 
@@ -70,3 +70,19 @@ def chains() -> tuple[Chain, ...]:
             if not closed and chain.first_statements() and chain.second_statements():
                 found.append(chain)
     return tuple(found)
+
+
+@cache
+def padded(text: str) -> str:
+    """Return the normalised text with a space at each end."""
+    return f" {normalise(text)} "
+
+
+def mentions(text: str, answers: Iterable[str]) -> bool:
+    """Return whether any of the answers occurs in the text as whole words.
+
+    >>> mentions("It is 142.", ["42"]), mentions("It is 42.", ["42"])
+    (False, True)
+    """
+    whole = padded(text)
+    return any(padded(answer) in whole for answer in answers)

@@ -13,10 +13,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from floatlens.data.atlas.chains import Chain, chains
-from floatlens.data.atlas.facts import SPLITS, AtlasFact, facts
-from floatlens.data.atlas.text import mentions
-from floatlens.data.atlas.wording import RELATIONS
+from floatlens.data.atlas.chains import Chain, chains, mentions
+from floatlens.data.atlas.facts import RELATIONS, SPLITS, AtlasFact, facts
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.resources import files
 from string import Formatter
 from zlib import crc32
 
-from floatlens.data.atlas.tables import Row, table
-from floatlens.data.atlas.wording import RELATIONS
+from floatlens.data.atlas import nature, people, places, science, works
+
+RELATIONS = {
+    relation.name: relation for part in (places, people, works, science, nature) for relation in part.RELATIONS
+}
+HOPS = (*places.HOPS, *works.HOPS, *science.HOPS)
+Row = dict[str, tuple[str, ...]]
 
 SPLITS = ("train", "validation", "test")
 SHARES = (*["train"] * 7, "validation", "test", "test")
@@ -173,3 +179,20 @@ def _index() -> dict[tuple[str, str], AtlasFact]:
 def fact(relation: str, subject: str) -> AtlasFact:
     """The fact about a subject."""
     return _index()[relation, subject]
+
+
+@cache
+def table(category: str) -> tuple[Row, ...]:
+    """Rows of `tables/CATEGORY.tsv`, one per subject; every filled cell is the written form followed by accepted variants.
+
+    `-` marks an empty cell. `A/B` is written as A, and B is accepted as an answer too.
+
+    >>> table("countries")[0]["capital"]
+    ('Paris',)
+    """
+    text = files(__package__).joinpath("tables", f"{category}.tsv").read_text("utf-8")
+    head, *lines = (line.split("\t") for line in text.splitlines())
+    return tuple(
+        {column: tuple(cell.split("/")) for column, cell in zip(head, line, strict=True) if cell != "-"}
+        for line in lines
+    )

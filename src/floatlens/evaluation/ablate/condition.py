@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.metrics import SCORES
 from floatlens.interventions import parse
 from floatlens.interventions.intervention import Intervention
 
@@ -14,6 +15,7 @@ PLAIN, CHANGED, CONTROL = "plain", "intervention", "control"
 DOSE = "{n}"  # stands for the dose in the text of an intervention
 SEEDS = (0, 1)
 NUMBERS = (1, 2, 4, 8)
+MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")  # of an answer
 
 
 @dataclass(frozen=True)

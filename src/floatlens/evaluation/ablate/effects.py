@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from floatlens import stats
-from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, PLAIN
-from floatlens.evaluation.ablate.measures import MEASURES
+from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.evaluation.summary import difference
 
 KEY = ["model", "data"]

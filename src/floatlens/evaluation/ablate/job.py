@@ -14,8 +14,7 @@ import pandas as pd
 from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.condition import PLAIN, SEEDS, Condition, conditions, standard
-from floatlens.evaluation.ablate.measures import MEASURES
+from floatlens.evaluation.ablate.condition import MEASURES, PLAIN, SEEDS, Condition, conditions, standard
 from floatlens.evaluation.ablate.replay import Baseline
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import ModelWorker, PlannedPart
