@@ -1,7 +1,7 @@
 """Texts such as `mask-anchors(rule=sigma(3), layers=0:4)`: a name and its arguments, read by one parser.
 
-Anchor rules, interventions and choices of heads are all written this way. Values stay texts here; whoever knows what
-they mean turns them into numbers.
+Anchor rules, interventions and choices of heads are all written this way. Values stay texts here; the
+caller converts them to numbers.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def write_script(
     ids: the tokens after the prompt.
     order: "left-to-right", "random" (by `seed`), or a list of indices into `ids`. An element of the list is one step; it may
         be a list itself, of tokens that are revealed together (none of them, if it is empty).
-    given: True for tokens that are visible from the start; they have no place in the order.
+    given: True for tokens that are visible from the start; they are not part of the order.
 
     >>> write_script([7, 8, 9], [2, [0, 1]]).at
     (1, 1, 0)

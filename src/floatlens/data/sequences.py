@@ -1,4 +1,4 @@
-"""Raw sequences: text or token ids as they are, with regions of one's own, and texts with masks to fill.
+"""Raw sequences: text or token ids as they are, with custom regions, and texts with masks to fill.
 
 No question is wrapped around the sequence and no chat template is applied; the tokenizer adds what it always adds (bos, or
 [CLS] and [SEP]). Special tokens that are written in the text count as such. Regions come from spans, or from marks in the

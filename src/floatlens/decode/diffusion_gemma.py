@@ -3,7 +3,7 @@
 The parts are transformers' own (temperature schedule, entropy bound, stopping rule), and the tokens equal those of its
 `generate` with the same seed. At each step a token is drawn for every position. Those of lowest entropy are accepted, as
 long as the sum of their entropies stays within a bound; all other positions get a new random token. The canvas is finished
-when the most probable tokens no longer change and are certain, and these are what it becomes.
+when the most probable tokens no longer change and are certain; these tokens are then kept.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Draws:
         return torch.randint(high, shape, generator=self.generators[row])
 
     def skip(self, row: int, count: int, dtype: torch.dtype = torch.float32) -> None:
-        """Draw and forget `count` numbers: the published samplers draw for the prompt too."""
+        """Draw and discard `count` numbers: the published samplers draw for the prompt too."""
         while count > 0:
             torch.rand(min(count, CHUNK), dtype=dtype, generator=self.generators[row])
             count -= CHUNK

@@ -1,4 +1,4 @@
-"""Temperature, top-p and top-k applied to logits, in the order of the sampler that asks."""
+"""Temperature, top-p and top-k applied to logits, in the order that each sampler uses."""
 
 from __future__ import annotations
 

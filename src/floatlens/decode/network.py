@@ -54,17 +54,17 @@ _current: ContextVar[ForwardPass | None] = ContextVar("floatlens_forward_pass", 
 
 
 def current_pass() -> ForwardPass | None:
-    """The pass that is running; None if the model was called by someone else than a `Network`."""
+    """The pass that is running; None if the model was not called by a `Network`."""
     return _current.get()
 
 
 def enter_pass(forward: ForwardPass) -> Token[ForwardPass | None]:
-    """Say what the pass that starts now computes, for a model that is called by someone else than a `Network`."""
+    """Set the pass that starts now, for a model that is not called by a `Network`."""
     return _current.set(forward)
 
 
 def leave_pass(token: Token[ForwardPass | None]) -> None:
-    """The pass is over."""
+    """Mark the pass as finished."""
     _current.reset(token)
 
 

@@ -52,7 +52,7 @@ def run_jobs(
     ----------
     jobs: taken one by one, each when its batches are planned.
     engine: hands batches to workers; default: this process.
-    watch: is told the name and the number of results of each job; returns the function to be called per result.
+    watch: called with the name and the number of results of each job; returns a function that is called per result.
     """
     journal, engine, result = journal or Journal(), engine or LocalEngine(), LoopResult()
     planned: list[tuple[EvaluationJob, list[str]]] = []

@@ -1,7 +1,7 @@
 """The explorer in a notebook: a widget if anywidget is installed, otherwise the same page in a frame.
 
 Both show the same films. The widget also shares its state: `view.state = {"step": 4}` moves the film, and `view.state`
-tells the current step, layer and token.
+contains the current step, layer and token.
 """
 
 from __future__ import annotations

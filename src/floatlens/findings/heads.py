@@ -77,7 +77,7 @@ def _measure_one(trace: Trace, top: float) -> xr.Dataset:
         }
         for name, values_SLH in steps.items():
             found[name] = step_mean(values_SLH, count)
-        ranked = (steps["hit"] + 1e-6 * steps["mass"])[count > 0]  # equal scores are told apart by mass
+        ranked = (steps["hit"] + 1e-6 * steps["mass"])[count > 0]  # ties are broken by mass
         if len(ranked) > 1:
             sets = [top_heads(one, top) for one in ranked]
             overlap = float(np.mean([jaccard(x, y) for x, y in pairwise(sets)]))

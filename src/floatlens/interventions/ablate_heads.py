@@ -41,7 +41,7 @@ class AblateHeads(Intervention):
     Scores for `top` and means for `fill=mean` come from un-intervened runs on reference prompts: those given to
     `lens.intervene(..., reference=prompts)`, else 16 questions of the bundled world (world:fresh, validation).
     by=retrieval is the share of answer tokens copied from the gold document whose copy is the head's most attended key
-    at the commit, equal ones told apart by mass; by=mass is the attention on the gold documents at the commit;
+    at the commit, ties broken by mass; by=mass is the attention on the gold documents at the commit;
     by=query the attention from the question to them at the first step.
 
     >>> str(AblateHeads("top(4)")), str(AblateHeads([(3, 1), (4, 0)]))

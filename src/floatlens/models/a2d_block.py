@@ -1,7 +1,7 @@
 """A2D with blocks (dllm-hub/Qwen3-0.6B-diffusion-bd3lm and siblings): an autoregressive checkpoint made block-causal.
 
-No field of the config tells it from a bidirectional A2D model, and none gives its block length, so it is never recognised:
-`fl.load(..., family="a2d-block", block_length=32)`.
+No field of the config distinguishes it from a bidirectional A2D model, and none gives its block length, so it is
+never recognised: `fl.load(..., family="a2d-block", block_length=32)`.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def is_saved(module: str, config: Mapping[str, Any]) -> bool:
 
 
 def embeddings(model: Any) -> list[torch.nn.Module]:
-    """The modules that peft may store whole without being told to: the input and the output embedding."""
+    """The modules that peft may store completely by default: the input and the output embedding."""
     return [table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table is not None]
 
 

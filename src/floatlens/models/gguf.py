@@ -1,7 +1,7 @@
 """GGUF files: parsed once, then kept in a cache as an ordinary checkpoint.
 
 Parsing a GGUF header takes seconds, because every token of its vocabulary becomes a Python object, and transformers parses
-it anew for the config, for the tokenizer and for the weights. Here the first use parses it once; what comes of it is
+it again for the config, for the tokenizer and for the weights. Here the first use parses it once; the result is
 written to `cache_folder()` under a key made from the file's SHA-256 and the versions of the packages that read it, and is
 checked against its own checksums whenever it is used.
 """

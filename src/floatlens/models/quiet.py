@@ -1,4 +1,4 @@
-"""Loading without transformers' remarks: it warns of model types that FloatLens maps on purpose."""
+"""Load models without transformers' warnings about model types that FloatLens maps on purpose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def quietly() -> Iterator[None]:
     from transformers.utils import logging as transformers_logging
 
     bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.get_logger()  # makes the handler, if nobody has yet
+    transformers_logging.get_logger()  # creates the handler, if there is none yet
     handlers = list(logging.getLogger("transformers").handlers)
     for handler in handlers:
         handler.addFilter(only_deprecations)

@@ -40,7 +40,7 @@ REASONS: dict[str, str] = {
 
 
 def refusal(config: Any, family: Family) -> str | None:
-    """Why a model of a native config cannot be traced as a family; None if it can, as far as the config tells."""
+    """Why a model of a native config cannot be traced as a family; None if it can, as far as the config shows."""
     kind = getattr(config, "model_type", "")
     if kind in REASONS:
         return REASONS[kind]

@@ -128,7 +128,7 @@ def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str,
     from transformers.distributed import DistributedConfig
 
     if device_map is not None:
-        raise FloatLensError("a tensor parallel plan places the model itself; leave out the device")
+        raise FloatLensError("a tensor parallel plan distributes the model itself; leave out the device")
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise FloatLensError("a tensor parallel plan needs several processes: torchrun --nproc-per-node 2 SCRIPT")
     if "tp_plan" in DistributedConfig.__dataclass_fields__:

@@ -96,7 +96,7 @@ def mixers_observed(model: Any, session: Session) -> Iterator[None]:
             mask = next((v for v in given if isinstance(v, Tensor) and v.shape == u_BTD.shape[:2]), None)
         if cache is not None and u_BTD.shape[1] == 1:
             raise FloatLensError(
-                f"{type(module).__name__} continued from its state, which no longer tells the positions apart; "
+                f"{type(module).__name__} continued from its state, which no longer distinguishes the positions; "
                 f"generate with use_cache=False to observe it"
             )
         layer = getattr(module, "mamba_fwd", module).layer_idx

@@ -23,7 +23,7 @@ from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
 LARGEST = 8 << 30  # bytes that the members of a file may unpack to
-SMALL, RATIO = 64 << 20, 500  # beyond so many bytes, at most this many per byte of the file; zeros could reach 1000
+SMALL, RATIO = 64 << 20, 500  # above SMALL bytes, at most RATIO per byte of the file; zeros could reach 1000
 Arrays = dict[str, Any]
 UNREADABLE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, OverflowError, RecursionError, MemoryError,

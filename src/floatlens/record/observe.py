@@ -144,7 +144,7 @@ def observe(
         Named spans of the prompt, counted from its first token that is not padding: a `Prompt`, `{"doc1": (4, 20)}`, or a
         list of `(name, start, end)`; a list of those gives each row its own. A `Prompt` also brings the gold evidence.
     family
-        Name of a family, if the model is one: it tells whether row j or j - 1 writes position j ("dream", for one). By
+        Name of a family, if the model is one: it determines whether row j or j - 1 writes position j (as in "dream"). By
         default a model that is given mask tokens writes them from their own rows, and any other appends tokens.
     mask_id
         The mask token; by default that of the model's config or of the tokenizer.

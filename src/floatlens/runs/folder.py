@@ -1,4 +1,4 @@
-"""A run folder: the results of one command, written so that none is lost, halved or counted twice.
+"""A run folder: the results of one command, written so that none is lost, truncated or counted twice.
 
 manifest.json   settings, models and data; written first
 lock            which process writes here now

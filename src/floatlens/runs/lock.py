@@ -1,10 +1,10 @@
 """The lock of a run folder: one run writes to it at a time, and a dead process does not hold it.
 
 The file `lock` is a claim. It is created on the condition that there is none, names its process, has a random nonce and
-is renewed every few seconds. One that is not renewed for a while is stale and may be replaced. Whoever writes a result
-first checks that the claim still has the nonce of its run, so a run that was stopped for minutes and replaced meanwhile
-does not write again. On a disk the kernel's lock (filelock) comes first: it ends with its process, however that dies,
-so that a run can be resumed at once.
+is renewed every few seconds. One that is not renewed for a while is stale and may be replaced. Before a
+result is written, the claim must still have the nonce of its run, so a run that was stopped for minutes and replaced
+meanwhile does not write again. On a disk the kernel's lock (filelock) comes first: it ends with its process, however that
+dies, so a run can be resumed at once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RunLock:
             raise lock_lost(self.storage)
 
     def release(self) -> None:
-        """Remove the claim, if it is still this one's, and let the kernel's lock go."""
+        """Remove the claim, if it is still this one's, and release the kernel's lock."""
         self._stop.set()
         self._thread.join(5)
         try:
@@ -168,7 +168,7 @@ def _describe(claim: dict[str, Any]) -> str:
 
 @cache
 def boot_id() -> str:
-    """What tells this start of this machine from others with the same host name; empty where it is not known."""
+    """An id of this boot of this machine, to distinguish machines with the same host name; empty if it is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

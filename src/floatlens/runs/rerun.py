@@ -1,6 +1,6 @@
-"""The command line that repeats a run, without what a stranger's manifest should not decide.
+"""The command line that repeats a run, without the options that an untrusted manifest should not decide.
 
-Where a run is computed, and whether pickled weights may be opened, is the choice of whoever repeats it: a manifest that
+Where a run is computed, and whether pickled weights may be opened, is decided by the person who repeats it: a manifest that
 names a Ray cluster would have its results unpickled here.
 """
 
@@ -21,7 +21,7 @@ ANEW = ("--allow-pickle", "--engine", "--address", "--workers", "--gpus-per-work
 
 
 def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The arguments that repeat a run, and the options that were left out and may be given anew.
+    """The arguments that repeat a run, and the options that were left out and may be given again.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple
 
 
 def drop_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments without the options that a manifest does not decide, and the names of those worth a remark.
+    """The arguments without the options that a manifest does not decide, and the names of those to mention.
 
     >>> drop_options(["eval", "m", "--engine=ray", "--address", "evil:1", "--allow-pickle", "--limit", "3"])
     (['eval', 'm', '--limit', '3'], ['--engine', '--address', '--allow-pickle'])

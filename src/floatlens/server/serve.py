@@ -74,7 +74,7 @@ def server(app: Any, limits: Limits) -> uvicorn.Server:
 
 
 def run(app: Any, bound: socket.socket, limits: Limits) -> None:
-    """Serve until Ctrl-C; open pages are told, and running models stop after their step."""
+    """Serve until Ctrl-C; open pages are disconnected, and running models stop after their step."""
     server(app, limits).run(sockets=[bound])
 
 

@@ -2,7 +2,7 @@
 
 An episode is a list of passages and one or more questions about them. Data sets use one question per episode; training
 asks several, because several questions about one context force the model to match subjects, not only kinds of answers.
-Most distractors state the same relation about somebody else, so that only the name tells the passages apart.
+Most distractors state the same relation about someone else, so only the name distinguishes the passages.
 """
 
 import random

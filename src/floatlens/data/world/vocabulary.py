@@ -1,8 +1,8 @@
 """The words of the invented world.
 
 Names are built from syllables by a seeded generator; every name word becomes one token of the tokenizer, so that a
-question about copying is a question about attention and not about spelling. All of it is invented; a likeness to a
-real name is chance.
+question about copying is a question about attention and not about spelling. All of it is invented; any
+resemblance to a real name is a coincidence.
 """
 
 # ruff: noqa: SIM905 (word lists read better as text)

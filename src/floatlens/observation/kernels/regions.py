@@ -1,6 +1,6 @@
 """Regions of the queries, and which tiles of queries lie inside one: most tiles of a long text do.
 
-The weights of such a tile are summed as they are; only in the others does each query have to be told apart.
+The weights of such a tile are summed as they are; only the others need a mask per query.
 """
 
 from __future__ import annotations

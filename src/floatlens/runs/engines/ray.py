@@ -1,8 +1,8 @@
 """The Ray engine: actors on a cluster, one model each, that write directly to the run folder.
 
 An actor that dies, alone or with its node, is replaced, and its jobs go to another. Jobs are sent as there is room, so
-that no queue of them builds up. Whoever reaches a Ray cluster can run code on it: one that is started here listens on the
-loopback interface only and asks for a token that is drawn for it.
+that no queue of them builds up. Anyone who can reach a Ray cluster can run code on it, so one that is started here
+listens on the loopback interface only and requires a random token.
 """
 
 from __future__ import annotations
