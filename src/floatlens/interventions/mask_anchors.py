@@ -25,7 +25,7 @@ class MaskAnchors(Intervention):
     intervention in this layer, and A = rule(a): the scores of all keys in A become −inf. A query that would be left with
     nothing to see keeps itself: the first query of a causal model whose first token is an anchor.
 
-    A causal model with a cache finds its anchors anew at each step, from the running mean over all queries so far, as a
+    A causal model with a cache finds its anchors again at each step, from the running mean over all queries so far, as a
     trace shows them; the first step masks the anchors of the prompt for all queries of the prompt.
 
     rule     an anchor rule, such as sigma(3) or top(4)
