@@ -841,7 +841,7 @@ class Lens:
     ) -> Watch:
         """Trace a batch of prompts step by step: iterate over steps and what each showed, then call `.traces()`.
 
-        A run may be given up at any step; between two steps the model is as it was. A sampler that writes one prompt at a
+        A run may be abandoned at any step; between two steps the model is unchanged. A sampler that writes one prompt at a
         time takes one prompt here.
 
         Parameters
