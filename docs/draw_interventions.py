@@ -31,6 +31,7 @@ SPECS = {
     "mask-anchors": "mask-anchors(rule=top(2))",
     "mask-positions": "mask-positions(region=doc1)",
     "pin-anchors": "pin-anchors(step=0, rule=top(1))",
+    "move-anchors": "move-anchors(by=2, rule=top(1))",
     "scale-attention": "scale-attention(factor=6, region=doc1)",
     "soft-cap": "soft-cap(cap=1)",
     "ablate-heads": "ablate-heads(heads=[0.0])",

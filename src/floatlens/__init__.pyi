@@ -19,6 +19,7 @@ from .interventions.add_sink import AddSink as AddSink
 from .interventions.intervention import Intervention as Intervention
 from .interventions.mask_anchors import MaskAnchors as MaskAnchors
 from .interventions.mask_positions import MaskPositions as MaskPositions
+from .interventions.move_anchors import MoveAnchors as MoveAnchors
 from .interventions.pin_anchors import PinAnchors as PinAnchors
 from .interventions.registry import parse_intervention as parse_intervention
 from .interventions.registry import register_intervention as register_intervention

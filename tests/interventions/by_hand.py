@@ -118,7 +118,7 @@ def by_hand(model: Any, hand: Hand, pads: list[int], rows: int) -> Iterator[dict
             state["counts"][layer, r] += int(real.sum())
             received = (sums / state["counts"][layer, r])[pads[b] :].double().numpy()
             memory = state["memory"].setdefault((layer, r), {})
-            memory["length"] = length
+            memory["length"], memory["index"] = length, r
             seen = Seen(layer, state["step"], pads[b], b, logits.clone(), visible, received, causal, memory)
             hand(seen)
             logits = seen.masked_logits()

@@ -61,6 +61,43 @@ def pin(rule: str, step: int) -> Hand:
     return hand
 
 
+def pin_over_layers(rule: str, first: int) -> Hand:
+    def hand(seen: Seen) -> None:
+        found, a = anchors(seen, rule), seen.received_T
+        if seen.layer < first:
+            return
+        if seen.layer == first:
+            shares[seen.memory["index"]] = {j: a[j] for j in found}
+            return
+        held = shares[seen.memory["index"]]
+        rest = [j for j in range(len(a)) if j not in held and j not in found]
+        level = float(np.mean([a[j] for j in rest]))
+        wanted = {j: level for j in found} | held
+        seen.weigh({j: math.log(max(share, 1e-6) / max(a[j], 1e-6)) for j, share in wanted.items()})
+
+    shares: dict[int, dict[int, float]] = {}
+    return hand
+
+
+def move(rule: str, by: int, heads: list[int] | None = None) -> Hand:
+    def hand(seen: Seen) -> None:
+        found, a = anchors(seen, rule), seen.received_T
+        taken = set(found)
+        logs: dict[int, float] = {}
+        for j in found:
+            place = (j + by) % len(a)
+            while place in taken and len(taken) < len(a):
+                place = (place + 1) % len(a)
+            if place in taken:
+                continue
+            taken.add(place)
+            logs[j] = math.log(max(a[place], 1e-6) / max(a[j], 1e-6))
+            logs[place] = math.log(max(a[j], 1e-6) / max(a[place], 1e-6))
+        seen.weigh(logs, heads)
+
+    return hand
+
+
 def scale(factor: float, columns: list[int], heads: list[int]) -> Hand:
     return lambda seen: seen.weigh(dict.fromkeys(columns, math.log(factor)), heads)
 
@@ -117,6 +154,13 @@ CASES: dict[str, tuple[list[Any], Hand]] = {
     "mask-positions, start": ([fl.MaskPositions(slice(0, 4))], mask_positions([0, 1, 2, 3])),
     "pin-anchors": ([fl.PinAnchors(0, "sigma(1)")], pin("sigma(1)", 0)),
     "pin-anchors, later": ([fl.PinAnchors(2, "top(2)")], pin("top(2)", 2)),
+    "pin-anchors, layers": ([fl.PinAnchors(rule="sigma(1)", across="layers")], pin_over_layers("sigma(1)", 0)),
+    "pin-anchors, from the second layer": (
+        [fl.PinAnchors(rule="top(3)", layers=slice(1, 3), across="layers")],
+        pin_over_layers("top(3)", 1),
+    ),
+    "move-anchors": ([fl.MoveAnchors(3, "sigma(1)")], move("sigma(1)", 3)),
+    "move-anchors, many": ([fl.MoveAnchors(1, "top(5)", heads=[1, 3])], move("top(5)", 1, [1, 3])),
     "scale-attention": ([fl.ScaleAttention(3.0, region="doc1", heads=[1, 2])], scale(3.0, [5, 6, 7, 8], [1, 2])),
     "scale-attention, all": ([fl.ScaleAttention(0.5)], sharpen(0.5, [0, 1, 2, 3])),
     "scale-attention, heads": ([fl.ScaleAttention(0.5, heads=2)], sharpen(0.5, [2])),
@@ -228,7 +272,7 @@ def test_guidance_changes_both_halves_of_its_batch(
 
 
 @pytest.mark.parametrize("family", ["llada", "llama-gqa", "mistral-window"])
-@pytest.mark.parametrize("case", [*CASES, "control", "control of pinning", "kind"])
+@pytest.mark.parametrize("case", [*CASES, "control", "control of pinning", "control of moving", "kind"])
 def test_a_batch_gives_what_its_rows_give_alone(
     case: str, family: str, lenses: Callable[[str], fl.Lens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +280,7 @@ def test_a_batch_gives_what_its_rows_give_alone(
     more = {
         "control": [fl.MaskAnchors("top(2)", random=3)],
         "control of pinning": [fl.PinAnchors(0, "top(2)", random=3)],
+        "control of moving": [fl.MoveAnchors(2, "top(2)", random=3)],
         "kind": [fl.MaskPositions(region="doc1", random=1)],
     }
     interventions = more[case] if case in more else CASES[case][0]

@@ -161,6 +161,31 @@ def test_pinned_anchors_keep_their_share_and_later_ones_lose_it(lens: fl.Lens) -
     assert drift <= free + 1e-6 or lens.family.kind == "arm"
 
 
+def test_a_moved_anchor_and_its_new_place_exchange_their_shares(lens: fl.Lens) -> None:
+    """Row by row the ratio of the two weights is the factor's square times what it was, also after rows renormalise."""
+    plain = lens.trace(PROMPT, max_new_tokens=1, record=["received"], matrices=["attention"])
+    with lens.intervene(fl.MoveAnchors(2, "top(1)", layers=0)):
+        moved = lens.trace(PROMPT, max_new_tokens=1, record=["received"], matrices=["attention"])
+    a = plain.data["received"].values.mean(2)[0, 0]
+    anchor = int(np.flatnonzero(plain.anchors("top(1)").values[0, 0])[0])
+    place = (anchor + 2) % int(np.isfinite(a).sum())
+    before, after = (t.data["attention"].values[0, 0, :, len(IDS) - 1] for t in (plain, moved))
+    ratio = (after[:, place] / after[:, anchor]) / (before[:, place] / before[:, anchor])
+    np.testing.assert_allclose(ratio, (a[anchor] / a[place]) ** 2, rtol=1e-3)
+    others = [j for j in range(len(IDS)) if j not in (anchor, place)]
+    kept = after[:, others] / before[:, others]
+    np.testing.assert_allclose(kept, kept[:, :1].repeat(len(others), 1), rtol=1e-3)
+
+
+def test_anchors_pinned_over_layers_leave_the_first_layer_as_it_is(lens: fl.Lens) -> None:
+    plain = lens.trace(PROMPT, max_new_tokens=1, record=["received"])
+    with lens.intervene(fl.PinAnchors(rule="top(2)", across="layers")):
+        pinned = lens.trace(PROMPT, max_new_tokens=1, record=["received"])
+    a, held = (t.data["received"].values.mean(2)[0] for t in (plain, pinned))
+    np.testing.assert_allclose(a[0], held[0], atol=1e-6)
+    assert np.nanmax(np.abs(a[1] - held[1])) > 1e-3
+
+
 def test_a_control_touches_as_many_positions_and_none_of_the_anchors(lens: fl.Lens) -> None:
     rule = "top(3)"
     plain = lens.trace(PROMPT, max_new_tokens=1, record=["received"])
@@ -292,6 +317,9 @@ BAD = {
     "ablate-heads([1.2], fill=noise)": "fill 'noise' is not known",
     "ablate-heads([1.2], layers=1)": "leave layers out",
     "pin-anchors(step=-1)": "step should be a whole number of 0 or more",
+    "pin-anchors(across=heads)": "across=heads is not known; use steps or layers",
+    "pin-anchors(step=2, across=layers)": "step=2 belongs to across=steps",
+    "move-anchors(by=0)": "by should be a whole number of 1 or more",
     "add-sink(nan)": "is not a number",
 }
 
@@ -315,6 +343,9 @@ IMPOSSIBLE: dict[str, tuple[list[Any], str]] = {
     "mask and pin": ([fl.MaskAnchors(), fl.PinAnchors()], "cannot keep their share and receive nothing"),
     "two pins": ([fl.PinAnchors(), fl.PinAnchors(2)], "held at one step"),
     "pin and scale": ([fl.PinAnchors(), fl.ScaleAttention(2, rule="top(1)")], "keep their share and be scaled"),
+    "pin and move": ([fl.PinAnchors(), fl.MoveAnchors()], "cannot be held and moved"),
+    "mask and move": ([fl.MaskAnchors(), fl.MoveAnchors()], "cannot be moved and receive nothing"),
+    "two moves": ([fl.MoveAnchors(2), fl.MoveAnchors(3)], "can be moved once"),
     "two factors": ([fl.ScaleAttention(2), fl.ScaleAttention(0.5)], "two factors"),
     "mask and scale": ([fl.MaskPositions(0), fl.ScaleAttention(2, positions=0)], "cannot be scaled"),
     "two fillings": ([fl.AblateHeads([(1, 1)]), fl.AblateHeads([(1, 1)], fill="mean")], "one filling"),

@@ -1,12 +1,13 @@
-"""PinAnchors: the paper's floating switched off. The anchors stay where they were at one step."""
+"""PinAnchors: the paper's floating switched off. The anchors stay where they were at one step, or in one layer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from floatlens.errors import FloatLensError
 from floatlens.interventions.intervention import Intervention, rule_text, set_fields, whole_number
 from floatlens.interventions.live_anchors import check_leaves_some, draw_others, find_live_anchors
 from floatlens.interventions.mask_anchors import MaskAnchors
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 LEAST = 1e-6  # a share below this counts as this: a factor stays a number
+STEPS, LAYERS = "steps", "layers"
 
 
 @register_intervention
 @dataclass(frozen=True)
 class PinAnchors(Intervention):
-    """The anchors of a given step keep their share; later anchors elsewhere are pressed to the level of the rest.
+    """The anchors of one step (or of one layer) keep their share; anchors elsewhere are pressed to the level of the rest.
 
     Row by row and layer by layer, with a_j the received attention (mean over heads and queries) of the step as it would
     be without any intervention in this layer, A = rule(a) its anchors, P the anchors of the pinned step, p_j the share
@@ -40,13 +42,19 @@ class PinAnchors(Intervention):
     A step is a forward pass. A causal model with a cache reads its prompt in step 0 and has one query in every later
     one; a_j is then the running mean over all queries so far, as a trace shows it.
 
-    step     the step whose anchors are held
+    With across="layers" the anchors float over steps as before, and one set serves all layers: at each forward pass, P and
+    p_j are the anchors and shares of the first of `layers` that computes attention, which is not changed, and the factors
+    above act in the layers after it.
+
+    step     the step whose anchors are held, for across="steps"
     rule     an anchor rule
     layers, heads   where; everywhere when left out
     random   a seed: the factors go to as many random positions that are in neither set, the matched control
+    across   steps: the anchors of `step` are held at later steps, layer by layer; layers: those of the first layer are held
+             in later layers, step by step
 
-    >>> str(PinAnchors(step=2))
-    'pin-anchors(step=2, rule=sigma(k=3))'
+    >>> str(PinAnchors(step=2)), str(PinAnchors(across="layers"))
+    ('pin-anchors(step=2, rule=sigma(k=3))', 'pin-anchors(rule=sigma(k=3), across=layers)')
     """
 
     name: ClassVar[str] = "pin-anchors"
@@ -56,6 +64,7 @@ class PinAnchors(Intervention):
     layers: Any = None
     heads: Any = None
     random: int | None = None
+    across: str = STEPS
 
     def __post_init__(self) -> None:
         set_fields(
@@ -64,21 +73,27 @@ class PinAnchors(Intervention):
             rule=rule_text(self.rule),
             **self.canonical_places(),
         )
+        if self.across not in (STEPS, LAYERS):
+            raise FloatLensError(f"across={self.across} is not known; use steps or layers")
+        if self.across == LAYERS and self.step:
+            raise FloatLensError(f"step={self.step} belongs to across=steps; with across=layers every step is pinned")
 
     @property
     def summary(self) -> str:
+        of = f"of step {self.step}" if self.across == STEPS else "of the first layer"
         if self.random is not None:
-            return f"The factors that would pin the anchors of step {self.step} go to random positions{self.where}."
-        return f"The anchors by {self.rule} are held where they were at step {self.step}{self.where}."
+            return f"The factors that would pin the anchors {of} go to random positions{self.where}."
+        held = f"where they were at step {self.step}" if self.across == STEPS else "where the first layer has them"
+        return f"The anchors by {self.rule} are held {held}{self.where}."
 
     def control(self, seed: int) -> PinAnchors:
-        return PinAnchors(self.step, self.rule, self.layers, self.heads, seed)
+        return replace(self, random=seed)
 
     def contradicts(self, other: Intervention) -> str:
         if isinstance(other, MaskAnchors):
             return "the anchors cannot keep their share and receive nothing"
         if isinstance(other, PinAnchors):
-            return "anchors can be held at one step, by one rule"
+            return "anchors can be held at one step or in one layer, by one rule"
         if isinstance(other, ScaleAttention) and other.rule is not None:
             return "the anchors cannot keep their share and be scaled"
         return ""
@@ -91,13 +106,15 @@ class PinAnchors(Intervention):
         found_RT, a_RT = find_live_anchors(attention, self.rule)
         if state.step < self.step:
             return
-        pinned = ("pinned", self, layer)
-        if pinned not in state.notes:
-            state.notes[pinned] = (found_RT, np.where(found_RT, a_RT, 0.0))
+        pinned = ("pinned", self, layer if self.across == STEPS else None)
+        before = state.notes.get(pinned)
+        # Layers ascend within a pass: one that does not lie above the pinned layer begins a new pass.
+        if before is None or (self.across == LAYERS and layer <= before[0]):
+            state.notes[pinned] = (layer, found_RT, np.where(found_RT, a_RT, 0.0))
             return
-        logs = np.log(factors(a_RT, found_RT, *(grown(x, a_RT) for x in state.notes[pinned])))
+        logs = np.log(factors(a_RT, found_RT, *(grown(x, a_RT) for x in before[1:])))
         if self.random is not None:
-            logs = moved(state, logs, a_RT, self.random, layer, state.step)
+            logs = relocated(state, logs, self.random, layer, state.step)
         if logs.any():
             attention.weigh(logs, self.heads_in(attention))
 
@@ -121,7 +138,7 @@ def grown(before_RT: Array, like_RT: Array) -> Array:
     return np.pad(before_RT, ((0, 0), (0, like_RT.shape[1] - before_RT.shape[1])))
 
 
-def moved(state: DecodingState, logs_RT: Array, a_RT: Array, seed: int, *parts: int) -> Array:
+def relocated(state: DecodingState, logs_RT: Array, seed: int, *parts: int) -> Array:
     """The same factors at random other columns."""
     changed = logs_RT != 0
     places = draw_others(state, changed, seed, *parts)
