@@ -9,8 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import floatlens
 from floatlens.cli.stress import command
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.stress import curves
+from floatlens.evaluation.stress.stress import STRESSES, StressOptions
 from floatlens.record.trace import Trace
 from floatlens.runs.folder import RunFolder
 
@@ -75,6 +79,51 @@ def test_traces_are_kept_and_change_no_answer(checkpoints, data, tmp_path):
     assert [r.name for r in trace.regions if r.name.startswith("doc")] == ["doc1", "doc2", "doc3", "doc4"]
 
 
+def test_every_level_is_asked_again_under_an_intervention_and_its_control(checkpoints, data, tmp_path):
+    spec = "mask-positions(region=gold)"
+    options = ("--levels", "0,2", "--intervention", spec, "--controls", "3,4", "--out", tmp_path / "run")
+    found = json.loads(ask("noise", checkpoints["mdm"], "--data", data, "--json", *options, *SHORT).stdout)
+    answers = pandas.read_parquet(tmp_path / "run" / "answers.parquet")
+    assert len(answers) == 2 * 4 * 6 and set(answers["of"]) == {"", spec}
+    assert {row["intervention"] for row in found["robustness"]} == set(answers["intervention"])
+    (effect,) = found["effects"]
+    assert effect["controls"] == 2 and set(effect["beyond"]) == {"accuracy", "loss"}
+    lens = floatlens.load(checkpoints["mdm"])
+    level = next(level for level in noise_levels(data) if level.name == "2")
+    for sample in level.samples:
+        prompt = lens.prompt(sample.question, sample.passages)
+        with lens.intervene(spec):
+            wanted = lens.generate(prompt, max_new_tokens=4, steps=4).text.strip()
+        row = answers[(answers["id"] == sample.id) & (answers["condition"] == f"noise=2 under {spec}")]
+        assert list(row["answer"]) == [wanted]
+
+
+def noise_levels(data):
+    return STRESSES["noise"].levels(list(floatlens.read(data)), Asking(), StressOptions(values=(0, 2)))
+
+
+def test_the_effect_on_robustness_is_the_paired_difference_of_losses():
+    """Two questions, two levels: right everywhere without interventions; under it the second level is lost."""
+    rows = []
+    scores = {"": (1, 1), "mask": (1, 0), "mask, random=0": (1, 1), "mask, random=1": (1, 0)}
+    for intervention, values in scores.items():
+        for level, value in enumerate(values):
+            for id_ in "ab":
+                about = {
+                    "id": id_,
+                    "model": "m",
+                    "data": "d",
+                    "stress": "noise",
+                    "level": str(level),
+                    "x": float(level),
+                }
+                of = "mask" if intervention else ""
+                rows.append({**about, "intervention": intervention, "of": of, "accuracy": float(value)})
+    (found,) = curves.effects(pandas.DataFrame(rows))
+    assert found["change"]["accuracy"]["value"] == -0.5 and found["change"]["loss"]["value"] == 1
+    assert found["beyond"]["accuracy"]["value"] == -0.25 and found["beyond"]["loss"]["value"] == 0.5
+
+
 def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data, monkeypatch):
     monkeypatch.setattr("floatlens.lens.load", lambda *a, **k: pytest.fail("loaded"))
     for arguments, message in (
@@ -83,6 +132,10 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
         (("noise", checkpoints["mdm"], "--data", data, "--levels", "x"), "--levels 'x' is not understood"),
         (("noise", checkpoints["mdm"], "--data", data, "--score", "bleu"), "score 'bleu' is not known"),
         (("masks", checkpoints["mdm"], "--data", data, "--levels", "6", "--block-length", 4), "block_length 4"),
+        (
+            ("noise", checkpoints["mdm"], "--data", data, "--intervention", "mask-anchors(layers=9)"),
+            "layer 9 does not exist",
+        ),
         (
             ("position", checkpoints["mdm"], "--data", data, "--levels", "7"),
             "gold position 7 in --levels is out of range",

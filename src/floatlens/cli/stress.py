@@ -26,6 +26,14 @@ def command(
     distractors: Annotated[
         str, typer.Option(help="Distractors of noise: random, hard (retrieved) or own (the data's).")
     ] = "random",
+    intervention: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--intervention",
+            help='Ask also under an intervention such as "pin-anchors(across=layers)", and its control; repeat for several.',
+        ),
+    ] = None,
+    controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0",
     reading: common.DataOptions = common.DataOptions(),
     score: Annotated[str, typer.Option(help="Score of the curve: accuracy, accuracy_words, f1 or em.")] = "accuracy",
     trace: Annotated[bool, typer.Option("--trace", help="Keep a trace of every answer in --out.")] = False,
@@ -49,6 +57,8 @@ def command(
         floatlens stress position tiny-mdm tiny-arm --data world:fresh --passages 10 --levels 0,4,9
 
         floatlens stress layout tiny-mdm tiny-arm --data world:hops --trace --limit 20 --out layout
+
+        floatlens stress noise tiny-mdm --data world:fresh --limit 50 --intervention "pin-anchors(across=layers)"
     """
     from floatlens.data.readers.registry import named_data
     from floatlens.evaluation.metrics import SCORES
@@ -65,6 +75,7 @@ def command(
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
     plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=generated, corpus=None)
     values = common.parse_numbers(levels, "--levels")
+    seeds = common.parse_numbers(controls, "--controls") or []
     engine = running.make_engine()
     sources = open_sources(plan)
     options = StressOptions(
@@ -77,20 +88,27 @@ def command(
     made = {source.label: test.levels(list(source.samples()), asking, options) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
+    from floatlens.cli.ablate import check_interventions
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json
+    from floatlens.evaluation.ablate.condition import Condition, conditions
     from floatlens.evaluation.jobs import ModelWorker, Recording
     from floatlens.evaluation.run import ask_models
     from floatlens.evaluation.stress import curves
     from floatlens.findings.stress import stress as finding
 
     check_settings(plan, loading, [asking, *(level.asking for several in made.values() for level in several)])
-    also = {"stress": name, "corpus": reading.corpus, "trace": trace}
+    under = [Condition.plain()]
+    if intervention:
+        check_interventions(plan.models, loading, intervention, None, seeds)
+        under = conditions(intervention, None, seeds)
+    also: dict[str, Any] = {"stress": name, "corpus": reading.corpus, "trace": trace}
+    also |= {"interventions": intervention, "controls": seeds} if intervention else {}
     also |= {key: value for key, value in asdict(options).items() if key != "index"}
     with open_run(out, "stress", plan, loading, also, running.resume) as folder:
         with bar("questions") as watch:
             answers, _ = ask_models(
-                stress_jobs(test, plan.models, made, Recording() if trace else None),
+                stress_jobs(test, plan.models, made, Recording() if trace else None, under),
                 ModelWorker(loading.loader()),
                 folder,
                 engine=engine,
@@ -101,6 +119,7 @@ def command(
         found: dict[str, Any] = {
             "results": curves.as_results(answers),
             "robustness": _records(curves.robustness(answers, score)),
+            "effects": curves.effects(answers, score),
             "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
             "problems": problems_of(sources),
             "settings": asking.recorded(),
@@ -136,16 +155,23 @@ def show(table: pd.DataFrame, found: dict[str, Any]) -> None:
 
     console = make_console()
     shown = Table()
-    for column in ("model", "data", "level", "score", "95 % interval", "n"):
+    named = ("model", "data", "level", "intervention") if found["effects"] else ("model", "data", "level")
+    for column in (*named, "score", "95 % interval", "n"):
         shown.add_column(column, overflow="fold")
     for row in table.to_dict("records"):
         interval = f"{row['low']:.3f} to {row['high']:.3f}"
-        names = (escape(str(row[name])) for name in ("model", "data", "level"))
-        shown.add_row(*names, f"{row['mean']:.3f}", interval, str(row["n"]))
+        shown.add_row(*(escape(str(row[name])) for name in named), f"{row['mean']:.3f}", interval, str(row["n"]))
     console.print(shown)
     for row in found["robustness"]:
         text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)
-        console.print(f"{row['model']}, {row['data']}: {text}", markup=False)
+        about = ", ".join(row[name] for name in ("model", "data", "intervention") if row[name])
+        console.print(f"{about}: {text}", markup=False)
+    for row in found["effects"]:
+        for number, difference in (row["beyond"] or row["change"]).items():
+            low, high = difference["interval"]
+            beside = "its control" if row["beyond"] else "no intervention"
+            text = f"{number} {difference['value']:+.3f} [{low:+.3f}, {high:+.3f}] compared with {beside}"
+            console.print(f"{row['model']}, {row['data']}, {row['intervention']}: {text}", markup=False)
     for line in claim_lines(found["claims"]):
         console.print(line, markup=False)
     print_notes(problem_lines(found["problems"]))

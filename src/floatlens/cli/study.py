@@ -36,6 +36,12 @@ def command(
             "short, passages."
         ),
     ] = "paper",
+    stress_intervention: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='Run the stress tests also under an intervention, such as "mask-anchors"; repeat for several.'
+        ),
+    ] = None,
     reading: common.DataOptions = common.DataOptions(),
     sampling: common.SamplerOptions = common.SamplerOptions(batch_size=16),
     seed: common.Seed = None,
@@ -90,6 +96,7 @@ def command(
             budget=budget,
             full=full,
             setting=setting,
+            stress_interventions=stress_intervention or (),
             seed=seed,
             **asked,
             **vars(sampling),

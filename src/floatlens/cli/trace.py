@@ -181,8 +181,16 @@ def command(
         template=plan.asking.template.text,
         seeds={"seed": seed},
     )
-    recording = Recording(recorded, trace_dtype, tuple(intervention or ()))
-    job = TraceJob(model, data or "", condition, asked, plan.asking, len(asked), recording=recording)
+    job = TraceJob(
+        model,
+        data or "",
+        condition,
+        asked,
+        plan.asking,
+        len(asked),
+        recording=Recording(recorded, trace_dtype),
+        interventions=tuple(intervention or ()),
+    )
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
         journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
         worker = ModelWorker(loading.loader(revision))

@@ -25,7 +25,10 @@ NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 
 @dataclass
 class AnswerRecord:
-    """One question under one condition: what was asked, answered and scored. Without an answer `error` has the reason."""
+    """One question under one condition: what was asked, answered and scored. Without an answer `error` has the reason.
+
+    `intervention` is what was in force, and `of` the intervention that it is or that it is the matched control of.
+    """
 
     id: str
     question: str
@@ -52,6 +55,8 @@ class AnswerRecord:
     stress: str = ""
     level: str = ""
     x: float | None = None
+    intervention: str = ""
+    of: str = ""
 
     NUMBERS: ClassVar[tuple[str, ...]] = (*SCORES, "confidence", "recall", "answer_recall")  # columns that are floats
     COUNTS: ClassVar[tuple[str, ...]] = ("steps",)  # columns of integers that may be missing

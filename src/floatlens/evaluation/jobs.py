@@ -159,11 +159,10 @@ class ModelWorker:
 
 @dataclass(frozen=True)
 class Recording:
-    """How traces are recorded: options of `Lens.traces`, the type of floats on disk, and interventions in force."""
+    """How traces are recorded: options of `Lens.traces`, and the type of floats on disk."""
 
     options: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
-    interventions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,7 @@ class AnswerJob:
     samples: a prompt that is ready is asked as it is.
     labels: further columns of the answers, such as stress and level.
     recording: also keep the trace of every answer.
+    interventions: texts of the interventions that are in force.
     """
 
     model: str
@@ -185,6 +185,7 @@ class AnswerJob:
     count: int | None = None
     labels: dict[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
+    interventions: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -200,7 +201,7 @@ class AnswerJob:
 
     def plan(self, lens: Lens, journal: Journal) -> Iterator[PlannedPart]:
         shared = {}
-        if journal.shared is not None:
+        if journal.shared is not None and not self.interventions:
             shared["origin"] = journal.shared.origins(self.key, self.asking, ask_all=self.recording is not None)
         for window in plan_windows(lens, self.samples, self.asking, self.condition, **shared):
             records = {q.id: self.record(q, lens.family.kind) for q in window.questions}
@@ -210,9 +211,17 @@ class AnswerJob:
                 wanted = [missing[q.id] for q in questions]
                 if any(wanted):
                     made, prompts = [records[q.id] for q in questions], [q.prompt for q in questions if q.prompt]
-                    settings = self.asking.generation()
                     batches.append(
-                        QuestionBatch(self.key, journal.place, made, prompts, wanted, settings, self.recording)
+                        QuestionBatch(
+                            self.key,
+                            journal.place,
+                            made,
+                            prompts,
+                            wanted,
+                            self.asking.generation(),
+                            self.recording,
+                            self.interventions,
+                        )
                     )
             yield PlannedPart(
                 ids=list(records),
@@ -281,6 +290,7 @@ class QuestionBatch:
     missing: list[bool]
     settings: dict[str, Any]
     recording: Recording | None = None
+    interventions: tuple[str, ...] = ()
 
     def split(self) -> list[QuestionBatch]:
         parts = zip(self.records, self.prompts, self.missing, strict=True)
@@ -306,8 +316,8 @@ class QuestionBatch:
 
     def _decode(self, lens: Lens, pairs: Sequence[tuple[Any, Prompt]]) -> Sequence[Generation | Trace]:
         prompts = [prompt for _, prompt in pairs]
-        if self.recording is None:
-            return lens.generate(prompts, **self.settings)
-        ids = [record.trace_id for record, _ in pairs]
-        with lens.intervene(*self.recording.interventions) if self.recording.interventions else nullcontext():
+        with lens.intervene(*self.interventions) if self.interventions else nullcontext():
+            if self.recording is None:
+                return lens.generate(prompts, **self.settings)
+            ids = [record.trace_id for record, _ in pairs]
             return lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)

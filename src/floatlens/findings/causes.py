@@ -147,11 +147,20 @@ def figure(
     return draw_dose(numbers, score) if view == "dose" else draw_effects(numbers, score)
 
 
-def _places(measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed: bool = False) -> list[int]:
-    """Interventions of a kind: in these layers, or in all when none are named; `dosed`: those given in doses."""
+ACROSS_LAYERS = "across=layers"
+
+
+def _places(
+    measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed: bool = False, across_layers: bool = False
+) -> list[int]:
+    """Interventions of a kind: in these layers, or in all when none are named; `dosed`: those given in doses.
+
+    `across_layers`: those that act across layers, not across steps.
+    """
     found = []
     for place, (name, dose) in enumerate(zip(measured["intervention"].values, measured["dose"].values, strict=True)):
         where = f"layers={layers}" in str(name) if layers else "layers=" not in str(name)
+        where = where and (ACROSS_LAYERS in str(name)) == across_layers
         controlled = np.isfinite(measured["accuracy_control"].values[:, place]).any()
         if str(name).startswith(kind) and where and controlled and (np.isfinite(dose) or not dosed):
             found.append(place)
@@ -214,16 +223,31 @@ def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | No
     **SMALLEST,
 )
 def pin_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    places = _places(measured, "pin-anchors")
-    return _loss_of(
-        measured,
-        _losses(measured, "accuracy", places),
-        kind="mdm",
-        model=mdm,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)}
-        | {"agreement with the plain answer": _mean(measured, "agreement", places)}
-        | {"KL to the plain run, nats": _mean(measured, "kl", places)},
-    )
+    return _loss_of_mdm(measured, _places(measured, "pin-anchors"), mdm)
+
+
+@register_claim(
+    "causes.pinning_layers",
+    finding="causes",
+    sentence="One set of anchors for all layers hurts the MDM",
+    statistic="loss of accuracy beyond the control",
+    needs="answers of an MDM under pin-anchors(across=layers) with its control",
+    **SMALLEST,
+)
+def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    return _loss_of_mdm(measured, _places(measured, "pin-anchors", across_layers=True), mdm)
+
+
+@register_claim(
+    "causes.moving",
+    finding="causes",
+    sentence="Moving the anchors to other positions hurts the MDM",
+    statistic="loss of accuracy beyond the control, mean over distances",
+    needs="answers of an MDM under move-anchors with its control",
+    **SMALLEST,
+)
+def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    return _loss_of_mdm(measured, _places(measured, "move-anchors"), mdm)
 
 
 @register_claim(
@@ -280,6 +304,19 @@ def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
         losses["deep"] - losses["shallow"],
         model=model,
         beside={f"lost with the {half} heads": values for half, values in losses.items()},
+    )
+
+
+def _loss_of_mdm(measured: xr.Dataset, places: Sequence[int], mdm: str | None) -> Outcome:
+    """What interventions take from the accuracy of an MDM beyond their controls."""
+    return _loss_of(
+        measured,
+        _losses(measured, "accuracy", places),
+        kind="mdm",
+        model=mdm,
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)}
+        | {"agreement with the plain answer": _mean(measured, "agreement", places)}
+        | {"KL to the plain run, nats": _mean(measured, "kl", places)},
     )
 
 

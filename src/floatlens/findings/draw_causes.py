@@ -100,6 +100,7 @@ def draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
 def _axis(group: str) -> str:
     """What the dose of a group counts."""
     known = {"layers={n}": "layer", "heads=top({n}": "heads", "rule=top({n}": "anchors"}
+    known["by={n}"] = "positions further on"
     return next((word for part, word in known.items() if part in group), "dose")
 
 

@@ -31,10 +31,14 @@ from floatlens.stats import NAN, NO_INTERVAL
 from floatlens.version import __version__
 
 VIEWS = ("curves",)
+DASHES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1)))  # lines under interventions
 
 
 def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
     """Measure how the score of each question changes from level to level, one row per stress, model and question.
+
+    Answers under an intervention are rows of their own (`intervention` along sample is empty without one). Claims leave
+    them out.
 
     | variable | dims | what |
     |---|---|---|
@@ -50,14 +54,15 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
     table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
     if table.empty:
         raise FloatLensError("there are no answers under stress; create them with floatlens stress")
-    key = ["stress", "model", "data", "id"]
+    table = curves.with_intervention(table).assign(place=table["stress"] + "=" + table["level"])
+    key = ["stress", "model", "data", "intervention", "id"]
     order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
-    levels = list(dict.fromkeys(table["condition"]))
+    levels = list(dict.fromkeys(table["place"]))
     value, x = (
-        table.pivot(index=key, columns="condition", values=name).reindex(index=order, columns=levels).to_numpy(float)
+        table.pivot(index=key, columns="place", values=name).reindex(index=order, columns=levels).to_numpy(float)
         for name in (score, "x")
     )
-    stress, models, data, ids = (order.get_level_values(i).to_numpy(object) for i in range(4))
+    stress, models, data, under, ids = (order.get_level_values(i).to_numpy(object) for i in range(5))
     kinds = table.drop_duplicates("model").set_index("model")["kind"]
     return xr.Dataset(
         {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", _loss(value, x))},
@@ -67,6 +72,7 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
             "stress": ("sample", stress),
             "model": ("sample", models),
             "data": ("sample", data),
+            "intervention": ("sample", under),
             "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(data, ids, strict=True)], object)),
             "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
         },
@@ -103,6 +109,8 @@ def figure(
     if backend == "none":
         return numbers
     models = list(dict.fromkeys(numbers["model"]))
+    lines = list(dict.fromkeys(zip(numbers["model"], numbers["intervention"], strict=True)))
+    under = list(dict.fromkeys(numbers["intervention"]))
     colours, markers = style.colour_of(models), style.marker_of(models)
     panels = list(dict.fromkeys(zip(numbers["stress"], numbers["data"], strict=True)))
     columns = min(3, len(panels))
@@ -111,9 +119,12 @@ def figure(
         grid = drawn.subplots(-(-len(panels) // columns), columns, squeeze=False, sharey=True)
         for axes, (stress, data) in zip(grid.flat, panels, strict=False):
             part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
-            for place, model in enumerate(models):
-                look = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-                _line(axes, part[part["model"] == model], look, aside=0.08 * (place - (len(models) - 1) / 2))
+            for place, (model, intervention) in enumerate(lines):
+                label = style.short(model) + (f", {intervention}" if intervention else "")
+                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": label}
+                look |= {"ls": DASHES[under.index(intervention) % len(DASHES)]} if intervention else {}
+                drawn_here = part[(part["model"] == model) & (part["intervention"] == intervention)]
+                _line(axes, drawn_here, look, aside=0.08 * (place - (len(lines) - 1) / 2))
             axes.set_title(f"{stress}, {data}")
             axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
             axes.set_ylim(-2, 102)
@@ -121,7 +132,8 @@ def figure(
             axes.set_axis_off()
         for axes in grid[:, 0]:
             axes.set_ylabel(f"{measured.attrs['score']} (%)")
-        drawn.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
+        columns = len(models) if len(lines) == len(models) else 1
+        drawn.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=columns)
         n = int(numbers["n"].max())
         style.caption(drawn, f"Mean over up to {n} questions; bands and bars: 95 % bootstrap intervals.")
     return drawn
@@ -142,7 +154,7 @@ def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> 
     at = (placed["x"].max() + step if len(placed) else 0.0) + step * np.arange(len(other))
     errors = 100 * np.array([other["mean"] - other["low"], other["high"] - other["mean"]])
     shown = look if not len(placed) else {**look, "label": "_"}
-    axes.errorbar(at + aside * step, 100 * other["mean"], yerr=errors, ls="none", lw=0.9, **shown)
+    axes.errorbar(at + aside * step, 100 * other["mean"], yerr=errors, lw=0.9, **{**shown, "ls": "none"})
     ticks = [*(placed["x"] if len(placed) else []), *at]
     labels = [*(f"{x:g}" for x in placed["x"]), *other["level"]]
     axes.set_xticks(ticks, labels)
@@ -160,7 +172,8 @@ def _compare(
     `weigh(levels, x)` gives the weight of each level that has answers, or None if the levels do not allow the
     comparison.
     """
-    part = measured.isel(sample=np.flatnonzero(measured["stress"].values == stress))
+    wanted = (measured["stress"].values == stress) & (measured["intervention"].values == "")
+    part = measured.isel(sample=np.flatnonzero(wanted))
     if not part.sizes["sample"]:
         return _absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
     used = np.flatnonzero(np.isfinite(part["value"].values).any(axis=0))
@@ -269,7 +282,8 @@ def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
 
 def tables(measured: xr.Dataset) -> list[ReportTable]:
     frame = _robustness(measured)
-    kept = [c for c in ("stress", "data", "model", "range", "slope", "loss", "levels", "n") if c in frame]
+    under = ["intervention"] if (frame["intervention"] != "").any() else []
+    kept = [c for c in ("stress", "data", "model", *under, "range", "slope", "loss", "levels", "n") if c in frame]
     frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})
     frame["model"] = [short(str(m)) for m in frame["model"]]
     return [as_table(f"{measured.attrs['score']} under stress", frame, number)]
@@ -282,6 +296,7 @@ def _robustness(measured: xr.Dataset) -> pd.DataFrame:
 def sentences(measured: xr.Dataset) -> list[str]:
     score = str(measured.attrs["score"])
     points = curves.curves(long(measured), score)
+    points = points[points["intervention"] == ""]
     found = []
     for (stress, data), part in points.groupby(["stress", "data"], sort=False):
         said = []

@@ -58,12 +58,9 @@ class MoveAnchors(Intervention):
 
     @property
     def summary(self) -> str:
-        plural = "" if self.by == 1 else "s"
         if self.random is not None:
-            return (
-                f"The factors that would move the anchors by {self.by} position{plural} go to random positions{self.where}."
-            )
-        return f"The anchors by {self.rule} change places with the position{plural} {self.by} further on{self.where}."
+            return f"The factors that would move the anchors by {self.by} go to random positions{self.where}."
+        return f"The anchors by {self.rule} change places with positions {self.by} further on{self.where}."
 
     def control(self, seed: int) -> MoveAnchors:
         return replace(self, random=seed)

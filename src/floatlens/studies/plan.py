@@ -31,6 +31,7 @@ class StudyPlan(EvaluationPlan):
     short_data: data sets that serve short questions only.
     answer_tokens: new tokens of questions with passages, if fewer than `asking` says will do.
     stresses: names of the stress tests; None for all.
+    stress_interventions: specs under which the stress tests are run once more, each with its control.
     offset: first question of each data set, for questions that no earlier study has used.
     loader: how models are loaded.
     """
@@ -45,6 +46,7 @@ class StudyPlan(EvaluationPlan):
     short_data: tuple[str, ...] = ()
     answer_tokens: int | None = None
     stresses: tuple[str, ...] | None = None
+    stress_interventions: tuple[str, ...] = ()
     offset: int = 0
     loader: Loader = field(default_factory=Loader)
 

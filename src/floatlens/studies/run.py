@@ -91,6 +91,7 @@ def study(
     short_data: Sequence[str] = (),
     answer_tokens: int | None = None,
     stresses: Sequence[str] | None = None,
+    stress_interventions: Sequence[str] = (),
     offset: int = 0,
     interventions: Sequence[str] | None = None,
     split: str | None = None,
@@ -140,6 +141,8 @@ def study(
         New tokens of questions with passages, and of those that they are compared with; default: `max_new_tokens`.
     stresses
         Stress tests to run; default: all.
+    stress_interventions
+        Interventions under which the stress tests are run once more, each with its matched control.
     offset
         Number of questions to skip in each data set, for a study on questions that no earlier one has used.
     budget
@@ -194,6 +197,7 @@ def study(
         short_data=tuple(short_data),
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
+        stress_interventions=tuple(stress_interventions),
         offset=offset,
         loader=Loader(device, dtype, allow_pickle, family=family, adapter=adapter, sampler=sampler),
     ).reading()
@@ -253,12 +257,18 @@ def _local_copy(folder: RunFolder) -> Path:
 
 def check(plan: StudyPlan) -> None:
     """Refuse invalid models and settings before any weight is read."""
+    from floatlens.evaluation.ablate.condition import conditions
+    from floatlens.interventions.check import check as check_interventions
     from floatlens.lens import Lens
 
     if not plan.models:
         raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
+    specs = [*plan.stress_interventions, *(plan.interventions or ())]
     for model in plan.models:
-        Lens(plan.loader.find(model)).settings(**plan.asking.generation())
+        lens = Lens(plan.loader.find(model))
+        lens.settings(**plan.asking.generation())
+        for condition in conditions(specs) if specs else ():
+            check_interventions(condition.interventions, lens.shape, lens.config)
 
 
 def analyse_findings(

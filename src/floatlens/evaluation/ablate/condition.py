@@ -33,6 +33,11 @@ class Condition:
     of: str = ""
     seed: int | None = None
 
+    @classmethod
+    def plain(cls) -> Condition:
+        """No intervention."""
+        return cls(NONE, PLAIN)
+
     @property
     def interventions(self) -> list[Intervention]:
         return [] if self.role == PLAIN else [parse(self.name)]
@@ -45,6 +50,8 @@ def standard(layers: int) -> list[str]:
     return [
         f"mask-anchors(rule=top({DOSE}))",
         "pin-anchors(rule=sigma(3))",
+        "pin-anchors(rule=sigma(3), across=layers)",
+        f"move-anchors(by={DOSE}, rule=sigma(3)) @ 1,8,32",
         f"ablate-heads(heads=top({DOSE}))",
         *(f"mask-anchors(rule=top(4), layers={half})" for half in ("shallow", "deep")),
         *(f"ablate-heads(heads=top(2), layers={half})" for half in ("shallow", "deep")),
@@ -65,7 +72,7 @@ def conditions(
     """
     if not specs:
         raise FloatLensError("there is no intervention to run; name at least one with --intervention")
-    found = [Condition(NONE, PLAIN)]
+    found = [Condition.plain()]
     for spec in specs:
         for group, dose, one in _doses(spec, doses):
             changed = Condition(str(one), CHANGED, group, dose, str(one))

@@ -46,11 +46,9 @@ class AblationRecord(AnswerRecord):
     well_formed  1 if the answer ended, is not empty, has no special token, and repeats no word three times in a row
     """
 
-    intervention: str = ""
     role: str = PLAIN
     group: str = ""
     dose: float | None = None
-    of: str = ""
     control_seed: int | None = None
     agreement: float | None = None
     kl: float | None = None

@@ -9,15 +9,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from floatlens import stats
+from floatlens.evaluation.summary import difference, results
 
 Array = NDArray[np.float64]
 RESAMPLES = 1999
-GROUP = ["stress", "model", "data"]
+GROUP = ["stress", "model", "data", "intervention"]
 
 
 def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
-    """Return one row per model, data set and level: the mean score of the answered questions, with its interval."""
-    rows = []
+    """Return one row per model, data set, intervention and level: the mean score of the answered questions."""
+    rows, answers = [], with_intervention(answers)
     for key, part in answers.groupby([*GROUP, "level"], sort=False):
         estimate = stats.percentile_mean(part[score].to_numpy(float))
         about = dict(zip([*GROUP, "level"], key, strict=True))
@@ -28,13 +29,13 @@ def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
 
 
 def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
-    """Return one row per model and data set.
+    """Return one row per model, data set and intervention.
 
     `range` is best minus worst level, `slope` the change of the score per unit of the axis, `loss` first minus last
     level. Intervals are bootstrap intervals over questions, each with all its levels. The range of a noisy curve is never
     0, so compare it between models on the same questions, not with 0.
     """
-    rows = []
+    rows, answers = [], with_intervention(answers)
     for key, part in answers.groupby(GROUP, sort=False):
         scores_NX, x_X, levels = matrix(part, score)
         numbers: dict[str, float] = {"n": len(scores_NX), "levels": len(levels)}
@@ -43,6 +44,49 @@ def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
         first = part.iloc[0]
         rows.append({**dict(zip(GROUP, key, strict=True)), "kind": str(first["kind"]), "score": score, **numbers})
     return pd.DataFrame(rows)
+
+
+def effects(answers: pd.DataFrame, score: str = "accuracy") -> list[dict[str, Any]]:
+    """Return one entry per model, data set and intervention: what it takes from the score, and from robustness.
+
+    `accuracy` (or the chosen score) is the mean over levels, `loss` first minus last level on the axis; each under the
+    intervention minus without it (`change`), and minus its matched control, mean over seeds (`beyond`), paired by question.
+    A positive `loss` means that the stress costs more under the intervention.
+    """
+    found = []
+    for (stress, model, data), part in with_intervention(answers).groupby(GROUP[:3], sort=False):
+        plain = _numbers_by_question(part[part["intervention"] == ""], score)
+        for name in dict.fromkeys(part["of"][part["of"] != ""]):
+            mine = part[part["of"] == name]
+            under = _numbers_by_question(mine[mine["intervention"] == name], score)
+            controls = mine[mine["intervention"] != name]
+            drawn = [_numbers_by_question(one, score) for _, one in controls.groupby("intervention", sort=False)]
+            entry: dict[str, Any] = {"stress": stress, "model": model, "data": data, "intervention": name}
+            entry |= {"controls": len(drawn), "change": {}, "beyond": {}}
+            for number in under:
+                entry["change"][number] = difference(under[number], plain[number])
+                if drawn:
+                    control = pd.concat([one[number] for one in drawn], axis=1).mean(axis=1, skipna=False)
+                    entry["beyond"][number] = difference(under[number], control)
+            found.append(entry)
+    return found
+
+
+def _numbers_by_question(part: pd.DataFrame, score: str) -> dict[str, pd.Series[float]]:
+    """Return each question's mean score over the levels, and its score at the first level of the axis minus the last."""
+    levels = list(dict.fromkeys(part["level"]))
+    wide = part.pivot(index="id", columns="level", values=score)[levels].dropna()
+    x = pd.to_numeric(part.drop_duplicates("level").set_index("level")["x"].reindex(levels)).dropna()
+    found = {score: wide.mean(axis=1)}
+    if len(x) > 1:
+        found["loss"] = wide[x.idxmin()] - wide[x.idxmax()]
+    return found
+
+
+def with_intervention(answers: pd.DataFrame) -> pd.DataFrame:
+    """Return the answers with the columns on interventions; answers of earlier versions have none."""
+    missing = {name: "" for name in ("intervention", "of") if name not in answers}
+    return answers.assign(**missing) if missing else answers
 
 
 def matrix(part: pd.DataFrame, score: str) -> tuple[Array, Array, list[str]]:
@@ -89,12 +133,11 @@ def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, flo
 
 def as_results(answers: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the results of the answers with the name of the level and its value on the axis."""
-    from floatlens.evaluation.summary import results
-
-    levels = answers.drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
+    levels = with_intervention(answers).drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
     found = []
     for entry in results(answers):
         at = levels.loc[(entry["data"], entry["condition"])]
         x = None if pd.isna(at["x"]) else float(at["x"])
-        found.append({**entry, "stress": at["stress"], "level": at["level"], "x": x})
+        about = {"stress": at["stress"], "level": at["level"], "x": x, "intervention": at["intervention"]}
+        found.append({**entry, **about})
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.ablate.condition import PLAIN, Condition
 from floatlens.evaluation.planning import Asking
 from floatlens.registry import Registry
 
@@ -87,27 +88,31 @@ def stress_jobs(
     models: Iterable[str],
     levels: Mapping[str, Sequence[StressLevel]],
     recording: Recording | None = None,
+    conditions: Sequence[Condition] = (Condition.plain(),),
 ) -> Iterator[AnswerJob]:
-    """Yield the jobs of a stress test: every model, data set (by its label) and level.
+    """Yield the jobs of a stress test: every model, data set (by its label), level and condition.
 
-    `condition` is the test with its level, `x` the value on the axis.
+    `condition` of a job is the test with its level and the intervention, `x` the value on the axis.
     """
     from floatlens.evaluation.jobs import AnswerJob
 
     for model in models:
         for data, several in levels.items():
             for level in several:
-                labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
-                yield AnswerJob(
-                    model,
-                    data,
-                    f"{test.name}={level.name}",
-                    level.samples,
-                    level.asking,
-                    count=len(level.samples),
-                    labels=labels,
-                    recording=recording,
-                )
+                for under in conditions:
+                    changed = under.role != PLAIN
+                    labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
+                    yield AnswerJob(
+                        model,
+                        data,
+                        f"{test.name}={level.name}" + (f" under {under.name}" if changed else ""),
+                        level.samples,
+                        level.asking,
+                        count=len(level.samples),
+                        labels=labels | ({"intervention": under.name, "of": under.of} if changed else {}),
+                        recording=recording,
+                        interventions=(under.name,) if changed else (),
+                    )
 
 
 def draw(seed: int, sample: Sample) -> random.Random:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 USUAL = (
     "mask-anchors(rule=top({n})) @ 1,4",
     "pin-anchors(rule=sigma(3))",
+    "pin-anchors(rule=sigma(3), across=layers)",
+    "move-anchors(by=8, rule=sigma(3))",
     "ablate-heads(heads=top({n})) @ 1,4",
     "mask-anchors(rule=top(4), layers=shallow)",
     "mask-anchors(rule=top(4), layers=deep)",

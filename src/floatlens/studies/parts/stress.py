@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.ablate.condition import Condition, conditions
 from floatlens.evaluation.sources import DataSource
-from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions
+from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_jobs
 from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
 
 if TYPE_CHECKING:
@@ -16,18 +17,26 @@ if TYPE_CHECKING:
     from floatlens.studies.sizes import Sizes
 
 KNOWN = ("world:common",)  # memorised by the bundled models, so it says little about the use of passages
+SEEDS = (0,)  # seeds of the controls of interventions
 PREFERRED = {"layout": "world:hops"}  # the world's data set made for a test
 
 
 def run(bench: Bench) -> None:
     made, notes = levels(bench.plan, bench.sources)
     bench.notes += notes
-    tasks = []
-    for (name, data), several in made.items():
-        for level in several:
-            labels: dict[str, Any] = {"stress": name, "level": level.name, "x": None if level.x != level.x else level.x}
-            tasks.append(bench.task(level.samples, data, f"{name}={level.name}", level.asking, **labels))
-    bench.ask(tasks)
+    under = choose_conditions(bench.plan)
+    bench.ask(
+        [
+            job
+            for (name, data), several in made.items()
+            for job in stress_jobs(STRESSES[name], [bench.model], {data: several}, conditions=under)
+        ]
+    )
+
+
+def choose_conditions(plan: StudyPlan) -> list[Condition]:
+    """Return no intervention, and those of the plan with one control each."""
+    return conditions(plan.stress_interventions, None, SEEDS) if plan.stress_interventions else [Condition.plain()]
 
 
 def levels(
@@ -62,7 +71,8 @@ def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[
     made, _ = levels(replace(plan, sizes=sizes), sources)
     # One level of masks and of query is answered by Table 1 already.
     shared = sum(len(several[0].samples) for (name, _), several in made.items() if name in ("masks", "query"))
-    return {"open": sum(len(level.samples) for several in made.values() for level in several) - shared}
+    asked = sum(len(level.samples) for several in made.values() for level in several)
+    return {"open": asked * len(choose_conditions(plan)) - shared}
 
 
 PART = Part("stress", run, units)
