@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 
@@ -73,6 +74,42 @@ def test_documents_added_between_questions_score_as_if_they_had_always_been_ther
     for question in ("Cleo Vann", "Who lives in Molen?", "mill"):
         assert grown.search(question, 5) == whole.search(question, 5)
     assert len(grown) == 5
+
+
+def test_a_changed_collection_answers_like_a_fresh_index_of_what_is_left(tmp_path, corpus):
+    """Random changes, and after each of them the same hits and scores as an index built anew, in the same order."""
+    draw = random.Random(7)
+    index = index_of(corpus, cache=tmp_path / "cache")
+    wanted = [document(i, t) for i, t in enumerate(TEXTS)]
+    sentence = lambda: " ".join(draw.choices("ada ben cleo lives in molen rusk mill burnt".split(), k=6))  # noqa: E731
+    for number in range(24):
+        kind = draw.choice(["add", "replace", "withdraw"] if len(wanted) > 2 else ["add"])
+        at = draw.randrange(len(wanted))
+        if kind == "add":
+            wanted.append(document(100 + number, sentence()))
+            index.add([wanted[-1]])
+        elif kind == "replace":
+            wanted[at] = Document(wanted[at].id, Passage(sentence()))
+            index.replace([wanted[at]])
+        else:
+            index.withdraw([wanted.pop(at).id])
+        fresh = Index.build(tmp_path / f"fresh{number}", wanted)
+        assert list(index) == wanted and len(index) == len(wanted)
+        for question in ("Who lives in Molen?", "mill", "cleo burnt", "1802"):
+            assert index.search(question, 5) == fresh.search(question, 5)
+    index.withdraw([each.id for each in wanted])
+    assert index.search("mill", 3) == []
+    index.add([document(1, "A mill.")])
+    assert [hit.document.id for hit in index.search("mill", 3)] == ["1"]
+
+
+def test_only_a_document_that_is_there_once_can_be_changed(tmp_path):
+    index = Index.build(tmp_path, [document(1, "a b"), document(2, "c"), document(2, "d")])
+    for ids in (["9"], ["2"]):
+        with pytest.raises(FloatLensError, match="its id must be its own"):
+            index.withdraw(ids)
+    with pytest.raises(FloatLensError, match="no document with the id '9'"):
+        index.replace([document(9, "x")])
 
 
 def test_the_index_is_opened_again_while_the_corpus_is_unchanged(tmp_path, corpus, monkeypatch):

@@ -1,8 +1,8 @@
-"""BM25 retrieval at run time, over a collection of passages on disk that may grow between questions.
+"""BM25 retrieval at run time, over a collection of passages on disk that may change between questions.
 
 The index is bm25s's (arXiv 2407.03618), with Lucene's scoring. It is kept in the user's cache and opened again while the
-corpus file is unchanged. Documents that are added later are scored exactly as if they had been there from the start: the
-scores are recomputed at the next search, from the tokens, which are kept.
+corpus file is unchanged. After documents were added, replaced or withdrawn, scores are exactly those of an index built from
+the new collection: they are recomputed at the next search, from the tokens, which are kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -84,12 +84,14 @@ class Hit(NamedTuple):
 
 
 class Index:
-    """BM25 over a store of documents."""
+    """BM25 over a store of documents. `live` are the numbers of those in the collection; the store keeps the others too."""
 
     def __init__(self, store: DocumentStore, bm25: bm25s.BM25 | None = None, word_ids: WordIds | None = None) -> None:
         self.store = store
+        self.live = list(range(len(store)))
         self._bm25 = bm25
         self._word_ids = word_ids
+        self._ids: dict[str, list[int]] | None = None  # numbers of the live documents by id, once they are needed
 
     @classmethod
     def build(cls, folder: Path, found: Iterable[Document]) -> Index:
@@ -101,7 +103,7 @@ class Index:
         if not word_ids.ids:
             raise FloatLensError("the corpus has no documents; give a file with one passage per line")
         index = cls(DocumentStore(folder), word_ids=word_ids)
-        index._bm25 = word_ids.index()
+        index._bm25 = word_ids.index(index.live)
         index._bm25.save(folder / "bm25", show_progress=False)
         return index
 
@@ -111,34 +113,79 @@ class Index:
         return cls(DocumentStore(folder), bm25s.BM25.load(folder / "bm25", mmap=True, show_progress=False))
 
     def __len__(self) -> int:
-        return len(self.store)
+        return len(self.live)
+
+    def __iter__(self) -> Iterator[Document]:
+        """Yield the documents of the collection, in their order."""
+        return (self.store[number] for number in self.live)
 
     def add(self, found: Iterable[Document]) -> None:
-        """Add documents; the next search sees them."""
-        if self._word_ids is None:
-            self._word_ids = WordIds()
-            for document in self.store:
-                self._word_ids.add(document.passage)
+        """Add documents at the end of the collection; the next search sees them."""
+        words_of, numbers_of = self._change()
         for document in found:
+            number = len(self.store)
             self.store.added.append(document)
-            self._word_ids.add(document.passage)
-            self._bm25 = None
+            words_of.add(document.passage)
+            self.live.append(number)
+            numbers_of.setdefault(document.id, []).append(number)
+
+    def replace(self, found: Iterable[Document]) -> None:
+        """Put each document in the place of the one with its id; the next search sees the new ones only."""
+        words_of, numbers_of = self._change()
+        for document in found:
+            place = self.live.index(self._number(document.id))
+            number = len(self.store)
+            self.store.added.append(document)
+            words_of.add(document.passage)
+            self.live[place] = number
+            numbers_of[document.id] = [number]
+
+    def withdraw(self, ids: Iterable[str]) -> None:
+        """Take the documents with these ids out of the collection."""
+        _, numbers_of = self._change()
+        for id_ in ids:
+            self.live.remove(self._number(id_))
+            del numbers_of[id_]
 
     def search(self, question: str, count: int) -> list[Hit]:
         """Return the best `count` documents, best first; on a tie the earlier one comes first."""
+        if not self.live:
+            return []
         if self._bm25 is None:
             assert self._word_ids is not None
-            self._bm25 = self._word_ids.index()
+            self._bm25 = self._word_ids.index(self.live)
         known = [word for word in words(question) if word in self._bm25.vocab_dict]
         if not known:
             return []
         scores: NDArray[np.float32] = self._bm25.get_scores(known)
         best = np.lexsort((np.arange(len(scores)), -scores))[:count]
-        return [Hit(self.store[int(i)], float(scores[i])) for i in best if scores[i] > 0]
+        return [Hit(self.store[self.live[int(i)]], float(scores[i])) for i in best if scores[i] > 0]
+
+    def _change(self) -> tuple[WordIds, dict[str, list[int]]]:
+        """Return the words and the ids of the documents, to be changed: the next search recomputes the scores."""
+        if self._word_ids is None:
+            self._word_ids = WordIds()
+            for document in self.store:
+                self._word_ids.add(document.passage)
+        if self._ids is None:
+            self._ids = {}
+            for number in self.live:
+                self._ids.setdefault(self.store[number].id, []).append(number)
+        self._bm25 = None
+        return self._word_ids, self._ids
+
+    def _number(self, id_: str) -> int:
+        """Return the number of the one live document with this id."""
+        assert self._ids is not None
+        found = self._ids.get(id_, [])
+        if len(found) != 1:
+            said = "no document" if not found else f"{len(found)} documents"
+            raise FloatLensError(f"the collection has {said} with the id {id_!r}; to change one, its id must be its own")
+        return found[0]
 
 
 class WordIds:
-    """The words of all documents as integers."""
+    """The words of all documents of a store as integers."""
 
     def __init__(self) -> None:
         self.vocabulary: dict[str, int] = {}
@@ -148,9 +195,14 @@ class WordIds:
         numbers = [self.vocabulary.setdefault(word, len(self.vocabulary)) for word in words(passage.line)]
         self.ids.append(np.asarray(numbers, np.int32))
 
-    def index(self) -> bm25s.BM25:
+    def index(self, live: Sequence[int]) -> bm25s.BM25:
+        """Return the scores of the live documents; only their words are known."""
+        chosen = [self.ids[number] for number in live]
+        used = np.unique(np.concatenate(chosen))
+        names = list(self.vocabulary)
         bm25 = bm25s.BM25(method="lucene")
-        bm25.index(([ids.tolist() for ids in self.ids], dict(self.vocabulary)), show_progress=False)
+        ids = [np.searchsorted(used, each).tolist() for each in chosen]
+        bm25.index((ids, {names[word]: new for new, word in enumerate(used.tolist())}), show_progress=False)
         return bm25
 
 
