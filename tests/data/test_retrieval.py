@@ -81,15 +81,15 @@ def test_a_changed_collection_answers_like_a_fresh_index_of_what_is_left(tmp_pat
     draw = random.Random(7)
     index = index_of(corpus, cache=tmp_path / "cache")
     wanted = [document(i, t) for i, t in enumerate(TEXTS)]
-    sentence = lambda: " ".join(draw.choices("ada ben cleo lives in molen rusk mill burnt".split(), k=6))  # noqa: E731
+    vocabulary = sorted({word for text in TEXTS for word in words(text)})
     for number in range(24):
         kind = draw.choice(["add", "replace", "withdraw"] if len(wanted) > 2 else ["add"])
         at = draw.randrange(len(wanted))
         if kind == "add":
-            wanted.append(document(100 + number, sentence()))
+            wanted.append(document(100 + number, " ".join(draw.choices(vocabulary, k=6))))
             index.add([wanted[-1]])
         elif kind == "replace":
-            wanted[at] = Document(wanted[at].id, Passage(sentence()))
+            wanted[at] = Document(wanted[at].id, Passage(" ".join(draw.choices(vocabulary, k=6))))
             index.replace([wanted[at]])
         else:
             index.withdraw([wanted.pop(at).id])

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("eval", "Answer questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask at increasing difficulty: noise, position, layout, masks, query."),
     "ablate": ("ablate", "Mask or pin anchors, remove heads, and measure what breaks."),
+    "deploy": ("deploy", "Ask over a collection that changes while questions come in."),
     "report": ("report", "Write one self-contained HTML report of existing runs."),
     "rerun": ("rerun", "Repeat the command of a run folder, and compare the results."),
     "diff": ("diff", "Show what differs between two runs."),

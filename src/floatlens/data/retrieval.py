@@ -180,7 +180,9 @@ class Index:
         found = self._ids.get(id_, [])
         if len(found) != 1:
             said = "no document" if not found else f"{len(found)} documents"
-            raise FloatLensError(f"the collection has {said} with the id {id_!r}; to change one, its id must be its own")
+            raise FloatLensError(
+                f"the collection has {said} with the id {id_!r}; to change one, its id must be its own"
+            )
         return found[0]
 
 

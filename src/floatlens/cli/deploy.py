@@ -1,0 +1,140 @@
+"""floatlens deploy: how models answer while the collection that their passages come from changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from floatlens.cli import options as common
+from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@common.grouped
+def command(
+    models: common.Models,
+    data: common.Data,
+    reading: common.DataOptions = common.DataOptions(),
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Measure where attention goes, from a trace of every answer in --out.")
+    ] = False,
+    limit: common.Limit = None,
+    seed: common.Seed = None,
+    sampling: common.SamplerOptions = common.SamplerOptions(max_new_tokens=16),
+    loading: common.ModelOptions = common.ModelOptions(),
+    out: common.Out = None,
+    running: common.RunOptions = common.RunOptions(),
+    as_json: common.AsJson = False,
+) -> None:
+    """Ask questions over a collection that changes: documents are added, replaced, copied, contradicted and withdrawn.
+
+    Each question is asked at six stages of its document's life, with the passages that BM25 finds at that moment. The
+    collection holds --corpus and the passages of the data that are no evidence.
+
+    Examples:
+
+        floatlens deploy tiny-mdm tiny-arm --data world:fresh --limit 100 --out deployment
+
+        floatlens deploy smollm2 --data nq.jsonl.gz --corpus wiki.jsonl --passages 3 --trace --out deployment
+    """
+    from floatlens.data.readers.registry import named_data
+    from floatlens.data.retrieval import index_of
+    from floatlens.evaluation import deployment
+    from floatlens.evaluation.sources import RETRIEVED, open_sources, problems_of
+
+    if trace and out is None:
+        raise FloatLensError("--trace needs --out, the folder for the traces")
+    running.check_out(out)
+    asking = sampling.asking(seed, reading.template)
+    generated = reading.passages if all(named_data(each) for each in data) else None
+    plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=generated, corpus=None)
+    engine = running.make_engine()
+    sources = open_sources(plan)
+    corpus = index_of(reading.corpus) if reading.corpus else ()
+    streams = {}
+    for source in sources:
+        samples = list(source.samples())
+        index = deployment.collection(samples, corpus)
+        streams[source.label] = deployment.stream(
+            samples, index, passages=reading.passages or RETRIEVED, seed=seed or 0
+        )
+
+    # Everything above is quick; from here on torch is needed.
+    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import check_answered, check_settings, finish_run, open_run, print_json
+    from floatlens.evaluation.jobs import AnswerJob, ModelWorker, Recording
+    from floatlens.evaluation.run import ask_models
+    from floatlens.findings.by_role import attention_by_role
+    from floatlens.runs.traces import RunTraces
+
+    check_settings(plan, loading)
+    recording = Recording({"record": ("received_writing",)}) if trace else None
+    jobs = (
+        AnswerJob(model, label, stage, samples, asking, len(samples), recording=recording)
+        for model in plan.models
+        for label, stages in streams.items()
+        for stage, samples in stages.items()
+    )
+    also = {"corpus": reading.corpus, "retrieved": reading.passages or RETRIEVED, "trace": trace}
+    with open_run(out, "deploy", plan, loading, also, running.resume) as folder:
+        with bar("questions") as watch:
+            answers, _ = ask_models(
+                jobs,
+                ModelWorker(loading.loader()),
+                folder,
+                engine=engine,
+                watch=watch,
+                retry_errors=running.retry_errors,
+            )
+        check_answered(answers)
+        answers = deployment.with_outcomes(answers, streams)
+        table = deployment.summary(answers)
+        found: dict[str, Any] = {
+            "results": _records(table),
+            "attention": [],
+            "problems": problems_of(sources),
+            "settings": asking.recorded(),
+            "run": out,
+        }
+        if folder is not None:
+            folder.write_table("answers", answers)
+            if trace:
+                looked = attention_by_role(RunTraces([folder]), streams)
+                folder.write_table("attention", looked)
+                means = looked.groupby(["model", "data", "stage", "role"], sort=False)[["share", "per_token"]]
+                found["attention"] = _records(means.mean().reset_index())
+        finish_run(folder, sources, found)
+    if as_json:
+        print_json(found)
+    else:
+        show(found)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows = table.to_dict("records")
+    return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print one row per model and stage, and where attention goes."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from floatlens.cli.shared import make_console, print_notes, problem_lines
+
+    console = make_console()
+    shown = Table()
+    columns = {"accuracy_words": "right", "outdated": "outdated", "misled": "misled", "recall": "recall"}
+    for column in ("model", "data", "stage", *columns.values(), "n"):
+        shown.add_column(column, overflow="fold")
+    for row in found["results"]:
+        names = (escape(str(row[name])) for name in ("model", "data", "stage"))
+        shown.add_row(*names, *("–" if row[c] is None else f"{row[c]:.3f}" for c in columns), str(row["n"]))
+    console.print(shown)
+    for row in found["attention"]:
+        about = ", ".join(str(row[name]) for name in ("model", "data", "stage", "role"))
+        console.print(f"attention of {about}: {row['share']:.3f}, per token {row['per_token']:.2f}", markup=False)
+    print_notes(problem_lines(found["problems"]))

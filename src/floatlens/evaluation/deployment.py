@@ -1,0 +1,250 @@
+"""Deployment: a collection of passages that changes while questions come in.
+
+Each question is asked at six stages in the life of its document: before it is added, when it is there, when it was replaced
+by a version with another answer, when near-duplicates of that version were added, when a misleading one (with a wrong
+answer) was added too, and when all of them were withdrawn. The lives of all questions are mixed into one stream, so that the
+collection is never the same twice. Passages are retrieved with BM25 at the moment of the question, the same for all models.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from floatlens import stats
+from floatlens.data.retrieval import Document, Index
+from floatlens.data.sample import Passage, Sample
+from floatlens.data.text import contains_words, normalise
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.metrics import score
+from floatlens.files import temporary_folder
+
+ABSENT, PRESENT, REPLACED, COPIED, MISLED, WITHDRAWN = STAGES = (
+    "absent",
+    "present",
+    "replaced",
+    "copied",
+    "misled",
+    "withdrawn",
+)
+CURRENT, COPY, MISLEADING, OTHER = ROLES = ("current", "copy", "misleading", "other")
+COPIES = 2
+MEASURES = ("accuracy_words", "outdated", "misled", "recall", "answer_recall")
+Lives = Mapping[str, Sequence[Sample]]
+
+
+@dataclass(frozen=True)
+class DocumentLife:
+    """A question and its documents: as they are first, with a new answer, near-duplicates, and one with a wrong answer."""
+
+    sample: Sample
+    first: list[Document]
+    updated: list[Document]
+    copies: list[Document]
+    misleading: Document
+    new: str
+    wrong: str
+
+    def begin(self, stage: str, index: Index) -> None:
+        """Change the collection as the stage says."""
+        if stage == PRESENT:
+            index.add(self.first)
+        elif stage == REPLACED:
+            index.replace(self.updated)
+        elif stage == COPIED:
+            index.add(self.copies)
+        elif stage == MISLED:
+            index.add([self.misleading])
+        elif stage == WITHDRAWN:
+            index.withdraw([each.id for each in (*self.updated, *self.copies, self.misleading)])
+
+    def ask(self, stage: str, index: Index, passages: int) -> Sample:
+        """Return the question as it is asked at a stage, with the passages that are retrieved then.
+
+        `answers` are those that count as correct. `meta` has `outdated`, what the collection said before, `misled`, the
+        wrong answer of the misleading document, `roles`, one per passage, `recall` and `answer_recall`.
+        """
+        changed = stage in (REPLACED, COPIED, MISLED)
+        answers = [self.new] if changed else self.sample.answers
+        outdated = self.sample.answers if changed else [self.new] if stage == WITHDRAWN else []
+        roles = {each.id: CURRENT for each in self.first if stage not in (ABSENT, WITHDRAWN)}
+        roles |= {each.id: COPY for each in self.copies} | {self.misleading.id: MISLEADING}
+        hits = [hit.document for hit in index.search(self.sample.question, passages)]
+        found = [roles.get(hit.id, OTHER) for hit in hits]
+        shown = [
+            Passage(hit.passage.text, hit.passage.title, role == CURRENT) for hit, role in zip(hits, found, strict=True)
+        ]
+        meta: dict[str, Any] = {"roles": found, "outdated": outdated, "misled": [self.wrong] if stage == MISLED else []}
+        if CURRENT in roles.values():
+            meta["recall"] = found.count(CURRENT) / len(self.first)
+        meta["answer_recall"] = float(any(contains_words(p.line, a) for p in shown for a in answers))
+        return replace(self.sample, answers=list(answers), passages=shown, meta=meta)
+
+
+def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
+    """Return the lives of the questions whose gold passages contain an answer, so that another can be put in its place.
+
+    New and wrong answers are drawn from the answers of other questions, of the same number of words where there are any.
+    """
+    pool = list(dict.fromkeys(answer for sample in samples for answer in sample.answers[:1]))
+    found = []
+    for number, sample in enumerate(samples):
+        gold = [p for p in sample.passages if p.gold]
+        holding = next((i for i, p in enumerate(gold) if can_change(p, sample.answers)), None)
+        random_ = random.Random(f"{seed} {sample.id}")
+        others = draw_answers(sample, pool, random_)
+        if holding is None or len(others) < 2:
+            continue
+        new, wrong = others[:2]
+        name = f"question {number}"
+        updated = [
+            put_answer(p, sample.answers, new) if i == holding else p
+            for i, p in enumerate(Passage(p.text, p.title) for p in gold)
+        ]
+        kept = f"{sample.question} {new}"
+        copies = [drop_word(updated[holding], kept, random_) for _ in range(COPIES)]
+        misleading = put_answer(drop_word(updated[holding], kept, random_), [new], wrong)
+        ids = [f"{name}, {i}" for i in range(len(gold))]
+        found.append(
+            DocumentLife(
+                sample,
+                [Document(id_, Passage(p.text, p.title)) for id_, p in zip(ids, gold, strict=True)],
+                [Document(id_, p) for id_, p in zip(ids, updated, strict=True)],
+                [Document(f"{name}, copy {i}", p) for i, p in enumerate(copies)],
+                Document(f"{name}, misleading", misleading),
+                new,
+                wrong,
+            )
+        )
+    if not found:
+        raise FloatLensError(
+            f"none of the {len(samples)} questions has a gold passage that contains its answer; a deployment needs some"
+        )
+    return found
+
+
+def can_change(passage: Passage, answers: Sequence[str]) -> bool:
+    """Return whether the passage contains an answer, and none any more once another is put in its place.
+
+    >>> can_change(Passage("Ada lives in Molen."), ["Molen"]), can_change(Passage("Ada lives in Mo-len."), ["Molen"])
+    (True, False)
+    """
+    changed = put_answer(passage, answers, "")
+    return changed.text != passage.text and not any(contains_words(changed.text, answer) for answer in answers)
+
+
+def draw_answers(sample: Sample, pool: Sequence[str], random_: random.Random) -> list[str]:
+    """Return answers of other questions in random order, those with as many words as this one's first."""
+    own = [normalise(answer) for answer in sample.answers]
+    text = " ".join(p.line for p in sample.passages if p.gold)
+    free = [
+        answer
+        for answer in pool
+        if normalise(answer)
+        and not any(normalise(answer) in mine or mine in normalise(answer) for mine in own)
+        and not contains_words(text, answer)
+    ]
+    random_.shuffle(free)
+    length = len(sample.answers[0].split())
+    apart: list[str] = []  # neither contains the other, so that an answer cannot count as both
+    for answer in sorted(free, key=lambda each: abs(len(each.split()) - length)):
+        if not any(normalise(answer) in normalise(a) or normalise(a) in normalise(answer) for a in apart):
+            apart.append(answer)
+        if len(apart) == 2:
+            break
+    return apart
+
+
+def put_answer(passage: Passage, old: Sequence[str], new: str) -> Passage:
+    """Return the passage with another answer in the place of the old ones.
+
+    >>> put_answer(Passage("Ada lives in Molen, near Rusk."), ["molen"], "Tarn").text
+    'Ada lives in Tarn, near Rusk.'
+    """
+    ordered = sorted((answer for answer in old if answer.strip()), key=len, reverse=True)
+    pattern = re.compile(r"\b(?:" + "|".join(map(re.escape, ordered)) + r")(?!\w)", re.IGNORECASE)
+    return Passage(pattern.sub(lambda _: new, passage.text), passage.title)
+
+
+def drop_word(passage: Passage, kept: str, random_: random.Random) -> Passage:
+    """Return the passage without one of its words, none of those in `kept`: a near-duplicate.
+
+    >>> drop_word(Passage("Ada lives in Molen."), "Molen", random.Random(0)).text
+    'Ada in Molen.'
+    """
+    parts = passage.text.split(" ")
+    protected = {normalise(word) for word in kept.split()}
+    free = [i for i, word in enumerate(parts) if normalise(word) and normalise(word) not in protected]
+    if not free:
+        return passage
+    gone = random_.choice(free)
+    return Passage(" ".join(word for i, word in enumerate(parts) if i != gone), passage.title)
+
+
+def collection(samples: Sequence[Sample], corpus: Iterable[Document] = ()) -> Index:
+    """Return the index of what the collection holds all the time: a corpus, and the passages that are no evidence."""
+    others = {p.line: Passage(p.text, p.title) for sample in samples for p in sample.passages if not p.gold}
+    gold = {p.line for sample in samples for p in sample.passages if p.gold}
+    found = [each.passage for each in corpus] + list(others.values())
+    kept = [passage for passage in found if passage.line not in gold]
+    if not kept:
+        raise FloatLensError(
+            "the questions bring no passages beside their evidence; give a collection with --corpus FILE"
+        )
+    documents = (Document(f"passage {number}", passage) for number, passage in enumerate(kept))
+    return Index.build(temporary_folder("deployment"), documents)
+
+
+def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: int = 0) -> dict[str, list[Sample]]:
+    """Run the stream through the index, and return the questions as they were asked, by stage, in one order.
+
+    The index is changed; at the end every document of a question has been withdrawn again.
+    """
+    found = lives(samples, seed)
+    order = [life for life in range(len(found)) for _ in STAGES]
+    random.Random(f"{seed} stream").shuffle(order)
+    asked: dict[int, list[Sample]] = {number: [] for number in range(len(found))}
+    for number in order:
+        stage = STAGES[len(asked[number])]
+        found[number].begin(stage, index)
+        asked[number].append(found[number].ask(stage, index, passages))
+    return {stage: [asked[number][i] for number in range(len(found))] for i, stage in enumerate(STAGES)}
+
+
+def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.DataFrame:
+    """Return the answers with `outdated` and `misled`: 1 if an answer is what the collection said before, or the wrong one.
+
+    `streams` has the questions as they were asked, by data set and stage. NaN where a stage has no such answer.
+    """
+    samples = {
+        (data, stage, sample.id): sample
+        for data, stages in streams.items()
+        for stage, several in stages.items()
+        for sample in several
+    }
+    found: dict[str, list[float]] = {"outdated": [], "misled": []}
+    for row in answers.itertuples():
+        sample = samples[row.data, row.condition, row.id]
+        for name, values in found.items():
+            wrong = sample.meta[name]
+            known = bool(wrong) and row.error is None
+            values.append(float(score(str(row.answer), list(wrong)).accuracy_words) if known else np.nan)
+    return answers.assign(**found)
+
+
+def summary(answers: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per model, data set and stage: mean, low and high of each of `MEASURES`, and the number of answers."""
+    rows = []
+    for (model, data, stage), part in answers.groupby(["model", "data", "condition"], sort=False):
+        row: dict[str, Any] = {"model": model, "data": data, "stage": stage, "n": int(part["error"].isna().sum())}
+        for name in MEASURES:
+            estimate = stats.percentile_mean(part[name].to_numpy(float))
+            row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        rows.append(row)
+    return pd.DataFrame(rows)
