@@ -230,7 +230,7 @@ def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.Dat
     }
     found: dict[str, list[float]] = {"outdated": [], "misled": []}
     for row in answers.itertuples():
-        sample = samples[row.data, row.condition, row.id]
+        sample = samples[str(row.data), str(row.condition), str(row.id)]
         for name, values in found.items():
             wrong = sample.meta[name]
             known = bool(wrong) and row.error is None
