@@ -83,7 +83,9 @@ Corpus = Annotated[str | None, typer.Option(help="File of passages to retrieve f
 Columns = Annotated[str | None, typer.Option(help="Columns of the data by role, such as question=ask,answers=target.")]
 Layout = Annotated[
     str | None,
-    typer.Option(help="Layout of the records: kilt, middle, hotpot, keyvalue, infill or columns; detected by default."),
+    typer.Option(
+        help="Layout of the records: kilt, middle, hotpot, keyvalue, infill, continue or columns; detected by default."
+    ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line of the data that cannot be used.")]
 TemplateFile = Annotated[Path | None, typer.Option(help="Text file with the slots {passages} and {question}.")]

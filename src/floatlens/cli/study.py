@@ -36,6 +36,7 @@ def command(
             "short, passages."
         ),
     ] = "paper",
+    offset: Annotated[int, typer.Option(min=0, help="Number of questions to skip in each data set.")] = 0,
     stress_intervention: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,6 +98,7 @@ def command(
             full=full,
             setting=setting,
             stress_interventions=stress_intervention or (),
+            offset=offset,
             seed=seed,
             **asked,
             **vars(sampling),

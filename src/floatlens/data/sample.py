@@ -30,7 +30,8 @@ class Sample:
     """One question of a data set.
 
     Every one of `answers` counts as correct. `meta` holds further fields of the source, such as the kind of question. With
-    `infill`, the question is a text with [MASK] where the answer is to be written.
+    `infill`, the question is a text with [MASK] where the answer is to be written; with `continuation`, a text that the
+    model continues as it is, without template.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Sample:
     passages: list[Passage] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     infill: bool = False
+    continuation: bool = False
 
     @property
     def gold(self) -> list[int]:

@@ -114,8 +114,8 @@ def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: 
     """
     if isinstance(sample, Prompt):
         return Question(Sample(sample.sample_id, sample.question, sample.answers), sample)
-    if sample.infill:
-        return _infill_of(lens, sample)
+    if sample.infill or sample.continuation:
+        return _text_of(lens, sample, asking)
     passages = [] if condition in WITHOUT_PASSAGES else sample.passages
     if condition == OPEN and not passages:
         retrieved = "answer_recall" in sample.meta
@@ -143,11 +143,12 @@ def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: 
     return Question(sample, replace(prompt, dropped=dropped, sample_id=sample.id))
 
 
-def _infill_of(lens: Lens, sample: Sample) -> Question:
-    """Build the prompt of a text with masks, under any condition: it has no passages."""
+def _text_of(lens: Lens, sample: Sample, asking: Asking) -> Question:
+    """Build the prompt of a text with masks or to continue, under any condition: it has no passages."""
     try:
-        prompt = lens.infill_prompt(sample.question)
-        length, context = len(prompt.ids) + len(prompt.tail or ()), lens.context_length
+        prompt = lens.infill_prompt(sample.question) if sample.infill else lens.text_prompt(sample.question)
+        written = len(prompt.tail or ()) if sample.infill else asking.max_new_tokens
+        length, context = len(prompt.ids) + written, lens.context_length
         if context is not None and length > context:
             raise FloatLensError(f"the text has {length} tokens, and the model reads {context}; shorten the text")
     except FloatLensError as error:

@@ -114,7 +114,7 @@ class DataSource:
             yield from (retrieve(sample, self.index, wanted) for sample in stream)
             return
         peeked = list(islice(stream, PEEK))
-        if OPEN in plan.conditions and peeked and not any(sample.passages or sample.infill for sample in peeked):
+        if OPEN in plan.conditions and peeked and not any(s.passages or s.infill or s.continuation for s in peeked):
             raise FloatLensError(f"{self.name} has no passages; use --closed-book, or --retriever bm25 --corpus FILE")
         for sample in chain(peeked, stream):
             if plan.passages is not None and named_data(self.name) is None:
