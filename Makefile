@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DOCS_EXECUTE ?= true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit s3 types docs serve bench explorer front chromium dist clean
+.PHONY: help demo test lint unit s3 types docs serve bench results explorer front chromium dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,10 @@ serve: $(STAMP)  ## Serve the documentation and reload it on changes; does not e
 
 bench: $(STAMP)  ## Measure the cost of tracing, compared with plain generation
 	$(BIN)/python -m benchmarks.trace
+
+results: $(STAMP)  ## Make docs/results.md: hours, resumable; RESULTS_DATA and RESULTS_ADAPTERS name folders
+	$(BIN)/python -m recipes.results plan
+	$(BIN)/python -m recipes.results run --runs results; $(BIN)/python -m recipes.results write --runs results
 
 explorer:  ## Build the explorer's script from explorer/src
 	cd explorer && npm ci --silent && npm run --silent build

@@ -1,0 +1,55 @@
+"""The numbers of attention that are compared over tasks and over checkpoints: one row per sample and layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from floatlens.data.prompt import Prompt
+from floatlens.findings.absorption import absorption
+from floatlens.findings.drift import drift
+from floatlens.findings.heads import heads
+from floatlens.lens import Lens
+
+RULES = ("sigma(3)", "top(1)", "first")
+BATCH = 4
+
+
+def measure_attention(lens: Lens, prompts: Sequence[Prompt], ids: Sequence[str], **settings: Any) -> pd.DataFrame:
+    """Return floating, absorption by each rule, the share of position 0, and the best copy score, by sample and layer."""
+    parts = []
+    for start in range(0, len(prompts), BATCH):
+        some = slice(start, start + BATCH)
+        traces = lens.traces(prompts[some], sample_ids=list(ids[some]), **settings)
+        moved, absorbed, copied = drift.measure(traces), absorption.measure(traces, rule=RULES), heads.measure(traces)
+        for row, trace in enumerate(traces):
+            layers = absorbed["layer"].values
+            columns: dict[str, Any] = {
+                "id": str(ids[start + row]),
+                "layer": layers,
+                "tokens": int(trace.prompt_length),
+                "floating": moved["floating"].values[row],
+                "floating_writing": last_known(moved["floating_writing"].values[row]),
+                "sink": absorbed["sink"].values[row],
+                "copying": np.nanmax(np.nan_to_num(copied["hit"].values[row], nan=-1.0), axis=-1),
+            }
+            for place, rule in enumerate(RULES):
+                columns[f"absorption {rule}"] = absorbed["absorption"].values[row, place]
+            parts.append(pd.DataFrame(columns))
+    table = pd.concat(parts, ignore_index=True)
+    table["copying"] = table["copying"].where(table["copying"] >= 0)
+    return table
+
+
+def last_known(values_LN: Any) -> Any:
+    """Return the last finite number of each row, NaN where there is none.
+
+    >>> last_known(np.array([[np.nan, 0.5, np.nan], [np.nan, np.nan, np.nan]]))
+    array([0.5, nan])
+    """
+    known = np.isfinite(values_LN)
+    last = values_LN.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
+    return np.where(known.any(axis=1), values_LN[np.arange(len(values_LN)), last], np.nan)

@@ -1,0 +1,312 @@
+"""docs/results.md: what the runs show, in tables and figures, with commands, run times, limits, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from floatlens.findings.style import short
+from floatlens.lens import Lens
+from floatlens.models.checkpoint import find
+from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
+from floatlens.stats import percentile_mean
+from recipes.results import draw, film, texts
+from recipes.results.parts import PARTS, Job, Place
+
+LIMITS = """
+- Size: the small models have 1.3 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here is a
+  statement about models of 7 or 8 billion parameters, whose published numbers are shown beside ours.
+- One seed: every model was trained once, questions are drawn once, decoding is greedy.
+- Adapters of SmolLM2 saw few tokens; their cards say how many.
+- Interventions act on attention as it is computed; a model is not trained again under them.
+- New and wrong answers of the changing collection are answers of other questions, put in the place of the old one.
+""".strip()
+
+
+def print_plan(jobs: Sequence[Job]) -> None:
+    """Print the hours of one CPU core that each run takes, by the estimate of `floatlens plan`."""
+    total = 0.0
+    for job in jobs:
+        hours = sum(hours_of(model, job) for model in job.models)
+        total += hours
+        print(f"{job.name:18} {hours:6.2f} h  {job.answers} answers per model, {', '.join(job.models)}")
+    print(f"{'all':18} {total:6.2f} h on one core")
+
+
+def hours_of(model: str, job: Job) -> float:
+    """Return the hours of one core for a model's part of a job."""
+    lens = Lens(find(model))
+    steps = lens.settings(max_new_tokens=job.new).step_count
+    work = Workload(job.answers, job.prompt, job.new, steps, job.traced)
+    try:
+        size = measure_model(lens.checkpoint, "float32")
+    except ValueError:  # a network that transformers has no class for: as large as its sister
+        size = measure_model(find("tiny-mdm"), "float32")
+    return estimate(size, work, DEVICES["cpu"], 1, 16).hours
+
+
+def write(
+    docs: Path,
+    place: Place,
+    missing: Mapping[str, Mapping[str, str]],
+    jobs: Mapping[str, Sequence[Job]],
+    times: Mapping[str, Any],
+) -> None:
+    """Write docs/results.md, and its tables and figures to docs/results/."""
+    out = docs / "results"
+    out.mkdir(parents=True, exist_ok=True)
+    done = {name: place.runs / name for name, known in times.items() if known.get("finished")}
+    sections = [HEAD, missing_section(missing, jobs, done)]
+    sections += [claims_section(done, out), answers_section(done, out)]
+    sections += [architectures_section(done), interventions_section(done, out), deployment_section(done, out)]
+    sections += [film_section(done, out), texts_section(done, out)]
+    sections += [f"## Limits\n\n{LIMITS}", commands_section(times, done, out)]
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    (docs / "results.md").write_text(text, encoding="utf-8")
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"{docs / 'results.md'}; {size / 1e6:.2f} MB in {out}")
+
+
+HEAD = """# Results: the study that FloatLens was made for
+
+Made by `make results`: [the runs](#commands-and-run-times) are resumable and take hours; this page, its tables
+(`docs/results/*.parquet`) and figures are written from them by `python -m recipes.results write`. Claims were defined in git
+before they were run. Every verdict is listed, also where a claim does not hold. Small files only: no question and no passage
+of other people's data is kept."""
+
+
+def missing_section(
+    missing: Mapping[str, Mapping[str, str]], jobs: Mapping[str, Sequence[Job]], done: Mapping[str, Path]
+) -> str:
+    """What the results lack: models, data, and runs that are not finished."""
+    lines = []
+    for part, reasons in missing.items():
+        lines += [f"- {PARTS[part].title}: {name} is missing: {reason}." for name, reason in reasons.items()]
+        lines += [
+            f"- {PARTS[part].title}: the run `{job.name}` is not finished."
+            for job in jobs[part]
+            if job.name not in done
+        ]
+    return "## What is missing\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""
+
+
+def claims_section(done: Mapping[str, Path], out: Path) -> str:
+    """All verdicts of all runs, with Holm's correction where the claims bring it."""
+    rows = []
+    for name, run in done.items():
+        path = run / "claims.json"
+        for claim in json.loads(path.read_text())["claims"] if path.exists() else []:
+            if claim["n"]:
+                low, high = claim["interval"]
+                about = {
+                    key: claim.get(key) for key in ("id", "claim", "source", "value", "n", "verdict", "p", "p_holm")
+                }
+                rows.append(
+                    {"run": name, "models": ", ".join(map(short, claim["models"])), **about, "low": low, "high": high}
+                )
+    if not rows:
+        return ""
+    table = pd.DataFrame(rows)
+    table.to_parquet(out / "claims.parquet", index=False)
+    counted = table["verdict"].value_counts()
+    lines = ["| claim | models | value [95 % interval] | n | p, Holm | verdict |", "|---|---|---|---|---|---|"]
+    for row in table.to_dict("records"):
+        value = f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}]"
+        p = number(row["p_holm"]) if row["p_holm"] is not None else "–"
+        lines.append(f"| {row['claim']} | {row['models']} | {value} | {row['n']} | {p} | {row['verdict']} |")
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
+    return (
+        f"## All verdicts\n\n{len(table)} verdicts: {said}. p-values are corrected by Holm within each run.\n\n"
+        + "\n".join(lines)
+    )
+
+
+def answers_section(done: Mapping[str, Path], out: Path) -> str:
+    """Accuracy with and without passages."""
+    rows = []
+    for name in ("small-answers", "real-answers"):
+        if name in done:
+            found = json.loads((done[name] / "results.json").read_text())["results"]
+            rows += [r for r in found if r["condition"] in ("open-book", "closed-book")]
+    if not rows:
+        return ""
+    table = pd.DataFrame(rows)[["model", "data", "condition", "n", "accuracy", "em", "f1"]]
+    table["model"] = [short(model) for model in table["model"]]
+    table.to_parquet(out / "answers.parquet", index=False)
+    return "## Answers with and without passages\n\n" + markdown(table)
+
+
+def architectures_section(done: Mapping[str, Path]) -> str:
+    """The first open check: does it float without attention?"""
+    head = "## Other architectures: does it float without attention?\n\n"
+    path = done.get("small-attention", Path()) / "claims.json"
+    claims = json.loads(path.read_text())["claims"] if "small-attention" in done and path.exists() else []
+    mine = [c for c in claims if c["models"] == ["tiny-ssm"] or "tiny-ssm" in c["models"]]
+    mine = [c for c in mine if c["n"] and c["finding"] in ("drift", "absorption")]
+    if not mine:
+        return (
+            head
+            + "Not answered yet: there is no finished run with `tiny-ssm`, a diffusion model of state-space layers."
+        )
+    lines = [f"- {c['claim']} ({', '.join(c['models'])}): {c['verdict']}, {number(c['value'])}." for c in mine]
+    about = (
+        "`tiny-ssm` is a diffusion model whose layers are bidirectional Mamba blocks; its implicit attention goes through "
+        "the same definitions (see [without attention](without-attention.md))."
+    )
+    return head + about + "\n\n" + "\n".join(lines)
+
+
+def interventions_section(done: Mapping[str, Path], out: Path) -> str:
+    """The second open check: what are anchors and heads for, and what does pinning do to an MDM?"""
+    head = "## Interventions: what are anchors and retrieval heads for?\n\n"
+    effects = []
+    for name in ("small-robustness", "real-causes"):
+        if name not in done:
+            continue
+        found = json.loads((done[name] / "results.json").read_text())
+        entries = found["effects"] if "effects" in found else [e for e in found["results"] if e["change"]]
+        for entry in entries:
+            for score in ("accuracy", "loss"):
+                for compared in ("change", "beyond"):
+                    if (one := entry[compared].get(score)) and one["value"] is not None:
+                        about = {"model": short(entry["model"]), "intervention": entry.get("intervention")}
+                        low, high = one["interval"]
+                        numbers = {"value": one["value"], "low": low, "high": high, "n": one["n"]}
+                        effects.append({**about, "score": score, "compared": compared, **numbers})
+    if not effects:
+        return head + "Not answered yet: no run under interventions is finished."
+    table = pd.DataFrame(effects)
+    table.to_parquet(out / "interventions.parquet", index=False)
+    draw.interventions(table, out / "interventions.png")
+    beyond = table[table["compared"] == "beyond"].drop(columns="compared")
+    return (
+        f"{head}Each intervention compared with its matched control, in which as many random positions or heads are treated "
+        "alike: the mean change of accuracy over the levels of noise, and the change of what noise costs (`loss`: positive "
+        "means less robust). Pinning over steps, over layers, moving, masking, and the best retrieval heads.\n\n"
+        "![What interventions do to accuracy and to robustness](results/interventions.png)\n\n" + markdown(beyond)
+    )
+
+
+def deployment_section(done: Mapping[str, Path], out: Path) -> str:
+    """The third open check: a collection that changes while questions come in."""
+    head = "## Deployment: a collection that changes while questions come in\n\n"
+    names = [name for name in ("deployment-nq", "deployment-hotpot", "small-deployment") if name in done]
+    if not names:
+        return head + "Not answered yet: no run over a changing collection is finished."
+    results = {name: json.loads((done[name] / "results.json").read_text()) for name in names}
+    table = pd.DataFrame([row for found in results.values() for row in found["results"]])
+    looked = pd.DataFrame([row for found in results.values() for row in found["attention"]])
+    for frame, name in ((table, "deployment"), (looked, "deployment-attention")):
+        frame["model"] = [short(model) for model in frame["model"]]
+        frame.to_parquet(out / f"{name}.parquet", index=False)
+    draw.deployment(table, out / "deployment.png")
+    draw.roles(looked, out / "deployment-attention.png")
+    shown = table[["model", "data", "stage", "accuracy_words", "outdated", "misled", "recall", "n"]]
+    return (
+        f"{head}Each question is asked at six stages of its document's life "
+        "([what they mean](evaluation.md#a-collection-that-changes)). "
+        "`outdated` is the share of answers that the collection gave before, `misled` that of the misleading document.\n\n"
+        "![Right, outdated and misled answers by stage](results/deployment.png)\n\n"
+        + markdown(shown)
+        + "\n\nWhere attention goes: attention of the writing rows per token of a passage, relative to all passages.\n\n"
+        "![Attention by role of the passage](results/deployment-attention.png)"
+    )
+
+
+def film_section(done: Mapping[str, Path], out: Path) -> str:
+    """Adaptation as a film."""
+    head = "## Adaptation as a film: SmolLM2 becomes a diffusion model\n\n"
+    if "film" not in done:
+        return head + "Not made yet: no checkpoints of the training were measured."
+    table = film.collect(done["film"])
+    table.to_parquet(out / "film.parquet", index=False)
+    draw.film(table, out / "film.png")
+    means = table.groupby("trained").mean(numeric_only=True).reset_index()
+    columns = ["trained", "absorption top(1)", "absorption first", "sink", "floating", "copying"]
+    shown = means[columns].rename(columns={"trained": "tokens of training (−1: SmolLM2 itself, autoregressive)"})
+    return (
+        f"{head}The same questions at each checkpoint of the training: absorption by layer, the share of the first token, "
+        "how much the anchors move, and the best copy score of a head. Means over layers below.\n\n"
+        "![Absorption by layer over training](results/film.png)\n\n" + markdown(shown)
+    )
+
+
+def texts_section(done: Mapping[str, Path], out: Path) -> str:
+    """Attention on other tasks."""
+    head = "## Beyond question answering\n\n"
+    names = [name for name in ("texts-small", "texts-real") if name in done]
+    if not names:
+        return head + "Not made yet."
+    table = pd.concat([texts.collect(done[name]) for name in names], ignore_index=True)
+    table.drop(columns="layer").to_parquet(out / "texts.parquet", index=False)
+    rows = []
+    measures = ("floating", "floating_writing", "absorption top(1)", "absorption first", "sink")
+    for (model, task), part in table.groupby(["model", "task"], sort=False):
+        row = {"model": model, "task": task, "prompt tokens": part["tokens"].mean(), "n": len(part)}
+        rows.append(row | {name: percentile_mean(part[name].to_numpy(float)).value for name in measures})
+    draw.tasks(table, out / "texts.png")
+    return (
+        f"{head}The attention findings on free continuation of plain text, key-value retrieval and infilling, "
+        "with prompts as long as those of the questions. Infilling needs a model that looks ahead. Means over samples.\n\n"
+        "![Floating and absorption by task](results/texts.png)\n\n" + markdown(pd.DataFrame(rows))
+    )
+
+
+def commands_section(times: Mapping[str, Any], done: Mapping[str, Path], out: Path) -> str:
+    """Commands, run times and manifests."""
+    lines = []
+    for name, known in times.items():
+        state = "" if known.get("finished") else ", not finished"
+        lines.append(f"- `{name}`, {known['seconds'] / 60:.0f} minutes{state}:\n  `{' '.join(quoted(known['words']))}`")
+    folder = out / "manifests"
+    for name, run in done.items():
+        if (run / "manifest.json").exists():
+            folder.mkdir(exist_ok=True)
+            manifest = json.loads((run / "manifest.json").read_text())
+            (folder / f"{name}.json").write_text(json.dumps(public(manifest), indent=1) + "\n")
+    if (out / "report.html").exists():
+        lines.append("- [The full report of the small models](results/report.html)")
+    for name in ("small-attention",):
+        if name in done and (done[name] / "report.html").exists():
+            shutil.copy(done[name] / "report.html", out / "report.html")
+    manifests = (
+        "Manifests, with models, hashes and versions, are in `docs/results/manifests`.\n\n" if folder.exists() else ""
+    )
+    return f"## Commands and run times\n\n{manifests}" + "\n".join(lines)
+
+
+def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest without what concerns one machine only."""
+    return {key: value for key, value in manifest.items() if key not in ("machine", "command", "arguments", "host")}
+
+
+def quoted(words: Sequence[str]) -> list[str]:
+    """Return the words of a command, without folders of this machine.
+
+    >>> quoted(["ablate", "mask-anchors(rule=sigma(3))"])
+    ['floatlens', 'ablate', '"mask-anchors(rule=sigma(3))"']
+    """
+    shown = [Path(word).name if word.startswith("/") else word for word in words]
+    shown = [f'"{word}"' if "(" in word else word for word in shown]
+    return ["python -m recipes.results run", *shown] if shown[0] in ("texts", "film") else ["floatlens", *shown]
+
+
+def number(value: Any) -> str:
+    """
+    >>> number(0.12345), number(None), number(3)
+    ('0.123', '–', '3')
+    """
+    return "–" if value is None or value != value else str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a table as Markdown."""
+    lines = [f"| {' | '.join(map(str, table.columns))} |", f"|{'---|' * len(table.columns)}"]
+    for row in table.itertuples(index=False):
+        lines.append(f"| {' | '.join(cell if isinstance(cell, str) else number(cell) for cell in row)} |")
+    return "\n".join(lines)
