@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import torch
 
@@ -44,6 +44,9 @@ from floatlens.record.options import RecordOptions
 from floatlens.record.recorder import Recorder
 from floatlens.record.trace import Trace
 from floatlens.record.watch import Watch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PromptLike: TypeAlias = Prompt | str | Sequence[int]
 
@@ -166,7 +169,7 @@ class Lens:
         return SAMPLERS[self.sampler].batched
 
     @cached_property
-    def model(self) -> Any:
+    def model(self) -> PreTrainedModel:
         """The native transformers model."""
         model, folder = load_model(self.checkpoint, **self.options), self.checkpoint.adapter
         if folder is None:
@@ -179,12 +182,12 @@ class Lens:
         return model
 
     @cached_property
-    def tokenizer(self) -> Any | None:
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer, or None if the checkpoint has none."""
         return load_tokenizer(self.checkpoint)
 
     @cached_property
-    def config(self) -> Any:
+    def config(self) -> PreTrainedConfig:
         """The native config."""
         return self.__dict__["model"].config if "model" in self.__dict__ else self.checkpoint.native_config()
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.data.sample import Passage
 from floatlens.data.script import Script
 from floatlens.data.template import DEFAULT, Segment, Template
 from floatlens.data.tokenize import Token, tokenise
 from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CUE = "\nAnswer:"  # ends the prompt of a model without a chat template
 LONGEST = 64  # maximum number of characters per token, outside of runs of blanks
@@ -69,7 +72,7 @@ class Prompt:
         return cls(text="", ids=[int(id_) for id_ in ids])
 
     @classmethod
-    def from_text(cls, tokenizer: Any, text: str, chat: bool = True) -> Prompt:
+    def from_text(cls, tokenizer: PreTrainedTokenizerBase, text: str, chat: bool = True) -> Prompt:
         """Return the prompt with the text as the user's message; all of it is the region `query`."""
         whole, ids, regions = _encode(tokenizer, [Segment(clean(text), "query")], chat, cue="")
         return cls(text=whole, ids=ids, regions=regions, question=text, chat=chat)
@@ -87,7 +90,7 @@ class Prompt:
 
 
 def build(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     question: str,
     passages: Sequence[str | Passage] = (),
     *,
@@ -117,7 +120,7 @@ def build(
     return Prompt(text, ids, regions, question, shown, indices, list(answers), order, template, chat)
 
 
-def fit(prompt: Prompt, tokenizer: Any, limit: int) -> Prompt:
+def fit(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, limit: int) -> Prompt:
     """Drop passages from the end until the prompt has at most `limit` tokens; `dropped` counts them.
 
     The question is never cut: FloatLensError if it does not fit without any passage.
@@ -218,7 +221,9 @@ def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
     return max(votes, key=lambda i: (votes[i], i >= 0))
 
 
-def _encode(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) -> tuple[str, list[int], list[Region]]:
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, segments: Sequence[Segment], chat: bool, cue: str
+) -> tuple[str, list[int], list[Region]]:
     content = "".join(segment.text for segment in segments)
     templated = chat and bool(getattr(tokenizer, "chat_template", None))
     before, after = frame(tokenizer) if templated else ("", cue)
@@ -236,7 +241,7 @@ def _encode(tokenizer: Any, segments: Sequence[Segment], chat: bool, cue: str) -
     return text, ids, regions
 
 
-def frame(tokenizer: Any) -> tuple[str, str]:
+def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """Return what the chat template puts before and after a single user message.
 
     A message that no template knows is rendered, so that no data can change what the template does.

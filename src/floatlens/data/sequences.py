@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from floatlens.data.prompt import Prompt, Region, regions_of
 from floatlens.data.tokenize import Token, tokenise
 from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TEXT, ANSWER, BOS = "text", "answer", "bos"
 MARKS: Literal["marks"] = "marks"
@@ -74,7 +77,7 @@ def check_spans(regions: Spans, length: int, of: str) -> list[tuple[int, int, st
     return spans
 
 
-def text_prompt(tokenizer: Any, text: str, regions: Regions = None) -> Prompt:
+def text_prompt(tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions = None) -> Prompt:
     """Return the prompt of a raw text, to be continued.
 
     Parameters
@@ -97,7 +100,7 @@ def ids_prompt(ids: Sequence[int], regions: Spans | None = None) -> Prompt:
     return Prompt("", [int(i) for i in ids], [Region(name, start, end) for start, end, name in spans])
 
 
-def infill_prompt(tokenizer: Any, text: str, mask_id: int, regions: Regions = None) -> Prompt:
+def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, regions: Regions = None) -> Prompt:
     """Return the prompt of a text with masks, written as [MASK] or as the model's own mask token.
 
     Each mask is one token. A space before a mask belongs to it, as in the words of most tokenizers. The masks are the region
@@ -133,7 +136,7 @@ def _spell_masks(text: str, spans: Sequence[tuple[int, int, str]], own: str) -> 
     return text.replace(MASK_MARK, own), [(moved(start), moved(end), name) for start, end, name in spans]
 
 
-def _infill_tokens(tokenizer: Any, text: str, mask_id: int, own: str) -> list[Token]:
+def _infill_tokens(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, own: str) -> list[Token]:
     """Tokenise a complete text with masks; piece by piece if the tokenizer does not read its mask token from text."""
     tokens = tokenise(tokenizer, text, special=True, ends=True)
     if sum(token.id == mask_id for token in tokens) == text.count(own):
@@ -171,7 +174,9 @@ def _runs(start: int, end: int, wanted: Sequence[bool]) -> list[tuple[int, int]]
     return runs
 
 
-def answer_tokens(tokenizer: Any, text: str, regions: Regions = None) -> tuple[list[int], list[Region]]:
+def answer_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions = None
+) -> tuple[list[int], list[Region]]:
     """Return the tokens of a text that follows a prompt, and its regions, counted from its first token."""
     plain, spans = find_spans(text, regions)
     tokens = tokenise(tokenizer, plain)
@@ -179,7 +184,7 @@ def answer_tokens(tokenizer: Any, text: str, regions: Regions = None) -> tuple[l
     return [t.id for t in tokens], [] if regions is None else regions_of(tokens, plain, spans)
 
 
-def warn_if_unknown(tokenizer: Any, tokens: Sequence[Token], text: str) -> None:
+def warn_if_unknown(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[Token], text: str) -> None:
     """Warn if more than a fifth of the tokens of a text are unknown to the tokenizer."""
     unknown = getattr(tokenizer, "unk_token_id", None)
     own = [token for token in tokens if token.start < token.end]

@@ -13,7 +13,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Span = tuple[int, int]
 REACH = 64  # characters searched for a token that is not at the current position, after an unknown token for instance
@@ -29,7 +32,12 @@ class Token(NamedTuple):
 
 
 def tokenise(
-    tokenizer: Any, text: str, *, special: bool = False, data: tuple[int, int] | None = None, ends: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    *,
+    special: bool = False,
+    data: tuple[int, int] | None = None,
+    ends: bool = False,
 ) -> list[Token]:
     """Return the tokens of `text`, each with the characters that it covers.
 
@@ -59,7 +67,7 @@ def tokenise(
     return plain
 
 
-def _reserved(tokenizer: Any, frame: str) -> dict[int, str]:
+def _reserved(tokenizer: PreTrainedTokenizerBase, frame: str) -> dict[int, str]:
     """Return the token ids that data must not produce: special ones, and added ones that the template uses as markers."""
     reserved = _markers(tokenizer)
     for id_, token in tokenizer.added_tokens_decoder.items():
@@ -68,7 +76,7 @@ def _reserved(tokenizer: Any, frame: str) -> dict[int, str]:
     return reserved
 
 
-def _markers(tokenizer: Any) -> dict[int, str]:
+def _markers(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     return dict(zip(tokenizer.all_special_ids, map(str, tokenizer.all_special_tokens), strict=True))
 
 
@@ -79,7 +87,7 @@ def _is_reserved(token: Token, text: str, reserved: dict[int, str], unknown: int
     return token.id != unknown or text[token.start : token.end].strip() == reserved[token.id]
 
 
-def _spell_out(tokenizer: Any, text: str, token: Token, reserved: dict[int, str]) -> list[Token]:
+def _spell_out(tokenizer: PreTrainedTokenizerBase, text: str, token: Token, reserved: dict[int, str]) -> list[Token]:
     written = text[token.start : token.end]
     lead = len(written) - len(written.lstrip())
     one = lead + 1
@@ -95,7 +103,7 @@ def _spell_out(tokenizer: Any, text: str, token: Token, reserved: dict[int, str]
     return best  # a special token of one character cannot be spelled out
 
 
-def _tokens(tokenizer: Any, text: str, *, special: bool, plain: bool = False) -> list[Token]:
+def _tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool, plain: bool = False) -> list[Token]:
     fast = bool(getattr(tokenizer, "is_fast", False))
     options: dict[str, Any] = {"add_special_tokens": special, "return_attention_mask": False, "verbose": False}
     if plain:

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +86,7 @@ class Network:
     token. Without padding nothing but the ids is passed, so that the model runs as its own code would run it.
     """
 
-    def __init__(self, model: Any, positions: Literal["plain", "real"] = "real") -> None:
+    def __init__(self, model: PreTrainedModel, positions: Literal["plain", "real"] = "real") -> None:
         self.model = model
         self.positions = positions
         self._accepts = set(inspect.signature(model.forward).parameters)

@@ -17,6 +17,7 @@ from floatlens.specs import parse_spec
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedConfig
 
     from floatlens.interventions.attention_call import AttentionCall
     from floatlens.lens import Lens, PromptLike
@@ -93,7 +94,7 @@ class AblateHeads(Intervention):
     def head_numbers(self, shape: Shape) -> list[int]:
         return list(range(shape["heads"] or 0))
 
-    def check(self, shape: Shape, config: Any) -> None:
+    def check(self, shape: Shape, config: PreTrainedConfig) -> None:
         layers, heads = self.layer_numbers(shape), shape["heads"] or 0
         if self.count is not None and "." not in self.heads:
             there = len(layers) * heads

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.interventions.intervention import Intervention, Shape
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
-def check(interventions: Sequence[Intervention], shape: Shape, config: Any) -> None:
+
+def check(interventions: Sequence[Intervention], shape: Shape, config: PreTrainedConfig) -> None:
     """Refuse layers and heads that do not exist, and interventions that contradict each other where they meet."""
     for one in interventions:
         one.check(shape, config)

@@ -15,6 +15,8 @@ from floatlens.interventions import selection
 from floatlens.specs import split_list
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from floatlens.anchors import Rule, RuleFunction
     from floatlens.interventions.attention_call import AttentionCall
     from floatlens.interventions.decoding_state import DecodingState
@@ -96,7 +98,7 @@ class Intervention:
             found["random"] = None if self.random is None else whole_number(self.random, "random")
         return found
 
-    def check(self, shape: Shape, config: Any) -> None:
+    def check(self, shape: Shape, config: PreTrainedConfig) -> None:
         """Refuse layers and heads that the model does not have; no weights are needed for that."""
         self.layer_numbers(shape)
         self.head_numbers(shape)

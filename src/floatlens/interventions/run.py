@@ -25,6 +25,8 @@ from floatlens.observation.inputs import Inputs
 from floatlens.observation.prompt_batch import PromptBatch
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from floatlens.lens import Lens, PromptLike
 
 # The interventions in force, by lens; a context of its own (a thread, a task) has its own.
@@ -112,7 +114,7 @@ class Change:
                     f"attention; choose some of {', '.join(map(str, sorted(with_attention)))}"
                 )
 
-    def check_called(self, model: Any) -> None:
+    def check_called(self, model: PreTrainedModel) -> None:
         """Refuse to go on if a layer that is to be changed was not called: the interventions would silently do nothing."""
         if missing := sorted(self.expected - self.called):
             named = ", ".join(str(one) for one in dict.fromkeys(one for n in missing for one in self.by_layer[n]))
@@ -121,7 +123,7 @@ class Change:
                 f"transformers' attention interface, so it cannot be traced or changed"
             )
 
-    def check_acted(self, model: Any) -> None:
+    def check_acted(self, model: PreTrainedModel) -> None:
         """Refuse a run in which an intervention was never shown an attention call."""
         for one in self.interventions:
             if id(one) not in self.acted:

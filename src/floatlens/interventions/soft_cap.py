@@ -10,6 +10,8 @@ from floatlens.interventions.intervention import Intervention, Shape, number, se
 from floatlens.interventions.registry import register_intervention
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from floatlens.interventions.attention_call import AttentionCall
 
 
@@ -45,7 +47,7 @@ class SoftCap(Intervention):
     def summary(self) -> str:
         return f"Scores are bent so that none exceeds {setting_text(self.cap)}{self.where}."
 
-    def check(self, shape: Shape, config: Any) -> None:
+    def check(self, shape: Shape, config: PreTrainedConfig) -> None:
         super().check(shape, config)
         if getattr(config, "attn_logit_softcapping", None):
             raise FloatLensError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, architecture, bidirectional, refuse_other
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 PREFIX = "a2d-"
 BASES = ("qwen3", "qwen2", "llama")
@@ -16,7 +19,7 @@ def recognises(config: Config) -> bool:
     return str(config.get("model_type", "")).lower().startswith(PREFIX) or architecture(config).startswith("A2D")
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     """The config of the base model, made bidirectional; layers with a sliding window are refused."""
     from transformers import AutoConfig
 

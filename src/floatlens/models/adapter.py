@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, read_json
 from floatlens.models.family import Family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CONFIG, WEIGHTS, PICKLE, MASK = (
     "adapter_config.json",
@@ -130,7 +133,7 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch
         raise FloatLensError(f"{folder / WEIGHTS} cannot be read: {error}; download it again") from None
 
 
-def apply_adapter(model: Any, checkpoint: Checkpoint, *, allow_pickle: bool = False) -> Any:
+def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickle: bool = False) -> PreTrainedModel:
     """The model with its checkpoint's adapter, in the same memory; see the module's text."""
     folder, family = checkpoint.adapter, checkpoint.family
     assert folder is not None
@@ -257,13 +260,13 @@ def is_saved(module: str, config: Mapping[str, Any]) -> bool:
     return any(module == one or module.endswith(f".{one}") for one in config["modules_to_save"])
 
 
-def embeddings(model: Any) -> list[torch.nn.Module]:
+def embeddings(model: PreTrainedModel) -> list[torch.nn.Module]:
     """The modules that peft may store completely by default: the input and the output embedding."""
     return [table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table is not None]
 
 
 @torch.no_grad()
-def replace_tables(model: Any, state: dict[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+def replace_tables(model: PreTrainedModel, state: dict[str, torch.Tensor], config: Mapping[str, Any]) -> None:
     """Copy embeddings that an adapter stores whole, unasked, into those of the model, and remove them from `state`."""
     tables = embeddings(model)
     for key in [key for key in state if FACTOR.fullmatch(key) is None]:
@@ -297,7 +300,7 @@ def _by_pattern(patterns: Mapping[str, Any], name: str, default: Any) -> Any:
     return default
 
 
-def give_mask_vector(model: Any, folder: Path, mask_id: int | None) -> None:
+def give_mask_vector(model: PreTrainedModel, folder: Path, mask_id: int | None) -> None:
     """Have the input embedding return the learned vector of mask.safetensors for the mask token.
 
     The table itself stays as it is: in models with tied embeddings it also makes the logits.

@@ -6,12 +6,15 @@ A checkpoint's config.json has the fields of Mamba or Mamba-2, with `"model_type
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family
 from floatlens.models.mamba import with_heads
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 MIXERS = ("mamba", "mamba2")
 
@@ -20,7 +23,7 @@ def recognises(config: Config) -> bool:
     return config.get("model_type") == "bimamba"
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from floatlens.models.bimamba_network import BiMamba2Config, BiMambaConfig
 
     mixer = config.get("mixer")

@@ -7,13 +7,16 @@ import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models.bundled import ADAPTERS, BUNDLED, adapter_path, available_adapters
 from floatlens.models.bundled import path as bundled_path
 from floatlens.models.family import Family, architecture
 from floatlens.models.registry import FAMILIES, check_family_name, family_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 # Fields by which a config.json chooses weights, kernels or another config file; that choice is the user's, not the file's.
 LOADER_FIELDS = {
@@ -74,7 +77,7 @@ class Checkpoint:
         """The folder on disk, or None for a hub model."""
         return Path(self.source) if Path(self.source).is_dir() else None
 
-    def native_config(self) -> Any:
+    def native_config(self) -> PreTrainedConfig:
         """The transformers config that this checkpoint is loaded into, checked for a plausible size."""
         from floatlens.models.describe import shape
 
@@ -85,7 +88,7 @@ class Checkpoint:
         shape(made)
         return made
 
-    def _native_config(self) -> Any:
+    def _native_config(self) -> PreTrainedConfig:
         from huggingface_hub.errors import StrictDataclassError
         from transformers import AutoConfig
 

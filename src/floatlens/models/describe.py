@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,8 +12,11 @@ from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.family import auto_class
 from floatlens.models.weights import torch_dtype
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
-def first_of(config: Any, *names: str) -> int | None:
+
+def first_of(config: PreTrainedConfig, *names: str) -> int | None:
     """The first of these fields that a config has, as a number; the largest, if layers differ."""
     for name in names:
         try:
@@ -25,7 +28,7 @@ def first_of(config: Any, *names: str) -> int | None:
     return None
 
 
-def text_config(config: Any) -> Any:
+def text_config(config: PreTrainedConfig) -> PreTrainedConfig:
     """The config of the language model inside a model of several parts."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
@@ -41,7 +44,7 @@ LARGEST = {
 }
 
 
-def shape(config: Any) -> dict[str, int | None]:
+def shape(config: PreTrainedConfig) -> dict[str, int | None]:
     """Layers, heads and sizes of a native config, by whichever names its class uses."""
     found = _shape(config)
     for name, largest in LARGEST.items():
@@ -51,7 +54,7 @@ def shape(config: Any) -> dict[str, int | None]:
     return found
 
 
-def _shape(config: Any) -> dict[str, int | None]:
+def _shape(config: PreTrainedConfig) -> dict[str, int | None]:
     config = text_config(config)
     heads = first_of(config, "num_attention_heads", "n_head", "n_heads")
     width = first_of(config, "hidden_size", "n_embd", "d_model")
@@ -69,12 +72,12 @@ def _shape(config: Any) -> dict[str, int | None]:
 NO_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")  # layer types of transformers
 
 
-def is_state_space(config: Any) -> bool:
+def is_state_space(config: PreTrainedConfig | None) -> bool:
     """Whether a model has no attention but the implicit one of Mamba's mixers."""
     return getattr(config, "model_type", "") in ("mamba", "mamba2", "bimamba", "bimamba2")
 
 
-def attention_layers(config: Any) -> list[int]:
+def attention_layers(config: PreTrainedConfig) -> list[int]:
     """The layers of a model that compute softmax attention, by its native config; all layers of a pure state-space model.
 
     >>> from types import SimpleNamespace

@@ -7,18 +7,21 @@ replaced at any step. Layers alternate between sliding windows and full attentio
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, positive
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 def recognises(config: Config) -> bool:
     return config.get("model_type") == "diffusion_gemma"
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     import transformers
 
     kind = getattr(transformers, "DiffusionGemmaConfig", None)

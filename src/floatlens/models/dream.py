@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 def recognises(config: Config) -> bool:
     return str(config.get("model_type", "")).lower() == "dream"
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from transformers import Qwen2Config
 
     heads = number(config, "num_attention_heads")

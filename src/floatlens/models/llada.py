@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
 LAYER = r"model.layers.\1."
@@ -45,7 +48,7 @@ def recognises(config: Config) -> bool:
     return config.get("model_type") == "llada" and "num_experts" not in config
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from transformers import LlamaConfig
 
     for name, expected in PLAIN.items():

@@ -6,11 +6,14 @@ mask token nor the block length: both are defaults of the published `generate`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, bidirectional, number, refuse_other, token_ids
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 MASK, END, BLOCK_LENGTH = 156895, 156892, 32  # defaults of the published generate()
 
@@ -33,7 +36,7 @@ def recognises(config: Config) -> bool:
     return config.get("model_type") == "llada2_moe"
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from transformers import Glm4MoeConfig
 
     if "use_bias" not in config:  # the published class takes True for an absent field

@@ -5,17 +5,20 @@ Its `model_type` is `llada` too; the experts in its config tell it apart. Routin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.models.family import Config, Family, bidirectional, number, token_ids
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 def recognises(config: Config) -> bool:
     return config.get("model_type") in ("llada", "llada_moe") and "num_experts" in config
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from transformers import Qwen3MoeConfig
 
     width, heads = number(config, "hidden_size"), number(config, "num_attention_heads")

@@ -5,10 +5,13 @@ What is observed is the implicit attention of the mixers: see `floatlens.observa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatlens.models.family import Config, Family
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 TYPES = ("mamba", "mamba2")
 
@@ -25,7 +28,7 @@ def with_heads(kind: type, config: Config, directions: int = 1) -> Any:
     return made
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from transformers import Mamba2Config, MambaConfig
 
     return with_heads(Mamba2Config if config["model_type"] == "mamba2" else MambaConfig, config)

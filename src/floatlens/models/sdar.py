@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_other
 from floatlens.models.registry import register_family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 # Fields of the published config that say how it was trained or run, and nothing about the model.
 DROP = (
@@ -34,7 +37,7 @@ def block_length(config: Config) -> int:
     return positive(config, "block_size", 4)
 
 
-def native(config: Config) -> Any:
+def native(config: Config) -> PreTrainedConfig:
     from transformers import Qwen3Config
 
     refuse_other(config, {"use_sliding_window": False}, "SDAR checkpoints have full attention in every layer")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.quiet import quietly
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 MASK_TOKENS = ("<|mask|>", "<empty_output>")  # the second is a token that SmolLM2 never uses
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
@@ -37,7 +40,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
         raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error
 
 
-def find_mask_id(config: Any, tokenizer: Any | None) -> int | None:
+def find_mask_id(config: PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
     """The mask token of a model: from its config, else from its tokenizer; None if there is none."""
     for source in (config, tokenizer):
         found = getattr(source, "mask_token_id", None)

@@ -6,12 +6,15 @@ A type that is not listed here is observed, or gives an error at its first step;
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 NO_ATTENTION = "it has no softmax attention: {}"
 OTHER_KEYS = "its queries do not attend to the positions of the sequence: {}"
@@ -39,7 +42,7 @@ REASONS: dict[str, str] = {
 }  # fmt: skip
 
 
-def refusal(config: Any, family: Family) -> str | None:
+def refusal(config: PreTrainedConfig, family: Family) -> str | None:
     """Why a model of a native config cannot be traced as a family; None if it can, as far as the config shows."""
     kind = getattr(config, "model_type", "")
     if kind in REASONS:
@@ -62,7 +65,7 @@ def refusal(config: Any, family: Family) -> str | None:
     return None
 
 
-def check_supported(name: str, config: Any, family: Family) -> None:
+def check_supported(name: str, config: PreTrainedConfig, family: Family) -> None:
     """Refuse a model that cannot be traced, before its weights are read."""
     if reason := refusal(config, family):
         kind = getattr(config, "model_type", type(config).__name__)

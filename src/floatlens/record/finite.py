@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,8 +11,11 @@ from floatlens.decode.step import Step
 from floatlens.errors import NotANumber
 from floatlens.observation.attention import observation_paused
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def check_finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iterator[Step]:
+
+def check_finite(steps: Iterator[Step], model: PreTrainedModel, pads: Sequence[int]) -> Iterator[Step]:
     """Pass the steps on as long as every token that they commit has a probability. `pads` is each row's padding.
 
     NaN in the logits gives every token of a row the probability NaN, so that detecting it costs nothing. Only then is the
@@ -29,7 +32,7 @@ def check_finite(steps: Iterator[Step], model: Any, pads: Sequence[int]) -> Iter
 
 
 @torch.no_grad()
-def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
+def first_bad_layer(model: PreTrainedModel, ids_T: torch.Tensor) -> int | None:
     """The first layer with NaN or inf in its output; None if there is none, or if the row cannot be run alone."""
     found: list[int] = []
 
@@ -53,7 +56,7 @@ def first_bad_layer(model: Any, ids_T: torch.Tensor) -> int | None:
     return min(found, default=None)
 
 
-def layers_of(model: Any) -> Any:
+def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList | list[torch.nn.Module]:
     """The model's layers: the longest list of modules that has no list around it."""
     lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     return max(lists, key=len, default=[])

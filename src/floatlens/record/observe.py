@@ -31,6 +31,8 @@ from floatlens.record.trace import Trace
 from floatlens.record.watch import check_observed
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from floatlens.lens import Lens
 
 WITHOUT_TOKENS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm")
@@ -117,7 +119,7 @@ def observe(
     model: torch.nn.Module | Lens,
     record: Sequence[str] | None = None,
     *,
-    tokenizer: Any = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     regions: Regions | Sequence[Regions] | None = None,
     family: str | Family | None = None,
     mask_id: int | None = None,
@@ -312,7 +314,7 @@ def prompts_of(regions: Regions | Sequence[Regions] | None) -> list[Prompt]:
     return [prompt for one in given for prompt in prompts_of(one)]  # type: ignore[arg-type]
 
 
-def facts_of(model: torch.nn.Module, tokenizer: Any, mask_id: int | None) -> ModelFacts:
+def facts_of(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, mask_id: int | None) -> ModelFacts:
     """What a trace says of a model."""
     config = getattr(model, "config", None)
     ends: list[int] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xarray as xr
@@ -21,6 +21,9 @@ from floatlens.record.pass_log import ObservedStep, PassLog, Results, gold_names
 from floatlens.record.recorder import GROWING, Recorder
 from floatlens.record.trace import Trace
 from floatlens.version import __version__
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass
@@ -41,7 +44,7 @@ class ModelFacts:
     """What a trace says of the model. `end_ids` end an answer; `rules` say how weights were defined, if not by softmax."""
 
     name: str
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase | None
     end_ids: Collection[int]
     special_ids: Sequence[int]
     layers: int

@@ -7,7 +7,7 @@ given up at any step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -16,6 +16,9 @@ from floatlens.errors import FloatLensError
 from floatlens.observation.attention import configs_of, observing
 from floatlens.record.recorder import Recorder
 from floatlens.record.trace import Trace
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class WatchedStep(NamedTuple):
@@ -37,7 +40,7 @@ class Watch(Iterator[WatchedStep]):
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         steps: Iterator[Step],
         recorder: Recorder,
         finished: Callable[[Recorder], list[Trace]],
@@ -75,7 +78,7 @@ class Watch(Iterator[WatchedStep]):
         return self.finished(self.recorder)
 
 
-def check_observed(model: Any, missing: Sequence[int]) -> None:
+def check_observed(model: PreTrainedModel, missing: Sequence[int]) -> None:
     """Refuse to record a model whose attention was not seen in some layers: the trace would be silently empty there."""
     if missing:
         raise FloatLensError(
