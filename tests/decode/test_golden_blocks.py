@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from floatlens.decode import bd3lm
 from floatlens.decode.draws import Draws
+from floatlens.decode.filters import filter_top_k_first
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.special_tokens import SpecialTokens
@@ -51,32 +53,92 @@ def runs(prefix: str, due: Any = lambda run: True) -> list[Any]:
     ]
 
 
+@dataclass
+class Pass:
+    """One pass of our own run: the sequences before and after it, and the logits of its block, from column `first` on."""
+
+    before_BT: list[list[int]]
+    after_BT: list[list[int]]
+    first: int
+    logits_BLV: torch.Tensor
+
+
 def histories(
     name: str, sampler: str, ids_BP: torch.Tensor, settings: dict[str, Any], ends: list[int], **options: Any
-) -> list[list[list[int]]]:
-    """The sequences after each step."""
+) -> list[Pass]:
+    """The passes of a run."""
     lens, special = golden_blocks.lens(name), golden_blocks.special(name)
     pad = options.pop("pad", special.get("pad_token_id", 0))
+    network = Watched(lens.model)
     steps = SAMPLERS[sampler].sample(
-        Network(lens.model),
+        network,
         ids_BP,
         options.pop("real_BP", None),
         settings_for(sampler, **settings),
         special=SpecialTokens(special["mask_token_id"], tuple(ends), pad),
         **options,
     )
-    return [step.after_BT.tolist() for step in steps]
+    made = []
+    for step in steps:
+        assert step.active is not None and network.last is not None
+        logits_BLV = network.last[:, -len(step.active) :].float()
+        made.append(Pass(step.tokens_BT.tolist(), step.after_BT.tolist(), step.active.start, logits_BLV))
+    return made
 
 
-def compare(found: list[list[int]], expected: list[list[int]], mask: int, fragile: bool) -> None:
-    """Equal step by step; blocks that are not begun are masks. A run that the folder calls fragile may differ honestly."""
-    length = max(map(len, expected), default=0)
-    grown = [sequence + [mask] * (length - len(sequence)) for sequence in found]
-    if grown != expected and fragile:
-        pytest.skip("the folder says that this run comes too near to a tie")
-    for index, (one, other) in enumerate(zip(grown, expected, strict=False)):
-        assert one == other, f"step {index}"
-    assert len(grown) == len(expected)
+class Watched(Network):
+    """Keeps the logits of the last pass."""
+
+    last: torch.Tensor | None = None
+
+    def run(self, *args: Any, **options: Any) -> torch.Tensor:
+        self.last = super().run(*args, **options)
+        return self.last
+
+
+# How near to a tie a run that the folder calls fragile may honestly differ: in logits, confidences, distance to a threshold.
+NEAR = {"argmax": 2e-4, "confidence": 2e-5, "threshold": 1e-4}
+
+
+def near_a_tie(made: Pass, row: int, mask: int, run: dict[str, Any], index: int = 0) -> bool:
+    """Whether a pass of ours comes as near to a tie as the folder's README says for a fragile run."""
+    logits_LV, guidance = made.logits_BLV[row], run.get("cfg_scale") or 0.0
+    if guidance:
+        without_LV = made.logits_BLV[len(made.logits_BLV) // 2 + row]
+        logits_LV = without_LV + (guidance + 1) * (logits_LV - without_LV)
+    two_L2 = logits_LV.topk(2).values
+    drawn = run["records"][index].get("draws") if run.get("records") else None
+    if drawn is None and bool((two_L2[:, 0] - two_L2[:, 1] < NEAR["argmax"]).any()):
+        return True
+    filters = (run.get("temperature") or 0.0, run.get("top_p"), run.get("top_k") or None)
+    probs_LV = filter_top_k_first(logits_LV, *filters).softmax(-1)
+    token_L = logits_LV.argmax(-1) if drawn is None else torch.tensor(drawn)
+    probability_L = probs_LV.gather(-1, token_L[:, None])[:, 0]
+    block = torch.tensor(made.before_BT[row][made.first :])
+    masked_M = probability_L[block == mask].sort().values
+    if bool((masked_M.diff() < NEAR["confidence"]).any()):
+        return True
+    thresholds = [run[key] for key in ("threshold", "editing_threshold", "confidence_threshold") if run.get(key)]
+    return any(bool(((probability_L - limit).abs() < NEAR["threshold"]).any()) for limit in thresholds)
+
+
+def compare(
+    found: list[Pass], expected: list[list[int]], mask: int, run: dict[str, Any], row: int = 0, left: int = 0
+) -> None:
+    """Equal step by step; blocks that are not begun are masks. `left` columns of padding stand before ours.
+
+    A run that the folder calls fragile may differ from a pass on that comes near to a tie, and from no other.
+    """
+    for index, (made, wanted) in enumerate(zip(found, expected, strict=False)):
+        ours = made.after_BT[row]
+        ours = wanted[:left] + ours + [mask] * (len(wanted) - left - len(ours))
+        if ours != wanted and run["fragile"]:
+            assert near_a_tie(made, row, mask, run, index), f"step {index} differs and is not near a tie"
+            pytest.skip(
+                f"the folder calls this run fragile, and it differs from step {index} on, which comes near to a tie"
+            )
+        assert ours == wanted, f"step {index}"
+    assert len(found) == len(expected)
 
 
 def sdar_parity_is_due(run: dict[str, Any]) -> bool:
@@ -99,7 +161,7 @@ def test_sdar(name: str, run: dict[str, Any], cache: bool) -> None:
     draws = Best([0]) if run["greedy"] else Played([record["draws"] for record in run["records"]])
     ids = torch.tensor([special["prompts"][run["prompt_index"]]])
     found = histories(name, "sdar", ids, settings, run["stopping_criteria_idx"] or [], draws=draws)
-    compare([rows[0] for rows in found], run["history"], special["mask_token_id"], run["fragile"])
+    compare(found, run["history"], special["mask_token_id"], run)
 
 
 @pytest.mark.parametrize("cache", CACHE)
@@ -115,8 +177,8 @@ def test_llada2(name: str, run: dict[str, Any], cache: bool) -> None:
     prompt = special["prompts"][run["prompt_index"]]
     draws = None if run["seed"] is None else Played([record["draws"] for record in run["records"]])
     found = histories(name, sampler, torch.tensor([prompt]), settings, [run["eos_id"]], draws=draws)
-    compare([rows[0] for rows in found], run["history"], special["mask_token_id"], run["fragile"])
-    written = found[-1][0][len(prompt) :][: run["gen_length"]]
+    compare(found, run["history"], special["mask_token_id"], run)
+    written = found[-1].after_BT[0][len(prompt) :][: run["gen_length"]]
     written += [special["mask_token_id"]] * (run["gen_length"] - len(written))
     end = written.index(run["eos_id"]) + 1 if run["eos_id"] in written else None
     assert written[:end] == run["result"]
@@ -130,7 +192,7 @@ def test_the_other_published_sampler_of_llada21_agrees(name: str, run: dict[str,
     [index] = run["prompt_indices"]
     found = histories(name, "llada2.1", torch.tensor([special["prompts"][index]]), settings, [run["eos_id"]])
     expected = [rows[0] for rows in run["history"][1:]]
-    compare([rows[0] for rows in found], expected, special["mask_token_id"], run["fragile"])
+    compare(found, expected, special["mask_token_id"], run)
 
 
 @pytest.mark.parametrize("cache", CACHE)
@@ -151,18 +213,23 @@ def test_bd3lm(name: str, run: dict[str, Any], cache: bool) -> None:
     if run.get("rand_draws"):
         options["draws"] = Played(run["rand_draws"])
     found = histories(name, "bd3lm", ids, settings, [run["eos_id"]], **options)
-    left = [run["pad_id"]] * (padded - longest)
     expected = run["history"][1:]
-    assert len(found) == len(expected)
     for row in range(len(prompts)):
-        ours = [left + rows[row] for rows in found]
-        compare_growing(ours, [rows[row] for rows in expected], run["fragile"])
+        compare(found, [rows[row] for rows in expected], special["mask_token_id"], run, row, padded - longest)
 
 
-def compare_growing(found: list[list[int]], expected: list[list[int]], fragile: bool) -> None:
-    if found != expected and fragile:
-        pytest.skip("the folder says that this run comes too near to a tie")
-    assert found == expected
+def test_a_difference_is_allowed_near_a_tie_only() -> None:
+    """A fragile run that differs where nothing is near a tie fails."""
+    sure, tie = (
+        torch.tensor([[[9.0, 0.0, 0.0], [5.0, 0.0, 0.0]]]),
+        torch.tensor([[[9.0, 0.0, 0.0], [5.0, 4.9999, 0.0]]]),
+    )
+    run = {"fragile": True, "threshold": 0.5}
+    for logits, allowed in ((sure, False), (tie, True)):
+        made = Pass([[7, 7]], [[0, 7]], 0, logits)
+        assert near_a_tie(made, 0, 7, run) == allowed
+    with pytest.raises(AssertionError, match="step 0 differs and is not near a tie"):
+        compare([Pass([[7, 7]], [[0, 7]], 0, sure)], [[7, 0]], 7, run)
 
 
 def test_the_schedule_of_bd3lm() -> None:
