@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from floatlens.decode.blocks import count_blocks, visible
 from floatlens.findings import style
 
-PROMPT, NEW, BLOCK = 6, 8, 4
+PROMPT, NEW, BLOCK, WINDOW = 6, 8, 4, 5
 T = PROMPT + NEW
 UNSEEN, SEEN, STEP = 0, 1, 2  # not visible; visible in a row that is not recomputed; visible in a row of the step
 Mask = np.ndarray[Any, Any]
@@ -43,6 +43,10 @@ def masks() -> dict[str, Mask]:
     after = (torch.arange(T) + -PROMPT % BLOCK) // BLOCK
     gemma = np.tril(np.ones((T, T), int))
     gemma[PROMPT + BLOCK :] = STEP
+    sliding = np.tril(np.ones((T, T), int)) - np.tril(np.ones((T, T), int), -WINDOW)
+    sliding[PROMPT + BLOCK :] = UNSEEN
+    sliding[PROMPT + BLOCK :, PROMPT + BLOCK - (WINDOW - 1) :] = STEP
+    forward = STEP * np.tril(np.ones((T, T), int))
     first = PROMPT // BLOCK * BLOCK
     return {
         "bidirectional\nllada, dream, a2d, masked": np.full((T, T), STEP),
@@ -51,14 +55,17 @@ def masks() -> dict[str, Mask]:
         "blocks from the start\nsdar, llada2, llada2.1": by_blocks(whole, range(first + BLOCK, first + 2 * BLOCK)),
         "blocks after the prompt\na2d-block": by_blocks(after, range(PROMPT + BLOCK, PROMPT + 2 * BLOCK)),
         "canvases\ndiffusion-gemma, full layers": gemma,
+        "canvases\ndiffusion-gemma, sliding layers": sliding,
+        "two-way, forward heads\nbimamba; all heads of mamba": forward,
+        "two-way, backward heads\nbimamba": forward.T,
     }
 
 
 def draw(path: Path) -> None:
     """Draw all masks as one figure."""
     with style.sheet():
-        figure = style.new_figure(height=5.2)
-        axes = figure.subplots(2, 3).ravel()
+        figure = style.new_figure(height=7.6)
+        axes = figure.subplots(3, 3).ravel()
         colours = ("#f3f3f3", "#9ec9e8", style.COLOURS[0])
         for ax, (title, mask) in zip(axes, masks().items(), strict=True):
             ax.imshow(mask, cmap=ListedColormap(colours), vmin=UNSEEN, vmax=STEP)
