@@ -20,6 +20,7 @@ GROUPS = {
 HAVE = {name: set(GROUPS) for name in ("trace", "eval", "stress", "ablate", "study")} | {"explore": {"model"}}
 # Commands that need only some options of a group: they read no data or no weights, or have only the bundled ones.
 SOME = {
+    "doctor": {"device"},
     "explore": {"template"},
     "inspect": {"family", "adapter", "sampler", "dtype"},
     "plan": {"split", "passages", "batch_size", "max_new_tokens", "steps", "family", "dtype"},

@@ -146,3 +146,9 @@ def test_bundled_models_write_the_same_tokens_with_logits_within_2e_5(name: str)
             found = lens.model(ids).logits
     assert not found.equal(wanted)  # else the model's own attention was called
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=0)
+
+
+def test_the_kernel_is_refused_where_it_cannot_run() -> None:
+    lens = fl.load("tiny-mdm")
+    with pytest.raises(fl.FloatLensError, match="implementation 'kernel' needs Triton and an NVIDIA GPU"):
+        lens.trace("Who?", max_new_tokens=2, steps=1, implementation="kernel")

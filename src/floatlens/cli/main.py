@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rerun": ("rerun", "Repeat the command of a run folder, and compare the results."),
     "diff": ("diff", "Show what differs between two runs."),
     "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
+    "doctor": ("doctor", "Check observation on this machine, and measure what a trace costs."),
     "models": ("models", "List the supported families of models and the bundled models."),
     "inspect": ("inspect", "Show what a checkpoint is and how much memory it needs."),
     "import": ("import_npz", "Convert .npz files of the paper's scripts to traces."),

@@ -34,7 +34,10 @@ from floatlens.observation.session import Session
 
 NAME = "floatlens"
 FUNCTIONS_ONLY = ("git",)  # types of which only the vision tower passes the interface
-FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+FUSED = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+)
 
 
 class AttentionChange(Protocol):
@@ -116,7 +119,8 @@ def attention(
     active = _current()
     base = active.base
     heard = Logsumexp()
-    listens = active.session is not None and query.shape[2] > 1 and query.dtype == torch.float32
+    listens = active.session is not None and query.shape[2] > 1
+    listens = listens and (query.dtype == torch.float32 or query.device.type == "cuda")
 
     def unchanged() -> Any:
         with heard if listens else nullcontext():
@@ -222,7 +226,7 @@ def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
 class Logsumexp(TorchDispatchMode):
     """Catches the log of each row's sum, which the fused kernel returns beside its output.
 
-    In float32 only: in a shorter type the kernel's sums are rounded.
+    On a CPU in float32 only: in a shorter type the kernel's sums are rounded. A GPU's are float32. All are natural logs.
     """
 
     def __init__(self) -> None:
@@ -231,7 +235,7 @@ class Logsumexp(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func is FUSED:
+        if func in FUSED:
             self.heard.append(out[1])
         return out
 

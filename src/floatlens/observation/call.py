@@ -266,6 +266,11 @@ class Call:
         return "pooled" in self._shared
 
     @cached_property
+    def column_sums(self) -> dict[str, torch.Tensor]:
+        """Sums over the queries that may see each key (B, H, T), by statistic, and their `count`, if a kernel left them."""
+        return {}
+
+    @cached_property
     def kept_rows(self) -> dict[int, torch.Tensor]:
         """Weights (B, H, rows, T) that were kept when the output was computed, by the first of their queries."""
         return {}
@@ -290,9 +295,9 @@ class Call:
         if self.softcap is not None:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
-            scores += self.bias[..., start:end, :keys].float()
+            scores += query_rows(self.bias, start, end)[..., :keys].float()
         if self.mask is not None:
-            mask = self.mask[..., start:end, :keys]
+            mask = query_rows(self.mask, start, end)[..., :keys]
             layered = scores.view(len(self.layers), -1, *scores.shape[1:])
             layered.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else layered.add_(mask.float())
         if self.causal:
@@ -308,7 +313,7 @@ class Call:
         """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None when every one may."""
         visible: torch.Tensor | None = None
         if self.mask is not None:
-            mask = self.mask[..., start:end, :]
+            mask = query_rows(self.mask, start, end)
             visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
         if self.causal:
             past = ~self.future(start, end, self.T)
@@ -321,3 +326,8 @@ class Call:
         if self.implicit is not None or self.causal:
             return False
         return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
+
+
+def query_rows(extra: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """The rows of queries start..end of a mask or bias; one that is the same for all queries is returned as it is."""
+    return extra if extra.shape[-2] == 1 else extra[..., start:end, :]

@@ -79,6 +79,10 @@ class ColumnMean(Statistic):
         if call.fresh:
             self.sum_BHT.reset()
             self.count_BHT.reset()
+        if self.name in call.column_sums:
+            self.sum_BHT.add(call.column_sums[self.name], call.first_key)
+            self.count_BHT.add(call.column_sums["count"], call.first_key)
+            return
         seen_BHTC, y_BKTC = self.query_sum(call), self.key_part(call)
         groups = call.H // call.K
         if seen_BHTC.shape[2] == 1:

@@ -58,6 +58,8 @@ class Group:
         )
         if all(call.passed for call in calls):
             joined.has_passed(*(torch.cat([getattr(call, part) for call in calls]) for part in SUMS))
+        for name in set.intersection(*(set(call.column_sums) for call in calls)):
+            joined.column_sums[name] = torch.cat([call.column_sums[name] for call in calls])
         for start in set.intersection(*(set(call.kept_rows) for call in calls)):
             joined.keep_rows(start, torch.cat([call.kept_rows[start] for call in calls]))
         return joined

@@ -22,9 +22,11 @@ from floatlens.observation.group import ROOM, Group, size
 from floatlens.observation.hidden import Hidden, HiddenStatistic
 from floatlens.observation.implicit import ImplicitAttention
 from floatlens.observation.inputs import Inputs
+from floatlens.observation.kernels.column_sums import available
+from floatlens.observation.kernels.of_call import KernelSums
 from floatlens.observation.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
 from floatlens.observation.tile import TILE, Tile
-from floatlens.observation.weights import stream_weights, sum_rows
+from floatlens.observation.weights import FEW, stream_weights, sum_rows
 from floatlens.observation.workspace import Workspace
 
 Implementation = Literal["stream", "fused", "sdpa", "kernel", "exact"]
@@ -80,7 +82,8 @@ class Session:
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
         self._wanted: dict[Key, list[str]] = {}
-        self._pooled: dict[int, bool] = {}
+        self._pooled: dict[Key, bool] = {}
+        self.kernel = KernelSums()
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
         self.passing: ForwardPass | None = None
@@ -96,6 +99,7 @@ class Session:
     def begin(self) -> None:
         """Forget the results of the last step; those over final rows stay until there are more of them."""
         self._finish()
+        self.kernel.begin()
         self._results = {
             name: self._results[name] if statistic.final else {} for name, statistic in self.statistics.items()
         }
@@ -165,13 +169,28 @@ class Session:
         """Whether `see` can compute the output of a call itself, with the weights that it takes the statistics of."""
         if self.implementation not in ("stream", "fused") or self.paused or not can_fuse(inputs):
             return False
-        if layer not in self._pooled:
-            wanted = [self.statistics[name] for name in self.wanted(layer)]
-            self._pooled[layer] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
-        if not self._pooled[layer] or self.rows not in (None, inputs.query.shape[0]):
+        if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
             return False
         forward = None if self.apart else current_pass()
         return forward is None or forward.active == forward.final or forward.is_whole
+
+    def _only_sums(self, key: Key) -> bool:
+        """Whether sums over the weights are all that a layer's statistics need of them."""
+        if key not in self._pooled:
+            wanted = [self.statistics[name] for name in self.wanted(*key)]
+            self._pooled[key] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
+        return self._pooled[key]
+
+    def _uses_kernel(self, call: Call) -> bool:
+        """Whether the GPU kernel is to sum the weights of a call; few queries are cheaper in the stream path."""
+        device = call.q_BHQD.device
+        if self.implementation == "kernel" and not available(device):
+            raise FloatLensError(
+                f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, and the model "
+                f"is on {device}; use 'stream'"
+            )
+        chosen = self.implementation == "kernel" or (self.implementation == "stream" and device.type == "cuda")
+        return chosen and not call.passed and call.Q >= FEW
 
     @torch.no_grad()
     def see(
@@ -216,6 +235,7 @@ class Session:
             mask = mask[..., -k.shape[2] :]
         if forward is not self.forward:  # a step may take several passes, as one that also fills a cache
             self._finish()
+            self.kernel.begin()
             self.forward = forward
         length = k.shape[2] if self.apart else self._length(layer, q.shape[2], k.shape[2])
         layout = self.layout
@@ -302,6 +322,8 @@ class Session:
             for name in names:
                 self._results[name][call.layer] = exact_statistic(name)(matrices, call)
             return
+        if self._uses_kernel(call) and self._only_sums(key):
+            self.kernel.take(call)
         if call.fresh or key not in self.groups:
             self._join(call, names, kind, final)
         group = self.groups[key]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.observation.call import Call
+from floatlens.observation.call import Call, query_rows
 from floatlens.observation.workspace import Workspace
 
 LOG2E = math.log2(math.e)
@@ -141,7 +141,7 @@ def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start:
         exponents_NQT.div_(cap).tanh_().mul_(cap)
     for extra in (call.bias, call.mask if masked else None):
         if extra is not None:
-            part = _of_rows(extra[..., start:end, :T], call, low * G, high * G)
+            part = _of_rows(query_rows(extra, start, end)[..., :T], call, low * G, high * G)
             if part.dtype == torch.bool:
                 exponents_NQT.masked_fill_(~part, NEVER)
             else:

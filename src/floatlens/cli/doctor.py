@@ -1,0 +1,212 @@
+"""floatlens doctor: check observation on this machine, measure its cost, and advise."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from floatlens.cli import options as common
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
+MODELS = ("tiny-mdm", "tiny-arm")
+QUESTION = "On which river does the town of Ada Tarn lie?"
+PASSAGES = ["Ada Tarn lives in Molen.", "Molen lies on the river Aste."]
+COMPARED = ("received", "entropy", "flow", "qk", "qk_norm", "qk_cos", "value_norm", "received_writing")
+TOLERANCE = 1e-4  # of the largest value of a statistic
+GIB = 2**30
+# LLaDA-8B in bfloat16, and one prompt of 1,024 positions: its logits in float32, three times, are most of it.
+WEIGHTS, PROMPT = 16 * GIB, 3 * 4 * 1024 * 126464
+
+
+def command(
+    device: common.Device = None,
+    as_json: common.AsJson = False,
+) -> None:
+    """Check observation on this machine: all implementations against the reference, and the cost of a trace.
+
+    Runs the bundled models for about a minute. Exits with 0 only if every implementation agrees with `exact`.
+
+    Examples:
+
+        floatlens doctor
+
+        floatlens doctor --device cuda --json
+    """
+    from floatlens.cli.versions import versions
+
+    chosen = choose_device(device)
+    checks = [check for dtype in dtypes(chosen) for name in MODELS for check in compare(name, chosen, dtype)]
+    found = {
+        "versions": dict(line.split(" ", 1) for line in versions().splitlines()),
+        "device": describe(chosen),
+        "checks": checks,
+        "cost": cost(chosen),
+        "advice": advise(chosen, free_memory(chosen)),
+        "agree": all(check["agrees"] for check in checks),
+    }
+    if as_json:
+        print(json.dumps(found))
+    else:
+        show(found)
+    if not found["agree"]:
+        raise typer.Exit(1)
+
+
+def choose_device(name: str | None) -> str:
+    """The device to check: as asked, else the first GPU, else the CPU."""
+    import torch
+
+    from floatlens.errors import FloatLensError
+
+    if name in (None, "auto"):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    assert name is not None
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise FloatLensError(
+            f"device {name!r} is not available: torch {torch.__version__} finds no NVIDIA GPU; use cpu"
+        )
+    return name
+
+
+def dtypes(device: str) -> list[str]:
+    """The types that models run in on a device."""
+    return ["float32", "bfloat16"] if device == "cpu" else ["float32", "bfloat16", "float16"]
+
+
+def ways(device: str, dtype: str) -> list[str]:
+    """The implementations that can run on a device."""
+    from floatlens.observation.kernels.column_sums import available
+
+    fused = ["fused"] if device == "cpu" and dtype == "float32" else []
+    return [*fused, "sdpa", *(["kernel"] if available(device) else [])]
+
+
+def compare(name: str, device: str, dtype: str) -> list[dict[str, Any]]:
+    """The largest difference of each implementation from `exact`, over all statistics of a short trace."""
+    lens = load(name, device, dtype)
+    prompt = lens.prompt(QUESTION, PASSAGES)
+
+    def trace(way: Any) -> Any:
+        return lens.trace(prompt, max_new_tokens=4, implementation=way)
+
+    exact = trace("exact")
+    rows = []
+    for way in ways(device, dtype):
+        error, worst, tokens = difference(trace(way), exact)
+        row = {"model": name, "dtype": dtype, "implementation": way, "error": error, "worst": worst}
+        rows.append(row | {"same_tokens": tokens, "agrees": tokens and error <= TOLERANCE})
+    return rows
+
+
+def difference(found: Any, exact: Any) -> tuple[float, str, bool]:
+    """The largest error in shares of a statistic's largest value, the statistic, and whether the tokens are equal."""
+    import numpy as np
+
+    errors = {}
+    for name in COMPARED:
+        a, b = (trace.data[name].values.astype(np.float64) for trace in (found, exact))
+        if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
+            errors[name] = float("inf")
+            continue
+        errors[name] = float(np.nanmax(np.abs(a - b)) / max(1e-30, float(np.nanmax(np.abs(b)))))
+    worst = max(errors, key=lambda name: errors[name])
+    return errors[worst], worst, bool(np.array_equal(found.final_tokens, exact.final_tokens))
+
+
+def cost(device: str) -> dict[str, Any]:
+    """Seconds of plain generation and of a trace, medians of three in turns: 256 + 32 tokens in 8 steps."""
+    import torch
+
+    lens = load("tiny-mdm", device, "float32" if device == "cpu" else "bfloat16")
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(10, (lens.shape["vocabulary"] or 100) - 10, (256,), generator=generator).tolist()
+    runs = {
+        "plain": lambda: lens.generate([ids], max_new_tokens=32, steps=8),
+        "trace": lambda: lens.trace(ids, max_new_tokens=32, steps=8),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(4):
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            if turn:
+                taken[name].append(time.perf_counter() - begin)
+    plain, trace = (statistics.median(taken[name]) for name in ("plain", "trace"))
+    return {"model": "tiny-mdm", "positions": 288, "steps": 8, "plain": plain, "trace": trace, "ratio": trace / plain}
+
+
+def load(name: str, device: str, dtype: str) -> Lens:
+    from floatlens.lens import load as load_lens
+
+    return load_lens(name, device_map=device, dtype=dtype)
+
+
+def describe(device: str) -> dict[str, Any]:
+    """The device's name and memory in GiB."""
+    import torch
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found: dict[str, Any] = {"name": device, "threads": torch.get_num_threads(), "memory": round(total / GIB, 1)}
+    if device.startswith("cuda"):
+        about = torch.cuda.get_device_properties(device)
+        found |= {"gpu": about.name, "capability": f"{about.major}.{about.minor}"}
+        found |= {"gpu_memory": round(about.total_memory / GIB, 1)}
+    return found
+
+
+def free_memory(device: str) -> int:
+    """Bytes that are free on a device."""
+    import torch
+
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def advise(device: str, free: int) -> dict[str, Any]:
+    """What to use for a model like LLaDA-8B.
+
+    >>> advise("cpu", 8 * 2**30)["batch_size"]
+    1
+    >>> advise("cuda", 40 * 2**30)
+    {'implementation': 'stream', 'dtype': 'bfloat16', 'batch_size': 16, 'trace_dtype': 'float16'}
+    """
+    advice = {"implementation": "stream", "dtype": "float32", "batch_size": 1, "trace_dtype": "float16"}
+    if device.startswith("cuda"):
+        fits = (free - WEIGHTS) // PROMPT
+        advice |= {"dtype": "bfloat16" if fits >= 1 else "4 bit", "batch_size": max(1, min(64, int(fits)))}
+    return advice
+
+
+def show(found: dict[str, Any]) -> None:
+    """One screen."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for name in ("floatlens", "python", "torch", "transformers", "platform"):
+        console.print(f"{name} {found['versions'].get(name, 'not installed')}", highlight=False)
+    console.print("device " + ", ".join(f"{key} {value}" for key, value in found["device"].items()), highlight=False)
+    table = Table("model", "dtype", "implementation", "largest error", "of", "tokens", "")
+    for check in found["checks"]:
+        verdict = "[green]agrees[/]" if check["agrees"] else "[red]differs[/]"
+        tokens = "equal" if check["same_tokens"] else "differ"
+        run = (check["model"], check["dtype"], check["implementation"])
+        table.add_row(*run, f"{check['error']:.1e}", check["worst"], tokens, verdict)
+    console.print(table)
+    cost, advice = found["cost"], found["advice"]
+    where = f"{cost['model']}, {cost['positions']} positions, {cost['steps']} steps"
+    console.print(f"A trace takes {cost['ratio']:.2f} times plain generation ({where}).")
+    console.print(
+        f"For LLaDA-8B: --implementation {advice['implementation']}, --dtype {advice['dtype']}, "
+        f"--batch-size {advice['batch_size']}, traces in {advice['trace_dtype']}."
+    )
+    differ = "[red]Some implementations differ: please open an issue with the output of floatlens doctor --json.[/]"
+    console.print("All implementations agree." if found["agree"] else differ)
