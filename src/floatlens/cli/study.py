@@ -171,15 +171,15 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
 
     source = ""
     for several in by_claim(claims).values():
-        told = count_verdicts(several)
-        if told == "not measured":
+        said = count_verdicts(several)
+        if said == "not measured":
             continue
         if (found := "The paper" if "2601.07894" in several[0].get("source", "") else "Beyond the paper") != source:
             source = found
             console.print(Text(f"{source:<51} {'models or pairs':>28}", style="bold"))
         line = Text(f"{several[0]['claim'][:51]:<51} ")
         verdicts = {claim["verdict"] for claim in several if claim["n"]}
-        line.append(f"{told:>28}", style=COLOURS[next(iter(verdicts))] if len(verdicts) == 1 else "")
+        line.append(f"{said:>28}", style=COLOURS[next(iter(verdicts))] if len(verdicts) == 1 else "")
         console.print(line, soft_wrap=True)
     papers = [claim for claim in claims if "2601.07894" in claim.get("source", "")]
     measured = [claim for claim in papers if claim["n"]]

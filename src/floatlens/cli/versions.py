@@ -13,7 +13,7 @@ EXTRAS = ("ray", "gguf", "datasets", "anywidget", "starlette")  # named only whe
 
 
 def versions() -> str:
-    """A line each: FloatLens, Python, the packages that results depend on, platform, device, threads."""
+    """One line each: FloatLens, Python, the packages that results depend on, platform, device, threads."""
     lines = {"floatlens": __version__, "python": platform.python_version()}
     lines |= {name: found for name in PACKAGES + EXTRAS if (found := installed(name))}
     lines |= {"platform": platform.platform(), "device": device(), "threads": threads()}
@@ -48,5 +48,5 @@ def threads() -> str:
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    told = os.environ.get("OMP_NUM_THREADS")
-    return f"{torch.get_num_threads()} of {cores} cores" + (f" (OMP_NUM_THREADS={told})" if told else "")
+    wanted = os.environ.get("OMP_NUM_THREADS")
+    return f"{torch.get_num_threads()} of {cores} cores" + (f" (OMP_NUM_THREADS={wanted})" if wanted else "")

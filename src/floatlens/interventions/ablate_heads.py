@@ -79,7 +79,7 @@ class AblateHeads(Intervention):
 
     @property
     def count(self) -> int | None:
-        """How many heads, where the text says it by itself."""
+        """Number of heads, if the text gives it."""
         if (found := re.match(r"(?:top|random)\((\d+)", self.heads)) is not None:
             return int(found[1])
         return self.heads.count(".") or None

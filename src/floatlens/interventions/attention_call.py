@@ -2,7 +2,7 @@
 
 Everything an intervention can do is one of five things, and they commute, so several compose without an order:
 
-    hide      columns get no attention: their scores become −inf, or as good as that
+    hide      columns get no attention: their scores become −inf, or so low that it makes no difference
     weigh     columns get their attention times a factor, rows renormalised: log factor is added to their scores
     sharpen   all scores times a factor        cap   scores become cap · tanh(scores / cap)
     absorb    one more column of a given score and of no value
@@ -104,7 +104,7 @@ class AttentionCall:
         chosen[:, list(heads)] = True
         return chosen
 
-    # --- what comes of it -----------------------------------------------------------------------------------------------
+    # --- the result -----------------------------------------------------------------------------------------------------
 
     def run(self, base: Callable[[], Any]) -> tuple[Any, Inputs]:
         """The output (R, Q, H, D) as transformers expects it, and the inputs as they were used.

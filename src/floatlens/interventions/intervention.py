@@ -51,8 +51,8 @@ class Intervention:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
-            told = field.default is MISSING or value != field.default or field.name == "rule"
-            if told and value is not None:
+            shown = field.default is MISSING or value != field.default or field.name == "rule"
+            if shown and value is not None:
                 parts.append(f"{field.name}={setting_text(value)}")
         return f"{self.name}({', '.join(parts)})" if parts else self.name
 

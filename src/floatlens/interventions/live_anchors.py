@@ -32,7 +32,7 @@ class UnchangedReceived:
         self.now: dict[int, Array] = {}
 
     def begin(self) -> None:
-        """A step is about to start."""
+        """Prepare for a new step."""
         self.now = {}
 
     def __call__(self, layer: int, inputs: Inputs) -> Array:

@@ -53,7 +53,7 @@ def intervene(
 
 @contextmanager
 def without(lens: Lens) -> Iterator[None]:
-    """No intervention is in force in this block."""
+    """Suspend all interventions in this block."""
     with _holding(lens, ()):
         yield
 
@@ -92,7 +92,7 @@ def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step
 
 
 class Change:
-    """What the attention function calls: it asks each intervention of the layer, and computes what comes of it."""
+    """What the attention function calls: it applies each intervention of the layer and computes the result."""
 
     def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
         self.state = DecodingState(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
@@ -132,7 +132,7 @@ class Change:
                 )
 
     def begin(self, step: int, tokens_BT: torch.Tensor) -> None:
-        """A step is about to start, with these tokens."""
+        """Prepare for a new step with these tokens."""
         self.state.step, self.state.tokens_BT = step, tokens_BT
         self.received.begin()
         self.forward = None

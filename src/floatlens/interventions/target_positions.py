@@ -62,7 +62,7 @@ def describe_target(intervention: Any) -> str:
 
 
 def target_columns(intervention: Any, state: DecodingState) -> Array:
-    """Columns (B, N; for a kind B, T so far) that an intervention names; found once a step, or once a run."""
+    """Columns (B, N; for a kind B, T so far) that an intervention names; found once per step, or once per run."""
     place = ("columns", intervention, state.step if intervention.kind is not None else None)
     if place not in state.notes:
         if intervention.positions is not None:

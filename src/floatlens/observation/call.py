@@ -80,7 +80,7 @@ class Call:
     causal     no mask was passed because the kernel applies the causal one itself
     softcap    scores become softcap · tanh(scores / softcap)
     sinks_H    a learned score that takes part in the softmax without being a position
-    lse_BHQ    log of the sum of exp(score) over the keys, where the kernel has told it
+    lse_BHQ    log of the sum of exp(score) over the keys, if the kernel returned it
     norm_BKT   norms of the keys, where they are known already
     first      position of query 0; None if the queries are the last Q positions
     extends    whether the rows add to those of earlier calls; None if they do when there are cached positions before them

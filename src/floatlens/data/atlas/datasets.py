@@ -97,9 +97,9 @@ def make(item: AtlasFact | Chain, passages: int, gold_at: int | None, seed: int,
     """One question with its gold passages among `passages` passages."""
     key = id_of(item)
     draw = random.Random(f"{seed} {key}")
-    told = gold_passages(item, draw)
+    evidence = gold_passages(item, draw)
     end = item.second if isinstance(item, Chain) else item
-    gold, others = told[:passages], distractors(item, max(0, passages - len(told)), draw)
+    gold, others = evidence[:passages], distractors(item, max(0, passages - len(evidence)), draw)
     asked = item.questions
     return Sample(
         id=key,

@@ -166,8 +166,8 @@ def facts() -> tuple[AtlasFact, ...]:
             words = words_of(row)
             subject, answers = words[relation.subject], accepted(row[relation.column], relation.person)
             group = words.get(GROUP.get(relation.category, "group"), words["name"])
-            told = tuple((words | {"s": subject, "o": answers[0], "a_o": with_article(answers[0])}).items())
-            found.append(AtlasFact(relation.name, subject, answers, group, told))
+            known = tuple((words | {"s": subject, "o": answers[0], "a_o": with_article(answers[0])}).items())
+            found.append(AtlasFact(relation.name, subject, answers, group, known))
     return tuple(found)
 
 
