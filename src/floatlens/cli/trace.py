@@ -211,7 +211,8 @@ def command(
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    console.print(f"{len(records) - len(failed)} traces in {folder.location}{also}", markup=False)
+    count = len(records) - len(failed)
+    console.print(f"{count} {'trace' if count == 1 else 'traces'} in {folder.location}{also}", markup=False)
     print_notes(problem_lines(problems))
 
 

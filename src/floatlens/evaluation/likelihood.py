@@ -45,7 +45,7 @@ class Likelihood:
 
 
 @dataclass(frozen=True)
-class Part:
+class AnswerPart:
     """Tokens that are scored together: a whole answer, or what lies in one block of it. `pair` is the answer's index."""
 
     pair: int
@@ -57,7 +57,7 @@ class Part:
 class Row:
     """A part as the model reads it, the tokens `masked_N` replaced by masks, and the weight of its log-probabilities."""
 
-    part: Part
+    part: AnswerPart
     masked_N: torch.Tensor
     weight: float
 
@@ -150,18 +150,18 @@ def reads_whole(lens: Lens) -> bool:
     )
 
 
-def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[Part]:
+def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[AnswerPart]:
     """Yield the parts of each answer: one, or one per block."""
     block = lens.settings().asdict()["block_length"] if writes_blocks(lens.sampler) else None
     for index, (prompt, answer) in enumerate(pairs):
         ids, start = [*map(int, prompt), *map(int, answer)], len(prompt)
         while start < len(ids):
             end = len(ids) if block is None else min(start // block * block + block, len(ids))
-            yield Part(index, ids[:start], ids[start:end])
+            yield AnswerPart(index, ids[:start], ids[start:end])
             start = end
 
 
-def rows(parts: Iterable[Part], samples: int, seed: int) -> Iterator[Row]:
+def rows(parts: Iterable[AnswerPart], samples: int, seed: int) -> Iterator[Row]:
     """Yield each part with its maskings; unmasked if there are to be none."""
     for part in parts:
         if samples == 0:

@@ -36,7 +36,7 @@ from floatlens.server.trace_cache import TraceCache, archive, archive_of
 FIRST = 3  # films of the first question that a page of run folders starts with, side by side
 
 
-class Explorer:
+class LiveExplorer:
     """The models and run folders on show, and the handlers of requests."""
 
     def __init__(self, lenses: Sequence[Lens], folders: RunFolders, template: Template, limits: Limits) -> None:
@@ -127,7 +127,7 @@ def application(
 
     Questions are asked with `template`.
     """
-    explorer = Explorer(lenses, RunFolders(runs), template, limits or Limits())
+    explorer = LiveExplorer(lenses, RunFolders(runs), template, limits or Limits())
     made = Starlette(
         routes=[
             Route("/", explorer.page),
