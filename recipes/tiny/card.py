@@ -159,10 +159,17 @@ Received attention of position 0 by layer (0 to 5), mean over heads, steps and 2
 """
 
 
-def measure(name: str, lens: Any, run: Path, folder: Path, limit: int, traced: Any) -> None:
-    """Answer the test questions with a model, trace `traced`, which is the same model, and write scores.json."""
+def training(run: Path) -> dict[str, Any]:
+    """Return seed, steps, tokens and minutes of a training run."""
     state = json.loads((run / "state.json").read_text())
-    made = {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
+    return {key: state[key] for key in ("seed", "step", "tokens")} | {"minutes": round(state["seconds"] / 60, 1)}
+
+
+def measure(name: str, lens: Any, made: dict[str, Any], folder: Path, limit: int, traced: Any) -> None:
+    """Answer the test questions with a model, trace `traced`, which is the same model, and write scores.json.
+
+    `made` says how it was trained: see `training`.
+    """
     data, passages, new_tokens, n = SAMPLE
     found = {
         "model": name,
@@ -174,10 +181,9 @@ def measure(name: str, lens: Any, run: Path, folder: Path, limit: int, traced: A
     (folder / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def write(name: str, run: Path, folder: Path, said: dict[str, str]) -> None:
-    """Write curves.svg and README.md from scores.json; `said` has the texts of the card that are not measured."""
+def write(name: str, folder: Path, said: dict[str, str]) -> None:
+    """Write README.md from scores.json; `said` has the texts of the card that are not measured."""
     found = json.loads((folder / "scores.json").read_text())
-    curves(run, folder / "curves.svg", name)
     lines = [
         f"| {row['data']} | {row['passages'] or 'closed book'} | {row['new_tokens']} | {row['n']} "
         f"| {100 * row['em']:.1f} ({100 * row['interval'][0]:.0f} to {100 * row['interval'][1]:.0f}) "

@@ -20,7 +20,9 @@ def command(
     rate: Annotated[float, typer.Option(min=0, help="Peak learning rate; above 1e-3 retrieval is not learned.")] = 1e-3,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens per step.")] = TOKENS,
     arm: Annotated[Path | None, typer.Option(help="Run folder of the arm that dream is adapted from.")] = None,
-    after: Annotated[Path | None, typer.Option(help="Continue from this finished run with a new schedule.")] = None,
+    after: Annotated[
+        Path | None, typer.Option(help="Continue from this run or published model with a new schedule.")
+    ] = None,
     mix: Annotated[str, typer.Option(help=f"Data mix of the last stage: {', '.join(MIXES)}.")] = "all",
     without: Annotated[list[str] | None, typer.Option(help="Part of the last mix to leave out; may repeat.")] = None,
     decay: Annotated[float, typer.Option(min=0, help="Weight decay.")] = 0.05,

@@ -7,7 +7,7 @@ these too; `tiny-ssm` as Mamba-2 with two mixers in a layer.
 import json
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from floatlens.version import __version__
@@ -28,7 +28,6 @@ LLADA_BLOCK = {
     "mlp.up_proj": "up_proj",
     "mlp.down_proj": "ff_out",
 }
-HALF = ("ssm",)  # models that are stored in float16
 LLADA_TOP = {"model.embed_tokens.weight": "wte.weight", "model.norm.weight": "ln_f.weight"}
 
 
@@ -48,7 +47,7 @@ def _config(kind: str) -> dict:
     native = sizes()
     tokens = {key: native[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     mask = token_id(MASK)
-    common = {"torch_dtype": "float16" if kind in HALF else "float32", "floatlens_version": __version__}
+    common = {"torch_dtype": "float16", "floatlens_version": __version__}
     if kind == "mdm":
         return {
             "architectures": ["LLaDAModelLM"],
@@ -101,17 +100,14 @@ def _config(kind: str) -> dict:
 
 
 def write(kind: str, weights: dict[str, Tensor], folder: Path) -> None:
-    """Write config.json, generation_config.json, model.safetensors and the tokenizer of a trained model."""
+    """Write config.json, generation_config.json, model.safetensors (in float16) and the tokenizer of a trained model."""
     folder.mkdir(parents=True, exist_ok=True)
     save(folder)
     config = _config(kind)
-    tensors = {name: value.contiguous() for name, value in weights.items() if name != "lm_head.weight"}
-    if kind in HALF:
-        tensors = {name: value.half() for name, value in tensors.items()}
+    tensors = {name: value.half().contiguous() for name, value in weights.items() if name != "lm_head.weight"}
     if kind == "mdm":
         tensors = {llada_name(name): value for name, value in tensors.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
+    save_weights(tensors, folder)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     generation = {"_from_model_config": True, **tokens}
@@ -119,3 +115,16 @@ def write(kind: str, weights: dict[str, Tensor], folder: Path) -> None:
         generation |= {"mask_token_id": None, "alg": "origin", "alg_temp": None, "eps": 0.001, "steps": 512}
     if kind not in ("mdm", "ssm"):
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+
+
+def save_weights(tensors: dict[str, Tensor], folder: Path) -> None:
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+
+
+def round_weights(folder: Path) -> None:
+    """Round the weights of a published model to float16 in place, as `write` does for a new one."""
+    tensors = load_file(folder / "model.safetensors")
+    save_weights({name: value.half() for name, value in tensors.items()}, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "float16"}, indent=2) + "\n")

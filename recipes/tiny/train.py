@@ -136,10 +136,31 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     return State(**json.loads((folder / "state.json").read_text()))
 
 
+def restore_published(folder: Path, model: nn.Module) -> State:
+    """Read the weights of a published model (as `layouts.write` and `card.measure` leave it); the optimizer starts anew."""
+    tensors = load_file(folder / "model.safetensors")
+    names = {name for name, _ in model.named_parameters()}
+    if set(tensors) != names:
+        raise FloatLensError(
+            f"{folder}/model.safetensors has other names than the network that is trained; give --after a run"
+        )
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(tensors[name])
+    found = json.loads((folder / "scores.json").read_text())
+    made = found["training"]
+    state = State(kind_of(folder) or "", made["seed"], made["step"], len(STAGES) - 1)
+    state.seconds, state.tokens = 60 * made["minutes"], made["tokens"]
+    return state
+
+
 def kind_of(folder: Path) -> str | None:
-    """Which model a run folder holds, None for a folder that holds no run."""
-    file = folder / "state.json"
-    return json.loads(file.read_text())["kind"] if file.exists() else None
+    """Which model a run folder or a published model's folder holds, None for a folder that holds neither."""
+    if (folder / "state.json").exists():
+        return json.loads((folder / "state.json").read_text())["kind"]
+    if (folder / "scores.json").exists():
+        return json.loads((folder / "scores.json").read_text())["model"].removeprefix("tiny-")
+    return None
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -170,8 +191,8 @@ def train(
     """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
 
     `after` goes on from another run of the same kind with a schedule of its own: warm-up and cosine start anew, steps,
-    tokens and curves are counted on. `mix` is what the last stage trains (a name of `curriculum.MIXES`), `without`
-    leaves parts of it out, `decay` is the weight decay.
+    tokens and curves are counted on. It may also be the folder of a published model, which has no optimizer state. `mix` is
+    what the last stage trains (a name of `curriculum.MIXES`), `without` leaves parts of it out, `decay` is the weight decay.
 
     With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit. With
     `cool` the rate stays constant until a file STOP appears in `out`; that many more steps are trained then.
@@ -205,9 +226,10 @@ def train(
     optimizer = torch.optim.AdamW(parts_of, lr=peak, betas=(0.9, 0.98), weight_decay=decay)
     state = State(kind, seed, stage=len(STAGES) - 1 if kind == "dream" else 0)
     if after and not resume:
-        state = restore(after, model, optimizer)
+        state = restore(after, model, optimizer) if (after / "state.json").exists() else restore_published(after, model)
         state.began, state.clock = state.step, state.seconds
-        shutil.copy(after / "curves.csv", out / "curves.csv")
+        if (after / "curves.csv").exists():
+            shutil.copy(after / "curves.csv", out / "curves.csv")
     if resume:
         state = restore(out, model, optimizer)
         lines = (out / "curves.csv").read_text().splitlines()
@@ -229,9 +251,10 @@ def train(
         disable=not (progress and console.is_terminal),
     )
     began = time.monotonic() - state.seconds
-    with bar, (out / "curves.csv").open("a" if resume or after else "w", newline="") as file:
+    begun = (out / "curves.csv").exists() and (resume or after is not None)
+    with bar, (out / "curves.csv").open("a" if begun else "w", newline="") as file:
         curves = csv.writer(file)
-        if not (resume or after):
+        if not begun:
             curves.writerow(["step", "seconds", "tokens", "stage", "rate", "loss", "accuracy", *PROBES])
         task = bar.add_task(f"tiny-{kind}", total=1.0, said="")
         recent: list[float] = []

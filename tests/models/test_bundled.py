@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import floatlens
 from floatlens.errors import FloatLensError
@@ -29,8 +30,9 @@ def size(name):
     return sum(file.stat().st_size for file in (bundled.MODELS / name).rglob("*") if file.is_file())
 
 
-def test_all_models_together_are_at_most_24_megabytes_and_each_adapter_at_most_10():
-    assert sum(size(name) for name in bundled.BUNDLED) <= 24e6
+def test_all_models_together_are_at_most_12_megabytes_and_each_adapter_at_most_10():
+    """The wheel should stay below 40 MB with three adapters."""
+    assert sum(size(name) for name in bundled.BUNDLED) <= 12e6
     assert all(size(name) <= 10e6 for name in bundled.available_adapters())
 
 
@@ -44,6 +46,14 @@ def test_a_bundled_adapter_is_the_one_that_was_released_and_has_a_card(name):
     text = (folder / "README.md").read_text()
     for heading in ("## Data", "## Recipe", "## Scores", "## What became of the sink", "## Limits"):
         assert heading in text
+
+
+def test_weights_are_stored_in_float16(name):
+    weights = load_file(bundled.path(name) / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    assert json.loads((bundled.path(name) / "config.json").read_text())["torch_dtype"] == "float16"
+    assert next(floatlens.load(name).model.parameters()).dtype == torch.float32  # on a CPU
+    assert 1.3e6 < sum(tensor.numel() for tensor in weights.values()) < 1.43e6  # within a tenth of each other
 
 
 def test_a_card_says_how_the_model_was_made_and_shows_its_curves(name):
