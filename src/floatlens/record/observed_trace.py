@@ -83,6 +83,7 @@ def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sa
     first, last = span(steps[-1].real_BT, row, length)
     if last == length:
         last = moments[-1].after_BT.shape[1]
+    start = min(start, last)  # a prompt that is padded on the right, as in a batch of the Trainer
     prompt = replace(log.prompt(row), ids=moments[0].tokens_BT[0, first:start].tolist())
     shifted = log.family.shifted if log.family is not None else not diffusion
     batch = PromptBatch([prompt], torch.tensor([prompt.ids]).long(), None, [0])
@@ -217,7 +218,7 @@ def crop(
             # Rows that write are kept from the first of the whole batch on; the recorder counts from this row's own.
             shifted = log.family.shifted if log.family is not None else not log.is_diffusion(step.generation)
             earliest = min(max(0, s - int(shifted)) for s in log.starts[step.generation])
-            skipped = min(count, max(0, start - int(shifted)) - earliest)
+            skipped = min(count, max(0, start - int(shifted) - earliest))
             value = value.narrow(axis, skipped, count - skipped)
     if name == "evidence":
         value = value.clone()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,59 @@ class Trace:
         ) as error:
             raise FloatLensError(f"{path} cannot be read as a trace: {error}") from error
 
+    @classmethod
+    def from_transformers(
+        cls,
+        outputs: Any,
+        input_ids: Any = None,
+        *,
+        tokenizer: Any = None,
+        attention_mask: Any = None,
+        regions: Any = None,
+        row: int = 0,
+        matrices: Sequence[str] = (),
+        model: str = "",
+        sample_id: str = "",
+    ) -> Trace:
+        """Make a trace from attention matrices that you have: what a model of transformers returned. Nothing is run.
+
+        It has received attention, the attention of writing rows, entropy and flow. QK factors and value norms are not in
+        these outputs: `observe` records them, and needs no matrices.
+
+        Parameters
+        ----------
+        outputs
+            Of a forward pass with `output_attentions=True`, or of `generate` with `return_dict_in_generate=True` as well;
+            `output_logits=True` adds the confidence of the tokens.
+        input_ids
+            Token ids (batch, length) of a forward pass; the outputs of `generate` hold theirs.
+        tokenizer
+            For token strings, and for the end token.
+        attention_mask
+            That of the call (batch, length), if the batch is padded.
+        regions
+            Named spans of the prompt, as in `observe`.
+        row
+            Which row of the batch.
+        matrices
+            Matrices to keep in the trace: "attention", "attention_mean". By default none, as in any other trace.
+        model, sample_id
+            Names that the trace carries.
+        """
+        from floatlens.record.transformers_outputs import from_transformers
+
+        return from_transformers(
+            outputs,
+            input_ids,
+            tokenizer=tokenizer,
+            attention_mask=attention_mask,
+            regions=regions,
+            row=row,
+            matrices=matrices,
+            model=model,
+            sample_id=sample_id,
+        )
+
     def load(self) -> Trace:
         """Read everything into memory now."""
         self.data.load()
@@ -236,6 +290,24 @@ class Trace:
         from floatlens.explorer.widget import explore  # the report reads traces; traces do not know it
 
         return explore([self, *others], **options)
+
+    def to_bertviz(self, step: int | None = None) -> dict[str, Any]:
+        """The attention matrices of a step (by default the last) for BertViz: `head_view(**trace.to_bertviz())`.
+
+        The trace should have them: `lens.trace(..., matrices=["attention"])`. `model_view` takes the same arguments.
+        """
+        from floatlens.record.other_views import bertviz
+
+        return bertviz(self, step)
+
+    def to_circuitsvis(self, step: int | None = None, layer: int | None = None) -> dict[str, Any]:
+        """The same for CircuitsVis: `circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=0))`.
+
+        All recorded layers by default, each head with its name, such as L0H3.
+        """
+        from floatlens.record.other_views import circuitsvis
+
+        return circuitsvis(self, step, layer)
 
     # --- how it shows itself --------------------------------------------------------------------------------------------
 
