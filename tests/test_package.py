@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -39,12 +40,42 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, and the wheel that was made from it."""
     pytest.importorskip("build")
     pytest.importorskip("hatchling")
-    out = tmp_path_factory.mktemp("dist")
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def build(out: Path, **environment: str) -> tuple[Path, Path]:
+    """Build the sdist, and the wheel from it."""
     words = (sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT)
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
+    given = os.environ | environment
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, env=given)
     assert done.returncode == 0, done.stdout + done.stderr
     [sdist], [wheel] = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel
+
+
+def test_two_builds_are_equal_byte_by_byte(built: tuple[Path, Path], tmp_path: Path) -> None:
+    again = build(tmp_path, TZ="Asia/Tokyo", PYTHONHASHSEED="7", LC_ALL="C")
+    for path, other in zip(built, again, strict=True):
+        assert path.name == other.name and path.read_bytes() == other.read_bytes(), path.name
+
+
+def test_lm_evaluation_harness_finds_the_model_in_the_wheel(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[1]) as archive:
+        text = archive.read(f"floatlens-{__version__}.dist-info/entry_points.txt").decode()
+    assert "[lm_eval.models]\nfloatlens = floatlens.lm_eval.model:FloatLensLM" in text
+
+
+def test_the_table_of_supported_versions_is_that_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", one).groups() for one in project["dependencies"])  # type: ignore[union-attr]
+    page = (ROOT / "docs" / "versions.md").read_text()
+    lowest = {name: needed[name] for name in ("torch", "transformers")}
+    lowest["Python"] = project["requires-python"].removeprefix(">=")
+    for name, number in lowest.items():
+        assert f"| {name} | {number} |" in page
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    listed = [one.rpartition(" :: ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    assert f"python: {json.dumps(listed)}" in workflow
 
 
 def test_the_version_comes_from_one_place(built: tuple[Path, Path]) -> None:
