@@ -49,6 +49,16 @@ def nothing_is_left(app: Any) -> Iterator[None]:
             assert lens(name).model.config._attn_implementation != "floatlens"
 
 
+def assert_same_film(made: dict[str, Any], expected: dict[str, Any]) -> None:
+    """A live run also computes matrices, by another kernel: floats are equal to rounding, everything else exactly."""
+    assert set(made) == set(expected)
+    for name, value in expected.items():
+        if isinstance(value, dict) and value.get("dtype") == "float16":
+            np.testing.assert_allclose(unpacked(made[name]), unpacked(value), rtol=2e-3, atol=1e-6, err_msg=name)
+        else:
+            assert made[name] == value, name
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_run_is_its_steps_and_then_its_film(to: TestClient, model: str) -> None:
     with connected(to) as page:
@@ -58,7 +68,7 @@ def test_a_run_is_its_steps_and_then_its_film(to: TestClient, model: str) -> Non
     header, steps, made = heard[1]["film"], heard[2:-1], heard[-1]["film"]
     prompt = lens(model).prompt(QUESTION, [p["text"] for p in PASSAGES], gold=1)
     trace = lens(model).trace(prompt, max_new_tokens=6, seed=5, sample_id="3", record=["received"])
-    assert made == film(trace)
+    assert_same_film(made, film(trace))
     assert header["regions"] == [r for r in made["regions"] if r["name"] != "answer"] + [header["regions"][-1]]
     assert header["gold"] == made["gold"] == ["doc2"] and header["layers"] == made["layers"]
     T, N = len(made["committed_at"]), header["length"]
@@ -86,7 +96,8 @@ def test_questions_are_asked_with_the_template_of_the_command(app: Any) -> None:
         page.ask(seed=5)
         made = page.until("done")[-1]["film"]
     prompt = lens("tiny-mdm").prompt(QUESTION, [p["text"] for p in PASSAGES], gold=1, template=template)
-    assert made == film(lens("tiny-mdm").trace(prompt, max_new_tokens=6, seed=5, sample_id="1", record=["received"]))
+    trace = lens("tiny-mdm").trace(prompt, max_new_tokens=6, seed=5, sample_id="1", record=["received"])
+    assert_same_film(made, film(trace))
 
 
 def test_steps_arrive_while_the_run_goes_on(to: TestClient) -> None:
