@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: generate the page of commands from the program, and add the changelog.
+"""Hooks of the documentation site: generate the pages of commands and of figures, and add the changelog.
 
 Listed in mkdocs.yml.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PLACEHOLDER = "<!-- commands -->"
+PLACEHOLDER, GALLERY = "<!-- commands -->", "<!-- gallery -->"
 FETCHED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["'](?:https?:)?//[^"']+["'][^>]*>""")
 MERMAID = re.compile(r"<script type=\"module\">(?:(?!</script>).)*?mermaid.*?</script>", re.DOTALL)
 
@@ -43,8 +43,29 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Insert the commands into their page."""
+    """Insert the commands and the gallery into their pages."""
+    if page.file.src_uri == "gallery.md":
+        return markdown.replace(GALLERY, gallery())
     return markdown.replace(PLACEHOLDER, commands()) if page.file.src_uri == "cli.md" else markdown
+
+
+def gallery() -> str:
+    """Return every registered finding with the pictures of its page and the code there that draws them, as Markdown."""
+    from floatlens.findings.finding import FINDINGS
+
+    parts = []
+    for name in FINDINGS.names():
+        finding = FINDINGS[name]
+        text = (ROOT / "docs" / "findings" / f"{name}.md").read_text(encoding="utf-8")
+        title = re.search(r"^# (.+)$", text, re.MULTILINE)
+        pictures = re.findall(r"^!\[(.*?)\]\(\.\./(images/findings/[\w-]+\.png)\)$", text, re.MULTILINE)
+        blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "figure(" in block]
+        code = f"```python\n{blocks[0]}```" if blocks else f"```sh\nfloatlens figure {name} RUN --out figures\n```"
+        heading = f"## [{title[1] if title else name}](findings/{name}.md)"
+        question = finding.report.question if finding.report is not None else ""
+        shown = "\n\n".join(f"![{about}]({place})" for about, place in pictures)
+        parts.append("\n\n".join(filter(None, [heading, question, shown, code])))
+    return "\n\n".join(parts)
 
 
 def commands() -> str:

@@ -33,6 +33,7 @@ from tests.small_tokenizers import byte_level
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "floatlens"
+API = sorted((DOCS / "api").glob("*.md"))
 FOLDER_PAGES = [ROOT / name / "README.md" for name in ("tests", "benchmarks", "recipes", "recipes/tiny")]
 FOLDER_PAGES += [path for path in sorted(SOURCE.rglob("README.md")) if "checkpoints" not in path.parts]
 # Pages with a pyproject.toml describe a package: tests/howto runs them from outside the tree.
@@ -129,13 +130,24 @@ def test_the_tables_of_families_are_complete(page: str) -> None:
 
 
 def test_every_public_name_is_in_the_api() -> None:
-    page = (DOCS / "api.md").read_text()
+    page = (DOCS / "api.md").read_text() + "".join(path.read_text() for path in API)
     missing = [name for name in floatlens.__all__ if name != "__version__" and not re.search(rf"[.`]{name}\b", page)]
     assert not missing
 
 
+def test_every_folder_with_public_names_has_its_api_page() -> None:
+    found = re.findall(r"^from \.(\w+)(?:\.\w+)* import", (SOURCE / "__init__.pyi").read_text(), re.MULTILINE)
+    rooms = {name if name not in ("anchors", "errors") else "base" for name in found} - {"version"}
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")} - {"cli"}  # docs/cli.md is generated
+    assert rooms | folders <= {path.stem for path in API}
+
+
 def test_every_object_on_the_api_page_exists() -> None:
-    for name in re.findall(r"^::: (\S+)", (DOCS / "api.md").read_text(), re.MULTILINE):
+    named = [name for path in API for name in re.findall(r"^::: (\S+)", path.read_text(), re.MULTILINE)]
+    assert len(named) == len(set(named))
+    if importlib.util.find_spec("lm_eval") is None:
+        named = [name for name in named if not name.startswith("floatlens.lm_eval.")]
+    for name in named:
         module, _, attribute = name.rpartition(".")
         assert importlib.util.find_spec(module) is not None and hasattr(importlib.import_module(module), attribute), (
             name
@@ -162,6 +174,25 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
         "`--gpus-per-worker`",
     ):
         assert option in page, option
+
+
+def test_the_gallery_has_every_finding_with_its_pictures_and_code() -> None:
+    page = script("site_hooks").gallery()
+    for name in FINDINGS.names():
+        part = page.split(f"(findings/{name}.md)")[1].split("\n## ")[0]
+        assert "```" in part and "figure" in part and "](images/findings/" in part, name
+
+
+def test_the_page_of_questions_names_commands_that_exist() -> None:
+    page = (DOCS / "which-command.md").read_text()
+    named = set(re.findall(r"`floatlens (\w+)", page))
+    assert named <= COMMANDS.keys()
+    internal = {"claims", "report", "models", "import", "world"}  # not an answer to a question about a model
+    assert COMMANDS.keys() - named <= internal
+    for question in ("Where does my model look while it writes?", "Does it have a sink?", "Would a KV cache be safe?"):
+        assert question in page
+    for finding in re.findall(r"`floatlens figure (\w+)", page):
+        assert finding in FINDINGS.names()
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
