@@ -114,6 +114,46 @@ def test_an_absurd_shape_is_refused_before_anything_is_read(stored: Path, monkey
         Trace.open(stored)
 
 
+def store_again_by_zstandard_alone(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As traces were stored before their bytes were shuffled; they still open."""
+    from zarr.codecs import ZstdCodec
+
+    opened = Trace.open(stored)
+    before = Trace(opened.data.load())
+    monkeypatch.setattr("floatlens.record.trace._compressor", lambda variable: ZstdCodec())
+    before.save(stored)
+    assert Trace.open(stored).data.load().equals(before.data)
+
+
+def test_a_shuffled_chunk_that_unpacks_to_more_than_its_array_is_refused(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numcodecs
+
+    from floatlens.record.zarr_check import blosc_size
+
+    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    assert blosc_size(chunk) == len(numcodecs.Blosc().decode(chunk.read_bytes()))
+    chunk.write_bytes(numcodecs.Blosc("zstd").encode(np.zeros(50 << 20, np.uint8)))
+    assert chunk.stat().st_size < 1 << 20
+    monkeypatch.setattr(xr, "open_dataset", lambda *a, **k: pytest.fail("the store was opened"))
+    with pytest.raises(FloatLensError, match="unpacks to 52,4.* bytes; a chunk of its array has"):
+        Trace.open(stored)
+
+
+def test_a_shuffled_chunk_of_another_compressor_or_length_is_refused(stored: Path) -> None:
+    import numcodecs
+
+    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    good = chunk.read_bytes()
+    for bad in (good[:-1], good + b"x", numcodecs.Blosc("lz4").encode(numcodecs.Blosc().decode(good)), b"x"):
+        chunk.write_bytes(bad)
+        with pytest.raises(FloatLensError, match="is damaged"):
+            Trace.open(stored)
+    chunk.write_bytes(good)
+    Trace.open(stored)
+
+
 @pytest.mark.parametrize("frames", [1, 2])
 def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is_read(
     stored: Path, frames: int, monkeypatch: pytest.MonkeyPatch
@@ -122,6 +162,7 @@ def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is
 
     from floatlens.record.zarr_check import unpacked_size
 
+    store_again_by_zstandard_alone(stored, monkeypatch)
     chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
     good, bomb = chunk.read_bytes(), bytes(numcodecs.Zstd().encode(np.zeros(50 << 20, np.uint8)))
     assert unpacked_size(chunk) == len(numcodecs.Zstd().decode(good))

@@ -18,7 +18,9 @@ DATA_TYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
-CODECS = (["bytes"], ["bytes", "zstd"])
+CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "blosc"])
+BLOSC = {"cname": "zstd", "shuffle": "shuffle"}  # the settings that FloatLens writes
+BLOSC_ZSTD = 4  # the number of Zstandard in the flags of a Blosc file
 ARRAY_FIELDS = {
     "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs",
     "attributes", "dimension_names", "storage_transformers",
@@ -77,9 +79,11 @@ def _check_files(root: Path) -> None:
 def _check_chunks(folder: Path, array: dict[str, Any]) -> None:
     """Refuse chunks that unpack to more than the array's metadata say, or that do not say to how much they unpack."""
     expected = math.prod(array["chunk_grid"]["configuration"]["chunk_shape"]) * DATA_TYPES[array["data_type"]]
-    packed = array["codecs"][-1]["name"] == "zstd"
+    measure = {"zstd": unpacked_size, "blosc": blosc_size}.get(
+        array["codecs"][-1]["name"], lambda file: file.stat().st_size
+    )
     for chunk in (file for file in folder.rglob("*") if file.is_file() and file != folder / "zarr.json"):
-        size = unpacked_size(chunk) if packed else chunk.stat().st_size
+        size = measure(chunk)
         if size is None:
             raise FloatLensError(f"{chunk} is damaged: it is not a complete Zstandard file")
         if size > expected:
@@ -130,7 +134,8 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
     codecs = found.get("codecs")
     known = isinstance(codecs, list) and all(isinstance(codec, dict) for codec in codecs)
     known = known and [codec.get("name") for codec in codecs or []] in CODECS
-    _expect(file, "codecs", codecs, known, "'bytes', or 'bytes' and 'zstd'")
+    known = known and all(_is_known_blosc(codec) for codec in codecs or [] if codec["name"] == "blosc")
+    _expect(file, "codecs", codecs, known, "'bytes', or 'bytes' and 'zstd' or 'blosc' with Zstandard")
     keys = found.get("chunk_key_encoding", {"name": "default"})
     separator = keys.get("configuration", {}).get("separator", "/") if isinstance(keys, dict) else None
     plain = isinstance(keys, dict) and keys.get("name") in ("default", "v2") and separator in ("/", ".")
@@ -141,6 +146,11 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
     named = isinstance(names, list) and len(names) == len(shape) and all(n is None or isinstance(n, str) for n in names)
     _expect(file, "dimension_names", names, named, "one name per dimension")
     return math.prod(shape) * DATA_TYPES[str(dtype)], len(shape)
+
+
+def _is_known_blosc(codec: dict[str, Any]) -> bool:
+    settings = codec.get("configuration")
+    return isinstance(settings, dict) and all(settings.get(name) == value for name, value in BLOSC.items())
 
 
 def _is_shape(value: Any, least: int) -> bool:
@@ -193,3 +203,12 @@ def unpacked_size(file: Path) -> int | None:
                 stream.seek(1 if kind == REPEATED else size, 1)
             stream.seek(4 if flags & 4 else 0, 1)  # the checksum
         return total if stream.tell() == end else None
+
+
+def blosc_size(file: Path) -> int | None:
+    """Return the size that a Blosc file of Zstandard blocks unpacks to, from its header; None if it is damaged."""
+    with file.open("rb") as stream:
+        header = stream.read(16)
+    if len(header) < 16 or header[2] >> 5 != BLOSC_ZSTD or int.from_bytes(header[12:], "little") != file.stat().st_size:
+        return None
+    return int.from_bytes(header[4:8], "little")
