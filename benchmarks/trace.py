@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +72,17 @@ def model(folder: Path, **sizes: int) -> floatlens.Lens:
     return floatlens.load(str(made), dtype="float32")
 
 
-def speed(rounds: int, only: str | None = None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def speed(rounds: int, only: str | None = None) -> Iterator[dict[str, Any]]:
     few = max(3, rounds // 2)
     with tempfile.TemporaryDirectory() as folder:
         if only in (None, "diffusion"):
             lens = model(Path(folder) / "large")
-            rows.append({"case": "diffusion, 256 + 32 tokens", **compare(lens, 256, rounds)})
-            rows.append({"case": "diffusion, 1024 + 32 tokens", **compare(lens, 1024, few)})
+            yield {"case": "diffusion, 256 + 32 tokens", **compare(lens, 256, rounds)}
+            yield {"case": "diffusion, 1024 + 32 tokens", **compare(lens, 1024, few)}
         if only in (None, "small"):  # little work but attention: a small MLP and vocabulary
             lens = model(Path(folder) / "small", vocab=4096, mlp=704)
-            rows.append({"case": "small, 256 + 32 tokens", **compare(lens, 256, rounds)})
-            rows.append({"case": "small, 1024 + 32, 8 steps", **compare(lens, 1024, few, steps=8)})
+            yield {"case": "small, 256 + 32 tokens", **compare(lens, 256, rounds)}
+            yield {"case": "small, 1024 + 32, 8 steps", **compare(lens, 1024, few, steps=8)}
     if only in (None, "smollm2"):
         try:
             lens = floatlens.load("smollm2")
@@ -90,8 +90,7 @@ def speed(rounds: int, only: str | None = None) -> list[dict[str, Any]]:
             print(f"left out: {error}")
         else:
             lens.end_ids = ()  # random tokens may end at once; all ways write the same number of tokens
-            rows.append({"case": "smollm2, 480 + 32 tokens", **compare(lens, 480, few)})
-    return rows
+            yield {"case": "smollm2, 480 + 32 tokens", **compare(lens, 480, few)}
 
 
 def memory() -> list[dict[str, Any]]:
@@ -129,9 +128,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = memory() if options.memory else speed(options.rounds, options.only)
+    rows: Iterable[dict[str, Any]] = memory() if options.memory else speed(options.rounds, options.only)
     if options.json:
-        print(json.dumps(rows))
+        print(json.dumps([*rows]))
     elif options.memory:
         print("MiB above the start        plain    trace   one layer's matrices would be")
         for row in rows:
@@ -144,7 +143,8 @@ def main() -> None:
             naive_ratio = row["naive"] / row["plain"]
             print(
                 f"{row['case']:<28} {row['plain']:>7.2f} {row['trace']:>8.2f} {row['naive']:>8.2f} "
-                f"{row['ratio']:>12.2f} {naive_ratio:>12.2f} {TARGETS[row['case']]:>7}"
+                f"{row['ratio']:>12.2f} {naive_ratio:>12.2f} {TARGETS[row['case']]:>7}",
+                flush=True,
             )
 
 

@@ -118,12 +118,12 @@ def attention(
     """Compute attention as the model would, or as a change does, then show it to the session."""
     active = _current()
     base = active.base
-    heard = Logsumexp()
+    heard: list[torch.Tensor] = []
     listens = active.session is not None and query.shape[2] > 1
     listens = listens and (query.dtype == torch.float32 or query.device.type == "cuda")
 
     def unchanged() -> Any:
-        with heard if listens else nullcontext():
+        with Logsumexp(heard) if listens else nullcontext():
             return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
@@ -142,7 +142,7 @@ def compute(
     finish: Callable[[Inputs], Inputs] | None = None,
     *,
     module: torch.nn.Module | None = None,
-    heard: Logsumexp | None = None,
+    heard: list[torch.Tensor] | None = None,
     fuses: bool = False,
 ) -> Any:
     """The output of a call, as `unchanged` or a change computes it; the session is shown the inputs as they were used.
@@ -167,7 +167,7 @@ def compute(
     if session is not None and not session.repeats(layer, inputs.query):
         seen = used if finish is None else finish(used)
         seen = gather_heads(seen, module) if module is not None else seen
-        lse = heard.of(inputs.query) if heard is not None and active.change is None and seen is used else None
+        lse = row_logs(heard, inputs.query) if heard and active.change is None and seen is used else None
         session.see(layer, **seen.shown(), lse=lse)
     return output
 
@@ -229,9 +229,9 @@ class Logsumexp(TorchDispatchMode):
     On a CPU in float32 only: in a shorter type the kernel's sums are rounded. A GPU's are float32. All are natural logs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heard: list[torch.Tensor]) -> None:
         super().__init__()
-        self.heard: list[torch.Tensor] = []
+        self.heard = heard
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -239,11 +239,10 @@ class Logsumexp(TorchDispatchMode):
             self.heard.append(out[1])
         return out
 
-    def of(self, query: torch.Tensor) -> torch.Tensor | None:
-        """The logs (B, H, Q) of the one kernel that ran; None if another did."""
-        if len(self.heard) != 1 or self.heard[0].shape != query.shape[:3]:
-            return None
-        return self.heard[0]
+
+def row_logs(heard: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
+    """The logs (B, H, Q) of the one kernel that ran; None if another did."""
+    return heard[0] if len(heard) == 1 and heard[0].shape == query.shape[:3] else None
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:

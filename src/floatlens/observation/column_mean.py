@@ -75,14 +75,8 @@ class ColumnMean(Statistic):
         """A factor of each key (B, K, T), where there is one: applied after the product, which is smaller."""
         return None
 
-    def start(self, call: Call) -> None:
-        if call.fresh:
-            self.sum_BHT.reset()
-            self.count_BHT.reset()
-        if self.name in call.column_sums:
-            self.sum_BHT.add(call.column_sums[self.name], call.first_key)
-            self.count_BHT.add(call.column_sums["count"], call.first_key)
-            return
+    def part(self, call: Call) -> torch.Tensor:
+        """The products, summed over the queries of the call that may see each key (B, H, T)."""
         seen_BHTC, y_BKTC = self.query_sum(call), self.key_part(call)
         groups = call.H // call.K
         if seen_BHTC.shape[2] == 1:
@@ -97,6 +91,17 @@ class ColumnMean(Statistic):
         factor_BKT = self.key_factor(call)
         if factor_BKT is not None:
             part = (part.view(call.B, call.K, groups, call.T) * factor_BKT[:, :, None]).view(call.B, call.H, call.T)
+        return part
+
+    def start(self, call: Call) -> None:
+        if call.fresh:
+            self.sum_BHT.reset()
+            self.count_BHT.reset()
+        if self.name in call.column_sums:
+            self.sum_BHT.add(call.column_sums[self.name], call.first_key)
+            self.count_BHT.add(call.column_sums["count"], call.first_key)
+            return
+        part = self.part(call)
         self.sum_BHT.add(part, call.first_key)
         self.count_BHT.add(call.once(visible_count), call.first_key)
 

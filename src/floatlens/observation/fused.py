@@ -11,7 +11,6 @@ import torch
 
 from floatlens.observation.call import Call
 from floatlens.observation.inputs import Inputs
-from floatlens.observation.tile import attention_rows
 from floatlens.observation.weights import FEW, LOG2E, exponent_blocks
 from floatlens.observation.workspace import Workspace
 
@@ -78,8 +77,12 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
 
 def _attend_rows(call: Call) -> torch.Tensor:
     """The same for few queries, as in cached decoding: their weights are kept, and many layers are summed at once."""
-    rows_BHQT = attention_rows(call, 0, call.Q)
-    call.keep_rows(0, rows_BHQT)
+    rows_BHQT = call.scores(0, call.Q).softmax(-1)
+    kept_BHQT = rows_BHQT
+    if call.real_BQ is not None:  # queries of padding have an output, and count nowhere; one that sees no key has 0
+        rows_BHQT = rows_BHQT.nan_to_num_()
+        kept_BHQT = rows_BHQT.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
+    call.keep_rows(0, kept_BHQT)
     M, D = call.B * call.K, call.v_BKTD.shape[-1]
     output = torch.bmm(rows_BHQT.view(M, -1, call.T), call.v_BKTD.flatten(0, 1))
     return output.view(call.B, call.H, call.Q, D).transpose(1, 2).contiguous()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,4 +34,4 @@ class Inputs:
 
     def shown(self) -> dict[str, Any]:
         """The arguments of `Session.see`."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))

@@ -20,3 +20,11 @@ class QK(ColumnMean):
 
     def key_part(self, call: Call) -> torch.Tensor:
         return call.k
+
+    def part(self, call: Call) -> torch.Tensor:
+        return call.once(score_sums)
+
+
+def score_sums(call: Call) -> torch.Tensor:
+    """q·k, summed over the queries that may see each key (B, H, T)."""
+    return ColumnMean.part(QK(), call)

@@ -7,6 +7,7 @@ import torch
 from floatlens.observation.call import Call
 from floatlens.observation.column_mean import ColumnMean, visible_sum
 from floatlens.observation.registry import register_statistic
+from floatlens.observation.statistics.qk import score_sums
 
 
 @register_statistic
@@ -22,6 +23,13 @@ class QKCos(ColumnMean):
 
     def key_part(self, call: Call) -> torch.Tensor:
         return call.k
+
+    def part(self, call: Call) -> torch.Tensor:
+        if call.Q > 1:
+            return super().part(call)
+        # A single query: its scores over both norms, without going through the keys once more.
+        score_BHT, groups = call.once(score_sums), call.H // call.K
+        return score_BHT * inverse(call.q_norm[..., 0]) * inverse(call.k_norm[..., 0]).repeat_interleave(groups, 1)
 
     def key_factor(self, call: Call) -> torch.Tensor:
         return inverse(call.k_norm[..., 0])
