@@ -16,7 +16,7 @@ from floatlens.models.checkpoint import find
 from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
 from floatlens.stats import percentile_mean
 from recipes.results import draw, film, texts
-from recipes.results.parts import PARTS, Job, Place
+from recipes.results.parts import Job, Place
 
 LIMITS = """
 - Size: the small models have 1.3 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here is a
@@ -84,15 +84,12 @@ def missing_section(
     missing: Mapping[str, Mapping[str, str]], jobs: Mapping[str, Sequence[Job]], done: Mapping[str, Path]
 ) -> str:
     """What the results lack: models, data, and runs that are not finished."""
-    lines = []
-    for part, reasons in missing.items():
-        lines += [f"- {PARTS[part].title}: {name} is missing: {reason}." for name, reason in reasons.items()]
-        lines += [
-            f"- {PARTS[part].title}: the run `{job.name}` is not finished."
-            for job in jobs[part]
-            if job.name not in done
-        ]
-    return "## What is missing\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""
+    reasons = {name: reason for several in missing.values() for name, reason in several.items()}
+    lines = [f"- {name}: {reason}." for name, reason in reasons.items()]
+    waiting = [f"`{job.name}`" for several in jobs.values() for job in several if job.name not in done]
+    if waiting:
+        lines.append(f"- Runs that are not finished: {', '.join(waiting)}.")
+    return "## What is missing\n\n" + "\n".join(lines) if lines else ""
 
 
 def claims_section(done: Mapping[str, Path], out: Path) -> str:
@@ -227,8 +224,9 @@ def film_section(done: Mapping[str, Path], out: Path) -> str:
     table.to_parquet(out / "film.parquet", index=False)
     draw.film(table, out / "film.png")
     means = table.groupby("trained").mean(numeric_only=True).reset_index()
+    means["trained"] = [f"{tokens:,}" if tokens >= 0 else "SmolLM2 itself" for tokens in means["trained"]]
     columns = ["trained", "absorption top(1)", "absorption first", "sink", "floating", "copying"]
-    shown = means[columns].rename(columns={"trained": "tokens of training (−1: SmolLM2 itself, autoregressive)"})
+    shown = means[columns].rename(columns={"trained": "tokens of training"})
     return (
         f"{head}The same questions at each checkpoint of the training: absorption by layer, the share of the first token, "
         "how much the anchors move, and the best copy score of a head. Means over layers below.\n\n"
