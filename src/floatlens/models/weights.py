@@ -98,8 +98,15 @@ def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[
     if not splits:
         yield
         return
+    import transformers
     from transformers import conversion_mapping
-    from transformers.core_model_loading import Split, WeightConverter
+
+    try:
+        from transformers.core_model_loading import Split, WeightConverter
+    except ImportError:
+        raise FloatLensError(
+            f"fused weights are split by transformers 5.20 or later, found {transformers.__version__}; upgrade it"
+        ) from None
 
     known = conversion_mapping.get_checkpoint_conversion_mapping(model_type) or []
     ours = [WeightConverter([source], list(targets), [Split(dim=0)]) for source, targets in splits.items()]
