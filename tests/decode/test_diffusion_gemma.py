@@ -177,7 +177,7 @@ def test_tracing_and_batches_change_no_token(lens: fl.Lens) -> None:
     ("options", "words"),
     [
         ({"temperature": 0.5}, ["temperature 0.5", "t_min and t_max"]),
-        ({"cache": False}, ["cache False", "encoder's cache"]),
+        ({"cache": False}, ["cache=True", "encoder's cache"]),
         ({"t_min": 0.9}, ["t_min 0.9", "t_max 0.8"]),
         ({"entropy_bound": 0.0}, ["entropy_bound", "above 0"]),
     ],
@@ -240,9 +240,8 @@ def test_a_generation_of_one_step_is_replayed_in_its_own_order(lens: fl.Lens) ->
         np.testing.assert_array_equal(again.data[name], written.data[name], err_msg=name)
 
 
-def test_observe_refuses_it_and_names_the_way_out(lens: fl.Lens) -> None:
-    with (
-        pytest.raises(FloatLensError, match=r"observe cannot follow DiffusionGemma.*load\(\.\.\.\)\.trace"),
-        fl.observe(lens.model),
-    ):
-        pass
+def test_observe_makes_no_trace_of_it_and_names_the_way_out(lens: fl.Lens) -> None:
+    with fl.observe(lens.model) as watch:
+        lens.model.generate(torch.tensor([PROMPT]), max_new_tokens=8, max_denoising_steps=2)
+    with pytest.raises(FloatLensError, match=r"no trace of DiffusionGemma.*load\(\.\.\.\)\.trace"):
+        watch.trace()

@@ -315,7 +315,7 @@ BAD = {
     "ablate-heads(top(3, by=looks))": "by=looks is not known",
     "ablate-heads([1.2.3])": "are not understood",
     "ablate-heads([1.2], fill=noise)": "fill 'noise' is not known",
-    "ablate-heads([1.2], layers=1)": "leave layers out",
+    "ablate-heads([1.2], layers=1)": "leave out layers",
     "pin-anchors(step=-1)": "step should be a whole number of 0 or more",
     "pin-anchors(across=heads)": "across=heads is not known; use steps or layers",
     "pin-anchors(step=2, across=layers)": "step=2 belongs to across=steps",

@@ -175,11 +175,6 @@ def observe(
         family = FAMILIES[family]
     assert isinstance(model, torch.nn.Module)
     config = getattr(model, "config", None)
-    if getattr(config, "model_type", None) == "diffusion_gemma":
-        raise FloatLensError(
-            "observe cannot follow DiffusionGemma: its canvas of random tokens does not show which tokens a pass wrote; "
-            "use floatlens.load(...).trace(...), which writes the tokens of its generate() with the same seed"
-        )
     if mask_id is None and (config is not None or tokenizer is not None):
         mask_id = find_mask_id(config, tokenizer)
     if family is not None and family.kind == "mdm" and family.mask_token and mask_id is None:

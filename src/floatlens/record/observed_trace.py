@@ -54,6 +54,11 @@ class ModelFacts:
 
 def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sample_id: str = "") -> Trace:
     """The trace of one row of a generation."""
+    if getattr(getattr(log.module, "config", None), "model_type", None) == "diffusion_gemma":
+        raise FloatLensError(
+            "observe makes no trace of DiffusionGemma, whose canvas of random tokens does not show what a pass wrote; "
+            "use floatlens.load(...).trace(...), which writes the tokens of its generate() with the same seed"
+        )
     numbers = sorted({step.generation for step in log.steps})
     if not numbers:
         raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
