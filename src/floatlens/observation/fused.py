@@ -61,13 +61,16 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
         bits_NQ1 = total_NQ1.log2_()
         if real_NQ1 is not None:  # queries of padding have an output, and count nowhere
             inverse_NQ1, bits_NQ1 = (v.mul_(real_NQ1[heads, queries]) for v in (inverse_NQ1, bits_NQ1))
-        weights_NQT.mul_(inverse_NQ1)
-        pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries], weights_NQT)
+        # The weights are never divided by their sums: the few numbers that they are multiplied with are.
+        share_N1Q = inverse_NQ1.transpose(1, 2)
+        pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries] * share_N1Q, weights_NQT)
         low, high = max(first, block.start), min(end, block.end)
         if low < high:
-            rows_NWT[heads, low - first : high - first, :T] = weights_NQT[:, low - block.start : high - block.start]
+            rows = slice(low - block.start, high - block.start)
+            rows_NWT[heads, low - first : high - first, :T] = weights_NQT[:, rows] * inverse_NQ1[:, rows]
         # Entropy of a row: log2 of its sum minus the mean of the exponents.
-        spread_N[heads] += bits_NQ1.sum((1, 2)) - x_NQT.mul_(weights_NQT).sum((1, 2))
+        means_NQ = x_NQT.mul_(weights_NQT).sum(-1).mul_(inverse_NQ1[..., 0])
+        spread_N[heads] += (bits_NQ1[..., 0] - means_NQ).sum(-1)
     B, H = call.B, call.H
     call.has_passed(pooled_NRT.view(B, H, -1, call.T), spread_N.view(B, H) / LOG2E)
     if first < end:

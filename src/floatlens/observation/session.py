@@ -251,7 +251,8 @@ class Session:
         if self.apart:
             whole = replace(whole, first=0, extends=False)
         if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
-            output = attend(whole, self.tile, self.space) if compute else None
+            # Larger blocks than those of a second pass: they are read more often than they are made (benchmarks.trace).
+            output = attend(whole, 4 * self.tile, self.space) if compute else None
             self._take(whole, kind, final=False)
             return output
         if forward.active:
