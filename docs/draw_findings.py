@@ -35,6 +35,15 @@ TRACED = {
     for data, limit in (("long", 12), ("fresh", 20))
     for model in MODELS
 }
+TRACED |= {
+    f"{name}-{model}": f"trace {model} --data world:{data} --passages 5 --limit {limit} --record {record} "
+    f"--out {name}-{model}"
+    for name, data, limit, record in (
+        ("field", "long", 12, "cache_drift,step_similarity,locality,massive"),
+        ("lens", "fresh", 20, "lens_token"),
+    )
+    for model in MODELS
+}
 ANSWERED = {
     "knowledge": f"eval {' '.join(MODELS)} --data world:fresh --data world:common --data world:hops --both --passages 5 "
     "--limit 60 --max-new-tokens 16 --out knowledge",
@@ -46,7 +55,7 @@ ANSWERED = {
     "causes": "ablate tiny-mdm tiny-arm --data world:fresh --limit 24 --max-new-tokens 8 --out causes",
 }  # fmt: skip
 # finding: (its runs, its figures as {file name: settings})
-LONG, FRESH = (tuple(f"{data}-{model}" for model in MODELS) for data in ("long", "fresh"))
+LONG, FRESH, FIELD, LENS = (tuple(f"{name}-{model}" for model in MODELS) for name in ("long", "fresh", "field", "lens"))
 PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "drift": (LONG, {"drift": {"layer": [0, 5]}, "drift-numbers": {"view": "numbers"}}),
     "absorption": (LONG, {"absorption": {}}),
@@ -58,6 +67,13 @@ PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "stress": (("noise", "position"), {"stress": {}}),
     "links": (("links",), {"links": {}}),
     "causes": (("causes",), {"causes": {}, "causes-effects": {"view": "effects"}}),
+    "softness": (FIELD, {"softness": {}}),
+    "cache": (FIELD, {"cache": {}, "cache-reuse": {"view": "reuse"}}),
+    "similarity": (FIELD, {"similarity": {}, "similarity-layers": {"view": "layers"}}),
+    "massive": (FIELD, {"massive": {}}),
+    "values": (FIELD, {"values": {}}),
+    "locality": (FIELD, {"locality": {}, "locality-layers": {"view": "layers"}}),
+    "decision": (LENS, {"decision": {}, "decision-steps": {"view": "steps"}}),
 }
 WIDTH, COLOURS = 1400, 200  # pixels and colours of a picture; keeps files small
 BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)

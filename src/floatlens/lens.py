@@ -877,7 +877,7 @@ class Lens:
             block_length=block_length,
             **sampler_settings,
         )
-        if record is DEFAULT_STATISTICS and is_state_space(self.config):
+        if (record is DEFAULT_STATISTICS or "default" in record) and is_state_space(self.config):
             record = (*record, "received_signed")
         options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
         options.check(self.shape, chosen.step_count)

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.findings.finding import FINDINGS
+from floatlens.observation.statistics.locality import REACH
 from floatlens.record.trace import Trace
 
 TRACED = [name for name in FINDINGS.names() if FINDINGS[name].reads == "traces"]
@@ -108,6 +109,7 @@ def planted(
             "entropy": (("step", "layer", "head"), rng.random((steps, layers, heads)).astype(np.float32)),
             **geometry(rng, received, there, heads, kv_heads),
             **evidence(rng, steps, layers, heads, copying),
+            **on_request(np.random.default_rng([seed, 2]), received, there, tokens, final, committed_at, kind),
             "flow": (
                 ("step", "layer", "region", "region_to"),
                 flow(rng, regions, steps, layers, gold, gold_pull, kind),
@@ -118,6 +120,7 @@ def planted(
             "layer": np.arange(layers),
             "head": np.arange(heads),
             "position": np.arange(total),
+            "reach": list(REACH),
             "region": [r["name"] for r in regions] + ["other"],
             "region_to": [r["name"] for r in regions] + ["other"],
         },
@@ -227,6 +230,59 @@ def evidence(
     hit[count == 0], mass[count == 0] = np.nan, np.nan
     dims = ("step", "layer", "head")
     return {"evidence_hit": (dims, hit), "evidence_mass": (dims, mass), "evidence_count": (("step",), count)}
+
+
+def on_request(
+    rng: np.random.Generator,
+    received: np.ndarray,
+    there: np.ndarray,
+    tokens: np.ndarray,
+    final: np.ndarray,
+    committed_at: np.ndarray,
+    kind: str,
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Keys of attended positions change least; one channel leads and is largest at the most attended position.
+
+    Attention is uniform, and the middle layer decides every token. A causal model with a cache computes nothing twice.
+    """
+    steps, layers, heads, total = received.shape
+    prompt = int((committed_at < 0).sum())
+    a = np.nan_to_num(received.mean(axis=2))
+    places = ("step", "layer", "position")
+    missing = np.where(there[:, None], 1.0, np.nan)
+    change = (0.5 - 0.4 * a / a.max(axis=-1, keepdims=True)) * missing * np.linspace(0.2, 1, layers)[None, :, None]
+    change[0] = np.nan
+    if kind == "arm":
+        change = np.full_like(change, np.nan)
+    ratio = (10 + 5000 * (a == a.max(axis=-1, keepdims=True))) * missing
+    found = {f"{name}_change": (places, change) for name in ("key", "value", "hidden")}
+    found |= {f"{name}_cos": (places, 1 - change**2 / 2) for name in ("key", "value", "hidden")}
+    found |= {"massive_ratio": (places, ratio), "hidden_norm": (places, ratio)}
+    found |= {"massive_channel": (places, np.where(rng.random(ratio.shape) < 0.9, 7.0, 3.0) * missing)}
+    alike = np.full((steps, layers, heads), 0.9)
+    alike[0] = np.nan
+    found |= {"step_similarity": (("step", "layer", "head"), alike if kind == "mdm" else alike * np.nan)}
+    away = np.abs(np.arange(total)[:, None] - np.arange(total))
+    within = np.array([(away <= reach).mean() for reach in REACH])
+    even = np.broadcast_to(within, (steps, layers, heads, len(REACH)))
+    masked = (
+        np.where((tokens == tokens.max()).any(axis=1), 1.0, np.nan)[:, None, None, None] if kind == "mdm" else np.nan
+    )
+    bands = ("step", "layer", "head", "reach")
+    found |= {
+        "near": (bands, even + 0.01),
+        "near_uniform": (bands, even),
+        "mask_attention": (bands, (1 - even) * masked),
+    }
+    found |= {"distance": (("step", "layer", "head"), np.full((steps, layers, heads), away.mean()))}
+    shift = int(kind == "arm")  # the row before the token writes it
+    lens = np.full((steps, layers, total), np.nan)
+    for position in range(prompt, total):
+        computed = slice(committed_at[position], committed_at[position] + 1) if kind == "arm" else slice(None)
+        lens[computed, :, position - shift] = final[position]
+        lens[computed, : layers // 2, position - shift] = -1
+    found |= {"lens_token": (places, lens)}
+    return {name: (dims, np.asarray(values, np.float32)) for name, (dims, values) in found.items()}
 
 
 def flow(

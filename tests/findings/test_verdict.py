@@ -70,10 +70,13 @@ def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):
 def test_every_finding_answers_with_verdicts_that_carry_everything():
     ids = [f"world:{('fresh', 'slots')[i % 2]}, open-book, {i}" for i in range(12)]
     traces = [
-        planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=6)
+        planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=20)
         for i in range(12)
     ]
-    traces += [planted(seed=i, kind="arm", model="arm", gold=1 + i % 3, sample_id=ids[i], steps=6) for i in range(12)]
+    traces += [
+        planted(seed=i, kind="arm", model="arm", copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=20)
+        for i in range(12)
+    ]
     seen = set()
     for name in TRACED:
         finding = FINDINGS[name]

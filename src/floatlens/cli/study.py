@@ -167,7 +167,7 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
     """Print one line per claim, 80 columns wide; numbers and models are in the report and in claims.json."""
     from rich.text import Text
 
-    from floatlens.report.aloud import by_claim, count_verdicts, decided
+    from floatlens.report.aloud import by_claim, count_verdicts, decided, say_corrected
 
     source = ""
     for several in by_claim(claims).values():
@@ -186,6 +186,8 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
     if measured:
         yes, every = decided(measured)
         console.print(f"Decided: {yes} of {every} verdicts on the paper's claims ({100 * yes / every:.0f} %).")
+    if said := say_corrected(claims):
+        console.print(f"{said}.")
     left_out = dict.fromkeys(claim["claim"] for several in by_claim(claims).values() for claim in several
                              if not any(each["n"] for each in several))  # fmt: skip
     if left_out:

@@ -119,6 +119,7 @@ def command(
         "matrices": tuple(filter(None, (matrices or "").split(","))),
         "matrix_layers": common.parse_numbers(matrix_layers, "--matrix-layers"),
         "implementation": implementation,
+        **({"record": ("default", *(name.strip() for name in record.split(",")))} if record else {}),
     }
     interventions = [parse_intervention(spec) for spec in intervention or ()]
     engine = running.make_engine()

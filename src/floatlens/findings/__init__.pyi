@@ -1,10 +1,17 @@
 from . import absorption as absorption
+from . import cache as cache
 from . import causes as causes
+from . import decision as decision
 from . import drift as drift
 from . import flow as flow
 from . import geometry as geometry
 from . import heads as heads
 from . import knowledge as knowledge
 from . import links as links
+from . import locality as locality
+from . import massive as massive
+from . import similarity as similarity
+from . import softness as softness
 from . import stress as stress
 from . import tokens as tokens
+from . import values as values

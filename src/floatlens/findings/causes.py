@@ -215,6 +215,23 @@ def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | No
 
 
 @register_claim(
+    "causes.robust",
+    finding="causes",
+    sentence="Removing its anchors hurts the MDM little",
+    source="arXiv 2510.15731",
+    statistic="accuracy under mask-anchors minus accuracy without it, mean over doses and questions",
+    effect=-0.05,
+    why="a loss of five questions in a hundred",
+    rejected_if="more than five points are lost",
+    needs="answers of an MDM under mask-anchors",
+)
+def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    places = _places(measured, "mask-anchors", dosed=True) or _places(measured, "mask-anchors")
+    lost = {"loss beyond the control": _losses(measured, "accuracy", places)}
+    return _loss_of(measured, -_raw(measured, "accuracy", places), kind="mdm", model=mdm, beside=lost)
+
+
+@register_claim(
     "causes.pinning",
     finding="causes",
     sentence="Pinning the anchors hurts the MDM",

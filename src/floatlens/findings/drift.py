@@ -28,7 +28,7 @@ from floatlens.findings import draw, published, same_text, style
 from floatlens.findings.by_model import by_model, extreme, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import layer_lines
-from floatlens.findings.outcome import Outcome, difference, mean_of, missing, names, rows_of
+from floatlens.findings.outcome import Outcome, difference, inverted, mean_of, missing, names, rows_of
 from floatlens.findings.received import AVERAGE, Layers, choose_layers, few_layers, profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, pick, require
 from floatlens.findings.spelling import number, percent
@@ -493,7 +493,8 @@ def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
         )
     value, interval = interval_of_mean(found.pseudo_values)
     details = {"between tasks": found.between, "within a task": found.within, "p of a permutation": found.p}
-    return Outcome(value, interval, len(found.pseudo_values), models, details, f"p = {found.p:.3f} by permutation")
+    reason, test = f"p = {found.p:.3f} by permutation", inverted(interval_of_mean, found.pseudo_values)
+    return Outcome(value, interval, len(found.pseudo_values), models, details, reason, test=test)
 
 
 class LengthMatched(NamedTuple):

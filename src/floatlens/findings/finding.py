@@ -19,7 +19,7 @@ from floatlens.findings.outcome import Outcome
 from floatlens.findings.samples import is_measured, models_of
 from floatlens.findings.verdict import Verdict
 from floatlens.registry import Registry
-from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW, judge
+from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Claim:
     def verdict(self, measured: xr.Dataset, **about: Any) -> Verdict:
         """Test the claim on the models in `about`, or on all models of a kind together."""
         found = self.test(measured, **about)
-        decided = judge(found.value, found.interval, found.n, self.effect)
+        decided = found.judge(self.effect)
         reason = found.reason
         if found.blocked:
             decided, reason = (decided if decided == TOO_FEW else INCONCLUSIVE), found.blocked
@@ -131,6 +131,7 @@ class Claim:
             self.id,
             self.effect,
             self.source,
+            float("nan") if decided == TOO_FEW else 1.0 if found.blocked else found.p_value(self.effect),
         )
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
@@ -171,8 +172,13 @@ class Finding:
         "traces", "answers", or "both" (a pair of the two): what of a run is measured.
     setting
         The traces that the finding is made for: "short" (a question without passages, as in the paper's figures of
-        anchors) or "passages". A run that has only the other kind is measured on that. part The part of a study that
-        makes what the finding reads. applies Whether a table of answers has what the finding needs.
+        anchors) or "passages". A run that has only the other kind is measured on that.
+    part
+        The part of a study that makes what the finding reads.
+    applies
+        Whether a table of answers has what the finding needs.
+    records
+        Statistics, or groups of them, that its traces hold beyond the default ones; a study records them.
 
     A finding can be called, which measures: `drift(traces)` is the same as `drift.measure(traces)`.
     """
@@ -188,6 +194,7 @@ class Finding:
     setting: Literal["short", "passages"] = "short"
     part: str = ""
     applies: Callable[[pd.DataFrame], bool] = lambda answers: len(answers) > 0
+    records: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "part", self.part or {"answers": "knowledge"}.get(self.reads, "traces"))
@@ -213,8 +220,11 @@ class Finding:
         return [claim for claim in CLAIMS.values() if claim.finding == self.name]
 
 
-# In the order of the paper, which is the order of the report; findings of plug-ins follow.
-PAPER_ORDER = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes")
+# In the order of the paper, then of what other papers say; this is the order of the report. Plug-ins follow.
+PAPER_ORDER = (
+    "drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes",
+    "softness", "cache", "similarity", "massive", "values", "locality", "decision",
+)  # fmt: skip
 FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings")
 CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings")
 

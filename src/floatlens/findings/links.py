@@ -20,7 +20,7 @@ from floatlens.evaluation.answers import answers_of
 from floatlens.findings import knowledge, stress, style
 from floatlens.findings.by_model import by_model
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, missing, names, rows_of
+from floatlens.findings.outcome import Outcome, inverted, missing, names, rows_of
 from floatlens.findings.received import profile
 from floatlens.findings.samples import is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.spelling import number
@@ -116,7 +116,8 @@ def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | Non
     else:
         details["p of a permutation"] = rank_correlation(left, right).p
         reason = f"p = {details['p of a permutation']:.3f} by permutation"
-    return Outcome(value, interval, len(left), models, details, reason)
+    test = inverted(interval_of_rank_correlation, left, right)
+    return Outcome(value, interval, len(left), models, details, reason, test=test)
 
 
 @register_claim(

@@ -1,62 +1,138 @@
-"""Numbers by layer, mean ± std over samples, one line per model: the most common figure, and its table."""
+"""Numbers by layer or along another dimension, mean ± std over samples, and maps of means: the most common figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.findings import draw, style
-from floatlens.findings.samples import models_of, spread
+from floatlens.findings.by_model import by_model
+from floatlens.findings.samples import mean_over, models_of, spread
 
 
-def layer_table(measured: xr.Dataset, names: Mapping[str, str]) -> pd.DataFrame:
-    """Return one row per model, layer and number: mean, std and count over the model's samples."""
+def table_along(measured: xr.Dataset, names: Mapping[str, str], along: str) -> pd.DataFrame:
+    """Return one row per model, point along a dimension and number: mean, std and count over the model's samples."""
     parts = []
     for model in models_of(measured):
         rows = measured["model"].values == model
         for name in names:
             mean, std, n = spread(measured[name].values[rows].astype(float))
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "model": model,
-                        "number": name,
-                        "layer": measured["layer"].values,
-                        "mean": mean,
-                        "std": std,
-                        "n": n,
-                    }
-                ).loc[n > 0]
-            )
+            columns = {"model": model, "number": name, along: measured[along].values, "mean": mean, "std": std, "n": n}
+            parts.append(pd.DataFrame(columns).loc[n > 0])
     return pd.concat(parts, ignore_index=True)
 
 
-def layer_lines(measured: xr.Dataset, names: Mapping[str, str], *, backend: str) -> Figure | pd.DataFrame:
-    """Draw one panel per number, one line per model; `names` gives each number's label."""
-    table = layer_table(measured, names)
+def layer_table(measured: xr.Dataset, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return one row per model, layer and number: mean, std and count over the model's samples."""
+    return table_along(measured, names, "layer")
+
+
+def layer_lines(
+    measured: xr.Dataset, names: Mapping[str, str], *, backend: str, note: str = "", zero: bool = True
+) -> Figure | pd.DataFrame:
+    """Draw one panel per number by layer, one line per model; `names` gives each number's label.
+
+    `zero`: the axes begin at 0. `note` says what is drawn; by default, the anchor rule.
+    """
+    return lines(measured, names, "layer", "layer", backend=backend, note=note, zero=zero)
+
+
+def lines(
+    measured: xr.Dataset,
+    names: Mapping[str, str],
+    along: str,
+    label: str,
+    *,
+    backend: str,
+    note: str = "",
+    zero: bool = True,
+) -> Figure | pd.DataFrame:
+    """Draw one panel per number along a dimension, one line per model."""
+    table = table_along(measured, names, along)
     if backend == "none":
         return table
     models = models_of(measured)
     colours, markers = style.colour_of(models), style.marker_of(models)
     with style.sheet():
-        figure = style.new_figure(2.35)
+        figure = style.new_figure(2.5, width=min(style.WIDTH, 3.4 * len(names)))
         grid = figure.subplots(1, len(names), squeeze=False)[0]
-        for axes, (name, label) in zip(grid, names.items(), strict=True):
+        for axes, (name, text) in zip(grid, names.items(), strict=True):
             for model in models:
                 part = table[(table["number"] == name) & (table["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-                draw.band(axes, part, **look)
-            axes.set(xlabel="layer", ylabel=label)
-            axes.set_ylim(bottom=0)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
-        n = int(table["n"].max())
-        style.caption(
-            figure, f"Anchors by {measured.attrs['rule']}; mean ± std over {n} sample{'s' * (n != 1)} of each model."
-        )
+                if len(part):  # a model may lack a number, as one with a cache lacks drift
+                    draw.band(axes, part, along, **look)
+            axes.set(xlabel=label, ylabel=text)
+            if zero:
+                axes.set_ylim(bottom=0)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
+        named = {text: handle for axes in grid for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=max(1, len(named)))
+        n = int(table["n"].max()) if len(table) else 0
+        said = note or f"Anchors by {measured.attrs['rule']}"
+        style.caption(figure, f"{said}; mean ± std over {n} sample{'s' * (n != 1)} of each model.")
+    return figure
+
+
+def step_maps(measured: xr.Dataset, name: str, label: str, *, note: str, backend: str) -> Figure | pd.DataFrame:
+    """Draw a number as a map of steps across and layers down, mean over samples, one panel per model that has it."""
+    maps = {model: mean_over(part[name].values, 0) for model, _, part in by_model(measured)}
+    return _maps(maps, ("step", "layer"), measured, label, note, backend, transposed=True)
+
+
+def head_maps(measured: xr.Dataset, names: Mapping[str, str], label: str, *, backend: str) -> Figure | pd.DataFrame:
+    """Draw numbers as maps of heads across and layers down, mean over samples, one panel per model and number."""
+    maps = {
+        f"{model}: {text}" if len(names) > 1 else model: mean_over(part[name].values, 0)
+        for model, _, part in by_model(measured)
+        for name, text in names.items()
+    }
+    return _maps(maps, ("layer", "head"), measured, label, "Mean over samples and steps", backend)
+
+
+def _maps(
+    maps: Mapping[str, np.ndarray[Any, Any]],
+    dims: tuple[str, str],
+    measured: xr.Dataset,
+    label: str,
+    note: str,
+    backend: str,
+    transposed: bool = False,
+) -> Figure | pd.DataFrame:
+    rows, columns = (measured[dim].values for dim in dims)
+    frames = []
+    for title, values in maps.items():
+        index = pd.MultiIndex.from_product([rows, columns], names=dims)
+        frame = pd.DataFrame({"value": values.ravel()}, index=index).reset_index().dropna()
+        frames.append(frame.assign(model=title))
+    data = pd.concat(frames, ignore_index=True)
+    if backend == "none":
+        return data
+    shown = {title: values for title, values in maps.items() if np.isfinite(values).any()}
+    with style.sheet():
+        wide = min(4, max(1, len(shown)))
+        figure = style.new_figure(0.5 + 1.75 * max(1, -(-len(shown) // wide)))
+        grid = figure.subplots(-(-max(1, len(shown)) // wide), wide, squeeze=False)
+        image = None
+        for axes, (title, values) in zip(grid.flat, shown.items(), strict=False):
+            there = np.isfinite(values)
+            values = values[there.any(axis=1)][:, there.any(axis=0)]
+            values = values.T if transposed else values
+            image = axes.imshow(values, cmap=style.SEQUENTIAL, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            axes.set_title(title, fontsize=7.5)
+            axes.set_xlabel(dims[0] if transposed else dims[1])
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.set_axis_off()
+        grid[0, 0].set_ylabel(dims[1] if transposed else dims[0])
+        if image is not None:
+            figure.colorbar(image, ax=grid, pad=0.01, aspect=20).set_label(label)
+        style.caption(figure, f"{note}.")
     return figure

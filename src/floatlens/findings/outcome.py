@@ -6,7 +6,7 @@ are averaged per question first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,20 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.samples import Array
-from floatlens.stats import NAN, NO_INTERVAL, Interval, interval_of_contrast, interval_of_mean
+from floatlens.stats import (
+    INCONCLUSIVE,
+    NAN,
+    NO_INTERVAL,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    TOO_FEW,
+    Interval,
+    interval_of_contrast,
+    interval_of_difference,
+    interval_of_mean,
+    judge,
+    p_value,
+)
 
 KINDS = {"mdm": "MDM", "arm": "ARM"}
 
@@ -25,7 +38,8 @@ class Outcome:
     """A statistic with its 95 % interval over `n` samples of `models`.
 
     `details` holds further numbers. `blocked` says why the samples cannot decide whatever the interval is, `reason`
-    adds a sentence to the verdict.
+    adds a sentence to the verdict. `test` is the p-value of a null by inverting the interval. `below` is a second
+    condition: the statistic must also lie below this bound.
     """
 
     value: float
@@ -35,6 +49,30 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     blocked: str = ""
+    test: Callable[[float], float] | None = field(default=None, compare=False)
+    below: float | None = None
+
+    def judge(self, effect: float) -> str:
+        """Verdict on all conditions: supported if each is, not supported if one is not, else inconclusive."""
+        found = [judge(self.value, self.interval, self.n, effect)]
+        if self.below is not None:
+            low, high = self.interval
+            found.append(judge(-self.value, (-high, -low), self.n, -self.below))
+        for verdict in (TOO_FEW, NOT_SUPPORTED, INCONCLUSIVE):
+            if verdict in found:
+                return verdict
+        return SUPPORTED
+
+    def p_value(self, effect: float) -> float:
+        """P-value of the smallest effect that matters; of several conditions, the largest. NaN without an interval."""
+        if self.test is None:
+            return NAN
+        return max(self.test(bound) for bound in (effect, *(() if self.below is None else (self.below,))))
+
+
+def inverted(interval: Callable[..., tuple[float, Interval]], *data: Any) -> Callable[[float], float]:
+    """The p-value of a null by inverting this interval of this data."""
+    return lambda null: p_value(interval, *data, null=null)
 
 
 def mean_of(
@@ -64,7 +102,14 @@ def mean_of(
     value, interval = interval_of_mean(found)
     details = {name: describe(by_id(measured, numbers, rows)) for name, numbers in (beside or {}).items()}
     reason = "" if found else f"none of the {len(rows)} {what} has a value"
-    return Outcome(value, interval, len(found), models, details, **{"reason": reason, **more})
+    more = {"reason": reason, "test": inverted(interval_of_mean, found), **more}
+    return Outcome(value, interval, len(found), models, details, **more)
+
+
+def between(measured: xr.Dataset, values: Array, low: float, high: float, **about: Any) -> Outcome:
+    """Mean that should lie above `low`, the claim's effect, and below `high`: two conditions. For the rest see `mean_of`."""
+    assert low < high
+    return mean_of(measured, values, below=high, **about)
 
 
 def difference(
@@ -99,7 +144,8 @@ def difference(
         if len(left)
         else "the two models have no sample in common that has a value in both"
     )
-    return Outcome(value, interval, len(left), models, details, reason)
+    test = inverted(interval_of_mean, sign * (left - right))
+    return Outcome(value, interval, len(left), models, details, reason, test=test)
 
 
 def contrast(
@@ -122,10 +168,33 @@ def contrast(
     if not len(joined):
         return Outcome(NAN, NO_INTERVAL, 0, models, reason="the two models have no question answered by both")
     binary = binary and bool(np.isin(joined, (0.0, 1.0)).all())
-    value, interval = interval_of_contrast(joined, weights_K) if binary else interval_of_mean(joined @ weights_K)
+    method: tuple[Any, ...] = (
+        (interval_of_contrast, joined, weights_K) if binary else (interval_of_mean, joined @ weights_K)
+    )
+    value, interval = method[0](*method[1:])
     half = scores_NK.shape[1]
     details = {"MDM": _mean(joined[:, :half] @ weights_K[:half]), "ARM": _mean(joined[:, half:] @ -weights_K[half:])}
-    return Outcome(value, interval, len(joined), models, details)
+    return Outcome(value, interval, len(joined), models, details, test=inverted(*method))
+
+
+def change_under(measured: xr.Dataset, before: Array, under: Array, *, kind: str, model: str | None) -> Outcome:
+    """Mean over questions of the scores of one model under a first condition minus those under a second."""
+    rows = rows_of(measured, kind, model)
+    models = names(measured, rows)
+    if not len(rows):
+        return missing(kind, models)
+    left, right = (np.array([*by_id(measured, values, rows, keep=True).values()]) for values in (before, under))
+    both = np.isfinite(left) & np.isfinite(right)
+    left, right = left[both], right[both]
+    binary = bool(np.isin([left, right], (0.0, 1.0)).all())
+
+    def interval(a: Array, b: Array, **level: float) -> tuple[float, Interval]:
+        return interval_of_difference(a, b, binary=binary, **level)
+
+    value, ends = interval(left, right)
+    details = {"first": _mean(left), "last": _mean(right)}
+    reason = "" if len(left) else f"none of the {len(rows)} questions has a score under both conditions"
+    return Outcome(value, ends, len(left), models, details, reason, test=inverted(interval, left, right))
 
 
 def missing(kind: str, models: tuple[str, ...] = (), where: str = "samples") -> Outcome:

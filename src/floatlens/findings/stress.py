@@ -23,7 +23,7 @@ from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, contrast
+from floatlens.findings.outcome import Outcome, change_under, contrast
 from floatlens.findings.samples import Array
 from floatlens.findings.spelling import listed, number, percent
 from floatlens.findings.style import short
@@ -82,10 +82,16 @@ def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dat
 
 def _loss(value: Array, x: Array) -> Array:
     """First minus last level on the axis, for each question."""
+    first, last = _ends(value, x)
+    return np.asarray(first - last)
+
+
+def _ends(value: Array, x: Array) -> tuple[Array, Array]:
+    """Score of each question at the first and at the last level on the axis; NaN if there are not two."""
     first = np.where(np.isfinite(x), x, np.inf).argmin(axis=1)
     last = np.where(np.isfinite(x), x, -np.inf).argmax(axis=1)
-    rows = np.arange(len(value))
-    return np.where(np.isfinite(x).sum(axis=1) > 1, value[rows, first] - value[rows, last], np.nan)
+    rows, two = np.arange(len(value)), np.isfinite(x).sum(axis=1) > 1
+    return np.where(two, value[rows, first], np.nan), np.where(two, value[rows, last], np.nan)
 
 
 def long(measured: xr.Dataset) -> pd.DataFrame:
@@ -278,6 +284,25 @@ def position_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | N
 )
 def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return _compare(measured, "layout", weigh_together_against_others, mdm, arm)
+
+
+@register_claim(
+    "stress.masks",
+    finding="stress",
+    sentence="More masks cost the MDM accuracy",
+    source="arXiv 2511.21338",
+    statistic="score with the fewest masks minus score with the most, mean over questions",
+    effect=0.05,
+    why="five questions in a hundred",
+    rejected_if="the most masks cost less than five points",
+    needs="answers of an MDM under the stress masks",
+)
+def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    part = measured.isel(sample=np.flatnonzero(measured["stress"].values == "masks"))
+    if not part.sizes["sample"]:
+        return _absent("there are no answers under masks; create them with floatlens stress masks")
+    fewest, most = _ends(part["value"].values, part["x"].values)
+    return change_under(part, fewest, most, kind="mdm", model=mdm)
 
 
 def tables(measured: xr.Dataset) -> list[ReportTable]:

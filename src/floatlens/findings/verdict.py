@@ -12,7 +12,7 @@ import numpy as np
 
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
-from floatlens.stats import finite_or_none
+from floatlens.stats import LEVEL, NAN, NOT_SUPPORTED, SUPPORTED, finite_or_none, holm
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Verdict:
     """The result of testing a claim.
 
     `value` is the statistic, `interval` its 95 % interval over `n` samples, `effect` the smallest effect that matters,
-    `reason` explains the verdict, and `details` holds further numbers. `id` and `source` are those of the claim.
+    `reason` explains the verdict, and `details` holds further numbers. `id` and `source` are those of the claim. `p` is the
+    two-sided p-value of the smallest effect by inverting the interval; NaN if there are too few samples.
     """
 
     finding: str
@@ -37,6 +38,7 @@ class Verdict:
     id: str = ""
     effect: float = float("nan")
     source: str = ""
+    p: float = float("nan")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a number that does not exist is null."""
@@ -45,10 +47,28 @@ class Verdict:
             "effect": finite_or_none(self.effect),
             "value": finite_or_none(self.value),
             "interval": [finite_or_none(x) for x in self.interval],
+            "p": finite_or_none(self.p),
             **{k: getattr(self, k) for k in ("verdict", "rule", "n", "reason")},
             "models": list(self.models),
             "details": _plain(self.details),
         }
+
+
+def correct_for_number(claims: Sequence[dict[str, Any]]) -> None:
+    """Write into each verdict its p-value by Holm's correction over all of them (`p_holm`), and whether it `survives`.
+
+    A verdict survives if it is decided and its corrected p-value lies below 0.05. Verdicts without a p-value do not count.
+
+    >>> claims = [{"p": 0.01, "verdict": "supported"}, {"p": 0.04, "verdict": "not supported"}, {"p": None, "verdict": ""}]
+    >>> correct_for_number(claims)
+    >>> [(claim["p_holm"], claim["survives"]) for claim in claims]
+    [(0.02, True), (0.04, True), (None, False)]
+    """
+    found = [claim.get("p") for claim in claims]
+    corrected = holm([NAN if p is None else p for p in found])
+    for claim, p in zip(claims, corrected, strict=True):
+        claim["p_holm"] = finite_or_none(float(p))
+        claim["survives"] = claim["verdict"] in (SUPPORTED, NOT_SUPPORTED) and bool(p < 1 - LEVEL)
 
 
 def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
@@ -60,8 +80,10 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
             kept = [c for c in json.loads(path.read_text(encoding="utf-8"))["claims"] if c.get("finding") not in ours]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise FloatLensError(f"{path} is not a claims file of floatlens; move it, or use another --out") from None
+    claims = kept + [v.to_dict() for v in verdicts]
+    correct_for_number(claims)
     with atomic_write(path) as temporary:
-        text = json.dumps({"claims": kept + [v.to_dict() for v in verdicts]}, indent=2, ensure_ascii=False)
+        text = json.dumps({"claims": claims}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
     return path
 

@@ -49,6 +49,23 @@ def decided(claims: Claims) -> tuple[int, int]:
     return sum(claim["verdict"] in (SUPPORTED, NOT_SUPPORTED) for claim in claims), len(claims)
 
 
+def say_corrected(claims: Claims) -> str:
+    """How many decided verdicts survive Holm's correction for their number; empty if none is decided.
+
+    >>> say_corrected([{"verdict": "supported", "p": 0.01, "survives": True}, {"verdict": "inconclusive", "p": 0.3}])
+    "1 of 1 decided verdicts survives Holm's correction over all 2 claims and models"
+    """
+    several = [claim for claim in claims if claim["verdict"] in (SUPPORTED, NOT_SUPPORTED)]
+    if not several:
+        return ""
+    kept, every = (
+        sum(bool(claim.get("survives")) for claim in several),
+        sum(claim.get("p") is not None for claim in claims),
+    )
+    verb = "survives" if kept == 1 else "survive"
+    return f"{kept} of {len(several)} decided verdicts {verb} Holm's correction over all {every} claims and models"
+
+
 def say_aloud(claims: Claims) -> list[str]:
     """Up to three sentences: on the anchors, on the sink, on the use of passages."""
     found = by_claim([claim for claim in claims if claim["n"]])

@@ -19,6 +19,7 @@ from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding
 from floatlens.findings.settings import condition_of, folders_for
 from floatlens.findings.spelling import count
+from floatlens.observation.registry import expand
 from floatlens.record.trace import Trace
 from floatlens.report.section import Drawing, Section
 from floatlens.runs.folder import RunFolder
@@ -61,12 +62,14 @@ def analyse(
 def available(runs: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of the findings that the runs have data for."""
     folders = [RunFolder.open(run) for run in runs]
-    traced = any(folder.samples() for folder in folders)
-    answers = answers_in(folders)
+    samples = [path for folder in folders for _, path in folder.samples()]
+    traced, answers = bool(samples), answers_in(folders)
+    recorded = {child.name for path in samples[:1] for child in path.iterdir()}  # arrays of a Zarr group are folders
     return tuple(
         name
         for name, finding in FINDINGS.items()
         if (traced or finding.reads == "answers")
+        and all(record in recorded for record in expand(finding.records))
         and (finding.reads == "traces" or (len(answers) > 0 and finding.applies(answers)))
     )
 

@@ -20,14 +20,17 @@ from markupsafe import Markup
 from floatlens import explorer
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
+from floatlens.findings.verdict import correct_for_number
 from floatlens.report import whiskers
 from floatlens.report.about import About
-from floatlens.report.aloud import say_aloud
+from floatlens.report.aloud import say_aloud, say_corrected
 from floatlens.report.download import Download, csv_of
 from floatlens.report.drawing import inlined
 from floatlens.report.section import Section
+from floatlens.stats import NOT_SUPPORTED, SUPPORTED
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
+MOST_OPEN = 10  # a report with more sections is folded: their headings, questions and sentences stay open
 VERDICTS = ("supported", "not supported", "inconclusive", "too few samples", "not measured")
 
 
@@ -47,6 +50,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
     template = _environment().get_template(TEMPLATE)
     style, script = (_asset(name) for name in (STYLE, SCRIPT))
     claims = [claim for section in sections for claim in section.claims]
+    correct_for_number(claims)
     return template.render(
         about=about,
         sections=[
@@ -56,6 +60,8 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
         matrix=matrix(sections),
         tally={verdict: n for verdict in VERDICTS if (n := sum(verdict_of(claim) == verdict for claim in claims))},
         aloud=say_aloud(claims),
+        corrected=say_corrected(claims),
+        folded=len(sections) > MOST_OPEN,
         explorer=Markup(explorer.embed(films, "films")) if films else "",
         films=[
             {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
@@ -121,8 +127,22 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
         "n": claim["n"],
         "rule": claim["rule"],
         "effect": number(claim.get("effect")),
+        "corrected": corrected(claim),
         "whisker": Markup(whiskers.drawn(claim, reach, said)),
     }
+
+
+def corrected(claim: dict[str, Any]) -> str:
+    """What Holm's correction says of a verdict, in a few words; empty if it is undecided.
+
+    >>> corrected({"verdict": "supported", "p_holm": 0.2, "survives": False})
+    'not after correction: p = 0.2'
+    """
+    p = claim.get("p_holm")
+    if claim["verdict"] not in (SUPPORTED, NOT_SUPPORTED) or p is None:
+        return ""
+    said = "p < 0.0001" if p < 1e-4 else f"p = {number(p)}"
+    return f"corrected {said}" if claim["survives"] else f"not after correction: {said}"
 
 
 def _figures(section: Section, folder: Path) -> list[Figure]:

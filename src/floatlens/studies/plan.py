@@ -10,7 +10,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
-from floatlens.findings.settings import traced_conditions
+from floatlens.findings.settings import CONDITIONS, traced_conditions
 from floatlens.runs.loader import Loader
 from floatlens.runs.manifest import describe
 from floatlens.studies.parts.registry import PARTS
@@ -71,6 +71,17 @@ class StudyPlan(EvaluationPlan):
     def traced(self) -> tuple[str, ...]:
         """The conditions under which questions are traced."""
         return traced_conditions([FINDINGS[name] for name in self.findings], self.setting)
+
+    def recording(self, condition: str) -> dict[str, Any]:
+        """Return the options of traces under a condition: what its findings read beyond the default statistics."""
+        readers = [FINDINGS[name] for name in self.findings]
+        names = {
+            name: None
+            for each in readers
+            for name in each.records
+            if CONDITIONS[each.setting if self.setting == "paper" else self.setting] == condition
+        }
+        return {"record": ("default", *names)} if names else {}
 
     def reading(self) -> StudyPlan:
         """Return the plan with the number of questions to read for its largest part."""

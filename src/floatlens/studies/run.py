@@ -20,6 +20,7 @@ from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, check_setting
+from floatlens.findings.verdict import correct_for_number
 from floatlens.report.analyse import analyse, answers_in, shown_sample
 from floatlens.report.make import make
 from floatlens.report.section import Section
@@ -364,6 +365,7 @@ def _write_results(
     answers = answers_in([RunFolder.open(run) for run in runs])
     found = Study(local, str(folder) if folder.remote else str(local), cut=cut, seconds=seconds)
     found.claims = [claim for section in sections for claim in section.claims]
+    correct_for_number(found.claims)
     found.failed = {f"{each.model}, {part}": reason for each in done for part, reason in each.failed.items()}
     found.failed |= {section.name: section.problem for section in sections if section.problem}
     found.notes = list(dict.fromkeys(note for each in done for note in each.notes)) + notes

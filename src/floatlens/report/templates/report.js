@@ -33,5 +33,12 @@ for (const id of entries.keys()) {
   const place = document.getElementById(id);
   if (place) watcher.observe(place);
 }
+// A link to a section unfolds it.
+const unfold = () => {
+  const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (const d of place?.querySelectorAll("details.more") ?? []) d.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 // What is folded on the screen is open on paper.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));

@@ -1,0 +1,179 @@
+"""Step similarity: does a head attend alike from one step to the next?
+
+arXiv 2509.24014 says so, and reuses patterns of early steps. Two numbers per head: how much of each query's attention stays
+from one step to the next (recorded as `step_similarity`), and how much of the received attention of the first quarter of
+the steps is still there in the last quarter. A head may change little at each step and still end elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.figure import Figure
+
+from floatlens.findings import style
+from floatlens.findings.by_model import by_model, mean
+from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
+from floatlens.findings.numbers import head_maps, layer_lines
+from floatlens.findings.outcome import Outcome, mean_of
+from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, require
+from floatlens.findings.spelling import number, percent
+from floatlens.record.trace import Trace
+
+VIEWS = ("heads", "layers")
+LABELS = {
+    "overlap": "attention that stays\nfrom step to step",
+    "lasting": "attention that stays\nfrom first to last quarter",
+}
+
+
+def measure(traces: Traces) -> xr.Dataset:
+    """Measure how alike each head's attention is between steps.
+
+    | variable | dims | what |
+    |---|---|---|
+    | overlap | sample, layer | share of a query's attention that stays from step to step, mean over heads and steps |
+    | overlap_by_head | sample, layer, head | the same for each head |
+    | early, late | sample | the same in the first and in the last third of the steps |
+    | lasting, lasting_by_head | sample, layer[, head] | overlap of the received attention of the first and last quarter |
+    """
+    return per_sample(traces, _measure_one, "similarity")
+
+
+def _measure_one(trace: Trace) -> xr.Dataset:
+    require(trace, "received", "step_similarity", finding="similarity")
+    overlap_SLH = trace.data["step_similarity"].values.astype(np.float64)
+    lasting_LH = quarters_overlap(np.nan_to_num(trace.data["received"].values.astype(np.float64)))
+    by_step = mean_over(overlap_SLH, (1, 2))
+    third = max(1, len(by_step) // 3)
+    return xr.Dataset(
+        {
+            "overlap": ("layer", mean_over(overlap_SLH, (0, 2))),
+            "overlap_by_head": (("layer", "head"), mean_over(overlap_SLH, 0)),
+            "early": float(mean_over(by_step[:third], 0)),
+            "late": float(mean_over(by_step[-third:], 0)),
+            "lasting": ("layer", lasting_LH.mean(axis=1)),
+            "lasting_by_head": (("layer", "head"), lasting_LH),
+        },
+        coords={"layer": trace.data["layer"], "head": trace.data["head"]},
+    )
+
+
+def quarters_overlap(a_SLHT: Array) -> Array:
+    """Overlap of the mean received attention of the first quarter of the steps with that of the last (layer, head).
+
+    >>> a = np.zeros((4, 1, 1, 2)); a[:2, ..., 0] = 1; a[2:, ..., 0] = a[2:, ..., 1] = 0.5
+    >>> quarters_overlap(a)
+    array([[0.5]])
+    """
+    quarter = max(1, len(a_SLHT) // 4)
+    first, last = (part.mean(axis=0) for part in (a_SLHT[:quarter], a_SLHT[-quarter:]))
+    return np.asarray(np.minimum(first, last).sum(axis=-1))
+
+
+def figure(traces: Traces, *, view: str = "heads", backend: str = "matplotlib") -> Figure | pd.DataFrame:
+    """Draw the similarity of each head (`heads`), or the means by layer (`layers`)."""
+    style.check_backend(backend)
+    style.check_view(view, VIEWS)
+    measured = traces if is_measured(traces, "similarity") else measure(traces)
+    if view == "layers":
+        return layer_lines(measured, LABELS, backend=backend, note="1 minus the total variation")
+    names = {"overlap_by_head": "step to step", "lasting_by_head": "first to last quarter"}
+    return head_maps(measured, names, "attention that stays", backend=backend)
+
+
+NEEDS = "traces of an MDM with step_similarity"
+
+
+@register_claim(
+    "similarity.steps",
+    finding="similarity",
+    sentence="The MDM's heads attend alike at successive steps",
+    source="arXiv 2509.24014",
+    statistic="overlap of each query's attention with that of the step before (1 minus their total variation), mean over "
+    "queries, heads, layers and steps",
+    effect=0.8,
+    why="four fifths of the attention stay where they were",
+    rejected_if="more than a fifth of the attention moves at a step",
+    needs=NEEDS,
+)
+def alike(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    beside = {"from the first to the last quarter of the steps": mean_over(measured["lasting"].values, 1)}
+    return mean_of(measured, mean_over(measured["overlap"].values, 1), kind="mdm", model=mdm, beside=beside)
+
+
+@register_claim(
+    "similarity.settles",
+    finding="similarity",
+    sentence="The MDM's attention changes more early than late",
+    source="arXiv 2509.24014",
+    statistic="the same overlap in the last third of the steps minus that in the first third",
+    effect=0.05,
+    why="a twentieth of the attention",
+    rejected_if="the late steps are less than a twentieth more alike than the early ones",
+    needs=NEEDS,
+)
+def settles(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    early, late = measured["early"].values, measured["late"].values
+    return mean_of(measured, late - early, kind="mdm", model=mdm, beside={"first third": early, "last third": late})
+
+
+def tables(measured: xr.Dataset) -> list[ReportTable]:
+    rows = [
+        {
+            "model": model,
+            "kind": kind,
+            "step to step": mean(part["overlap"].values),
+            "first third": mean(part["early"].values),
+            "last third": mean(part["late"].values),
+            "first to last quarter": mean(part["lasting"].values),
+            "samples": part.sizes["sample"],
+        }
+        for model, kind, part in by_model(measured)
+    ]
+    return [as_table("Share of the attention that stays", pd.DataFrame(rows), number)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    for model, kind, part in by_model(measured):
+        step, lasting = mean(part["overlap"].values), mean_over(part["lasting_by_head"].values, 0)
+        said = f"In {model} ({kind}) "
+        if np.isfinite(step):
+            said += f"{percent(step)} of a query's attention stays from one step to the next; "
+        found.append(
+            f"{said}from the first to the last quarter of the steps, {percent(float(np.nanmin(lasting)))} of the received "
+            f"attention stays in the head that moves most and {percent(float(np.nanmax(lasting)))} in the one that moves "
+            f"least."
+        )
+    return found
+
+
+REPORT = ReportText(
+    title="Step similarity",
+    question="Does a head attend alike from one step to the next?",
+    views={
+        "heads": (
+            "How much of its attention each head keeps",
+            "Layers down, heads across; mean over samples. Left: from one step to the next, query by query; empty for a "
+            "model that computes each row once. Right: received attention of the first quarter of the steps against the "
+            "last. A head that is dark on the left and light on the right moves slowly but far.",
+        ),
+        "layers": ("The same by layer", "Mean over heads; the band is one standard deviation over samples."),
+    },
+    tables=tables,
+    sentences=sentences,
+)
+similarity = register_finding(
+    Finding(
+        "similarity",
+        paper="other papers: arXiv 2509.24014",
+        measure=measure,
+        figure=figure,
+        views=VIEWS,
+        report=REPORT,
+        records=("step_similarity",),
+    )
+)
+claims = similarity.claims
