@@ -42,7 +42,7 @@ HOW_TO = [
     for path in sorted((DOCS / "howto").glob("*.md"))
     if "```python\n" in path.read_text() and 'title="pyproject.toml"' not in path.read_text()
 ]
-TRACED = [f"findings/{name}.md" for name in ("drift", "absorption", "geometry", "tokens", "heads", "flow")]
+TRACED = [f"findings/{name}.md" for name, finding in FINDINGS.items() if finding.reads == "traces"]
 GUIDE = ["start.md", "anchor-rules.md", "explorer.md", "prompts.md", "trace.md", "world.md", "interventions.md"]
 PAGES = [*GUIDE, *HOW_TO, *TRACED]
 
@@ -65,7 +65,8 @@ def traces() -> list[floatlens.Trace]:
     for model in ("tiny-mdm", "tiny-arm"):
         lens = floatlens.load(model)
         prompts = [lens.prompt(sample.question, sample.passages, gold=sample.gold) for sample in samples]
-        found += lens.traces(prompts, sample_ids=[sample.id for sample in samples], max_new_tokens=8)
+        needed = ["default", *(name for finding in FINDINGS.values() for name in finding.records)]
+        found += lens.traces(prompts, sample_ids=[sample.id for sample in samples], max_new_tokens=8, record=needed)
     return found
 
 
@@ -121,6 +122,12 @@ def test_the_table_beside_the_papers_scripts_is_current(monkeypatch: pytest.Monk
     made = scripts.table(scripts.GOLDEN)
     shown = (DOCS / "paper.md").read_text().split("<!-- scripts -->\n")[1].strip()
     assert made == shown, "run python docs/compare_scripts.py"
+
+
+def test_the_page_of_all_claims_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    made = importlib.import_module("list_claims").page()
+    assert made == (DOCS / "claims.md").read_text(), "run python docs/list_claims.py"
 
 
 @pytest.mark.parametrize("page", ["families.md", "models.md"])

@@ -1,6 +1,7 @@
 /** What is said about a film in words: its size, its answer, and what each view shows. */
 
 import { nearest, type Film } from "./film.ts";
+import { MAP_NAMES } from "./state.ts";
 import type { View } from "./view.ts";
 
 export function aboutFilm(film: Film): string {
@@ -19,9 +20,10 @@ export function captionsOf(view: View): [name: string, where: string][] {
   const head = view.head === null ? "" : `, ${headName(film, view.head)}`;
   const at = nearest(film.headSteps, view.step);
   const kept = at >= 0 ? film.raw.steps[film.headSteps[at]] : step;
+  const changed = view.maps === "attention" ? "" : `${MAP_NAMES[view.maps]} since the step before`;
   return [
-    ["Layers \u00d7 positions", `step ${view.head === null ? step : kept}${head}`],
-    ["Steps \u00d7 positions", `${layer}${head}`],
+    ["Layers \u00d7 positions", changed ? `${changed}, step ${step}` : `step ${view.head === null ? step : kept}${head}`],
+    ["Steps \u00d7 positions", changed ? `${changed}, ${layer}` : `${layer}${head}`],
     ["Heads", `step ${kept}${kept === step ? "" : " (the nearest one kept)"}, ${layer}`],
   ];
 }

@@ -2,7 +2,7 @@
 
 import { attribute, h, options, setText } from "./dom.ts";
 import type { Film } from "./film.ts";
-import { COLOURS, SPEEDS, type Colour, type State } from "./state.ts";
+import { COLOURS, MAP_NAMES, mapsOf, SPEEDS, type Colour, type Maps, type State } from "./state.ts";
 
 export class Controls {
   readonly bar = h("div", { class: "bar" });
@@ -15,6 +15,8 @@ export class Controls {
   private readonly layerText = h("output");
   private readonly head = h("select", { "aria-label": "Head" });
   private readonly rule = h("select", { "aria-label": "Anchor rule" });
+  private readonly maps = h("select", { "aria-label": "Maps show" });
+  private readonly mapsLabel = h("label", {}, "Maps", this.maps);
   private readonly colours = h("div", { class: "segments", role: "radiogroup", "aria-label": "Colour by" });
   private readonly left = h("select", { "aria-label": "Film" });
   private readonly right = h("select", { "aria-label": "Second film" });
@@ -33,6 +35,7 @@ export class Controls {
       h("label", { class: "layer" }, "Layer", this.layer, this.layerText),
       h("label", {}, "Head", this.head),
       h("label", {}, "Anchors", this.rule),
+      this.mapsLabel,
       this.colours,
     );
     this.play.addEventListener("click", () => set({ playing: !this.playing }));
@@ -40,6 +43,7 @@ export class Controls {
     this.layer.addEventListener("input", () => set({ layer: Number(this.layer.value) < 0 ? null : Number(this.layer.value) }));
     this.speed.addEventListener("change", () => set({ speed: Number(this.speed.value) }));
     this.head.addEventListener("change", () => set({ head: this.head.value === "" ? null : Number(this.head.value) }));
+    this.maps.addEventListener("change", () => set({ maps: this.maps.value as Maps }));
     this.rule.addEventListener("change", () => set({ rule: this.rule.value }));
     const choose = () => set({ films: [Number(this.left.value), ...(this.right.value === "" ? [] : [Number(this.right.value)])] });
     this.left.addEventListener("change", choose);
@@ -65,6 +69,9 @@ export class Controls {
     options(this.right, [["", "none"], ...entries], String(state.films[1] ?? ""));
     options(this.speed, SPEEDS.map((s): [string, string] => [String(s), `${s} / s`]), String(state.speed));
     for (const button of this.colours.children) attribute(button, "aria-checked", String((button as HTMLElement).dataset.colour === state.colour));
+    const shown = mapsOf(films);
+    this.mapsLabel.hidden = shown.length < 2;
+    options(this.maps, shown.map((maps): [string, string] => [maps, MAP_NAMES[maps]]), state.maps);
     if (!film) return;
     attribute(this.scrub, "max", String(film.S - 1));
     this.scrub.value = String(state.step);

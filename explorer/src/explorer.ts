@@ -12,7 +12,7 @@ import { LivePanel, type LiveOptions } from "./live.ts";
 import { Menu, type Action } from "./menu.ts";
 import { Panel } from "./panel.ts";
 import { ownSource } from "./standalone.ts";
-import { KEYS, onKey, type Bounds, type Place, type State } from "./state.ts";
+import { KEYS, mapsOf, onKey, type Bounds, type Place, type State } from "./state.ts";
 import css from "./style.css";
 import { paletteFor, type Palette } from "./theme.ts";
 import { rowOf, rowPeak, type View } from "./view.ts";
@@ -75,6 +75,7 @@ export class Explorer implements Handle {
       head: null,
       rule: this.films[0]?.anchors.keys().next().value ?? "sigma(k=3)",
       colour: "attention",
+      maps: "attention",
       pin: null,
       hover: null,
       direction: null,
@@ -246,6 +247,7 @@ export class Explorer implements Handle {
       positions: this.visible()[this.state_.pin?.panel ?? 0]?.T ?? 1,
       rules: film ? [...film.anchors.keys()] : [],
       canAttend: this.canAttend(),
+      maps: mapsOf(this.visible()),
     };
   }
 
@@ -335,7 +337,7 @@ export class Explorer implements Handle {
         : null;
     const peak = Math.max(...films.map((f) => (state.head !== null && f.heads && state.head < f.H ? this.headPeak(f, state.head) : f.peak)));
     const row = rowOf(film, step, layer, pinned, state.direction) ?? this.liveRow(film, step, layer, pinned);
-    return { film, palette, alone: films.length === 1, step, layer, head, rule: state.rule, colour: state.colour, peak, pin: pinned, hover, direction: state.direction, row, rowPeak: rowPeak(row, film.counts[step]) };
+    return { film, palette, alone: films.length === 1, step, layer, head, rule: state.rule, colour: state.colour, maps: mapsOf([film]).includes(state.maps) ? state.maps : "attention", peak, pin: pinned, hover, direction: state.direction, row, rowPeak: rowPeak(row, film.counts[step]) };
   }
 
   private readonly peaks = new WeakMap<Film, Map<number, number>>();

@@ -68,6 +68,8 @@ export interface RawFilm {
   head_steps?: number[];
   attention: Packed | null;
   attention_steps?: number[];
+  drift?: Packed | null; // S × L × T: relative change of keys and values since the step before, where it was recorded
+  moved?: Packed | null; // S × L: share of the attention that moved since the step before
   anchors: Record<string, Packed>;
   anchors_all?: Record<string, Packed>;
   interventions: string[];
@@ -89,6 +91,8 @@ export interface Film {
   headSteps: number[];
   attention: Float32Array | null; // S'' × L × T × T
   attentionSteps: number[];
+  drift: Float32Array | null; // S × L × T
+  moved: Float32Array | null; // S × L
   anchors: Map<string, Uint8Array>; // S × L × ceil(T / 8)
   anchorsAll: Map<string, Uint8Array>; // S × ceil(T / 8)
   counts: Int32Array; // positions that exist at each step
@@ -147,6 +151,8 @@ export function decode(raw: RawFilm): Film {
     headSteps: raw.head_steps ?? [],
     attention: raw.attention ? floats(raw.attention) : null,
     attentionSteps: raw.attention_steps ?? [],
+    drift: raw.drift ? floats(raw.drift) : null,
+    moved: raw.moved ? floats(raw.moved) : null,
     anchors: bitMaps(raw.anchors),
     anchorsAll: bitMaps(raw.anchors_all),
     counts: new Int32Array(S),
@@ -211,6 +217,21 @@ export function profile(film: Film, step: number, layer: number | null, head: nu
     for (let t = 0; t < T; t++) mean[t] += values[t] / L;
   }
   return mean;
+}
+
+export type Change = "drift" | "moved";
+
+/** What changed since the step before (T): of each position its key and value, or of the layer its attention; null if unknown. */
+export function changeOf(film: Film, what: Change, step: number, layer: number | null): Float32Array | null {
+  const { L, T } = film;
+  const found = new Float32Array(T);
+  const layers = layer === null ? Array.from({ length: L }, (_, l) => l) : [layer];
+  const given = what === "drift" ? film.drift : film.moved;
+  if (!given) return null;
+  for (let t = 0; t < T; t++) {
+    for (const l of layers) found[t] += given[what === "drift" ? (step * L + l) * T + t : step * L + l] / layers.length;
+  }
+  return found;
 }
 
 /** The most that a position receives from one head, in multiples of the uniform share. */

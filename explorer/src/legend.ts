@@ -2,7 +2,7 @@
 
 import { h } from "./dom.ts";
 import { shadeOf, ticks } from "./shade.ts";
-import type { State } from "./state.ts";
+import { MAP_NAMES, type State } from "./state.ts";
 import { kindColour, regionColour, regionKind, type Palette } from "./theme.ts";
 import type { View } from "./view.ts";
 
@@ -33,7 +33,9 @@ export function legendOf(views: View[], palette: Palette, state: Pick<State, "co
   if (films.some((f) => f.raw.diffusion)) chips.push({ sign: "mask", name: "mask, filled by the sampler's confidence" });
   chips.push({ sign: "fresh", name: "written at this step" });
   if (films.some((f) => f.raw.revised?.some((count) => count > 0))) chips.push({ sign: "revised", name: "revised: took the place of another token" });
-  return { what: `${what}, in multiples of the uniform share`, peak: rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak, chips };
+  const changed = views.find((view) => view.maps !== "attention");
+  const maps = changed ? `; maps: ${MAP_NAMES[changed.maps]} since the step before, from none to all of it` : "";
+  return { what: `${what}, in multiples of the uniform share${maps}`, peak: rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak, chips };
 }
 
 export class Legend {

@@ -1,8 +1,8 @@
 /** The two maps beside the text: layers × positions at the step, steps × positions at the layer. Rows of one share a scale. */
 
 import { h, resize, sizeOf } from "./dom.ts";
-import { anchorBits, bit, profile, type Film } from "./film.ts";
-import { levels } from "./shade.ts";
+import { anchorBits, bit, changeOf, profile, type Film } from "./film.ts";
+import { changeLevels, levels } from "./shade.ts";
 import type { Pen } from "./svg.ts";
 import { regionColour, regionKind, SANS } from "./theme.ts";
 import type { View } from "./view.ts";
@@ -57,6 +57,8 @@ export abstract class MapView {
 
   protected abstract rows(view: View): number;
   protected abstract rowValues(view: View, row: number): { values: Float32Array | null; count: number };
+  /** The step and the layer of a row. */
+  protected abstract cell(view: View, row: number): [step: number, layer: number | null];
   protected abstract rowAnchors(view: View, row: number): Uint8Array | null;
   protected abstract rowLabel(view: View, row: number): string;
   protected abstract current(view: View): number | null;
@@ -115,7 +117,7 @@ export abstract class MapView {
     if (this.film !== view.film) this.drawnWith = "";
     const rows = this.measure(view, width);
     const context = resize(this.base, width, this.height + STRIP);
-    const key = `${this.key(view)}/${sizeOf(this.base)}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.film.S}/${view.film.raw.model}`;
+    const key = `${this.key(view)}/${sizeOf(this.base)}/${view.palette.dark}/${view.peak}/${view.rule}/${view.head}/${view.maps}/${view.film.S}/${view.film.raw.model}`;
     if (key !== this.drawnWith) {
       this.drawnWith = key;
       this.paint(context, view, rows, this.base.width / width);
@@ -137,8 +139,10 @@ export abstract class MapView {
     const strongest = new Uint8Array(wide * tall);
     const shades = new Uint8Array(T);
     for (let row = 0; row < rows; row++) {
-      const { values, count } = this.rowValues(view, row);
-      levels(values, count, view.peak, shades);
+      if (view.maps === "attention") {
+        const { values, count } = this.rowValues(view, row);
+        levels(values, count, view.peak, shades);
+      } else changeLevels(changeOf(film, view.maps, ...this.cell(view, row)), shades);
       const line = Math.floor((row * tall) / rows) * wide;
       for (let t = 0; t < T; t++) {
         const at = line + Math.floor((t * wide) / T);
@@ -257,6 +261,7 @@ export class LayerMap extends MapView {
     values: profile(view.film, view.step, row, view.head),
     count: view.film.counts[view.step],
   });
+  protected cell = (view: View, row: number): [number, number] => [view.step, row];
   protected rowAnchors = (view: View, row: number) => anchorBits(view.film, view.rule, view.step, row);
   protected rowLabel = (view: View, row: number) => String(view.film.raw.layers[row]);
   protected current = (view: View) => view.hover?.layer ?? view.layer;
@@ -269,6 +274,7 @@ export class StepMap extends MapView {
     const kept = view.head === null || view.film.headSteps.includes(row);
     return { values: kept ? profile(view.film, row, view.layer, view.head) : null, count: view.film.counts[row] };
   };
+  protected cell = (view: View, row: number): [number, number | null] => [row, view.layer];
   protected rowAnchors = (view: View, row: number) => anchorBits(view.film, view.rule, row, view.layer);
   protected rowLabel = (view: View, row: number) => String(view.film.raw.steps[row]);
   protected current = (view: View) => view.hover?.step ?? view.step;

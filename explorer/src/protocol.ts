@@ -76,6 +76,8 @@ export function begin(header: Header): Film {
     headSteps: [],
     attention: null,
     attentionSteps: [],
+    drift: null,
+    moved: null,
     anchors: new Map(),
     anchorsAll: new Map(),
     counts: new Int32Array(capacity),

@@ -52,6 +52,13 @@ export function levels(values: Float32Array | null, count: number, peak: number,
   return out;
 }
 
+/** Levels of changes between 0 and 1 (all of it), written to `out`; null and NaN are nothing. */
+export function changeLevels(values: Float32Array | null, out: Uint8Array): Uint8Array {
+  if (!values) return out.fill(0);
+  for (let i = 0; i < values.length; i++) out[i] = values[i] > 0 ? Math.round(Math.sqrt(Math.min(1, values[i])) * (LEVELS - 1)) : 0;
+  return out;
+}
+
 /** Round multiples to write under the legend. */
 export function ticks(peak: number): number[] {
   const few = peak < 12 ? [1, 2, 5, 10] : peak < 120 ? [1, 5, 20, 50, 100] : [1, 10, 50, 200, 1000, 5000];

@@ -1,6 +1,6 @@
 /** What is shown, as plain data, and how keys change it. */
 
-import type { Direction } from "./film.ts";
+import type { Change, Direction, Film } from "./film.ts";
 
 export interface Place {
   panel: number; // 0 left, 1 right
@@ -10,6 +10,7 @@ export interface Place {
 }
 
 export type Colour = "attention" | "region" | "kind";
+export type Maps = "attention" | Change;
 export type Theme = "auto" | "light" | "dark";
 
 export interface State {
@@ -19,6 +20,7 @@ export interface State {
   head: number | null; // null: the mean over heads
   rule: string;
   colour: Colour;
+  maps: Maps; // what shades the maps
   pin: Place | null;
   hover: Place | null;
   direction: Direction | null; // shade by the attention from or to the pinned token
@@ -34,10 +36,19 @@ export interface Bounds {
   positions: number;
   rules: string[];
   canAttend: boolean;
+  maps: Maps[]; // what can shade the maps
 }
 
 export const SPEEDS = [1, 2, 4, 8, 16];
 export const COLOURS: Colour[] = ["attention", "region", "kind"];
+
+export const MAP_NAMES: Record<Maps, string> = { attention: "attention", drift: "change of keys and values", moved: "attention that moved" };
+
+/** What can shade the maps of these films. */
+export const mapsOf = (films: Pick<Film, "drift" | "moved">[]): Maps[] => [
+  "attention",
+  ...(["drift", "moved"] as const).filter((what) => films.some((film) => film[what] !== null)),
+];
 
 export const KEYS: [string, string][] = [
   ["space", "play or pause"],
@@ -51,6 +62,7 @@ export const KEYS: [string, string][] = [
   ["t", "attention to the selected token"],
   ["r", "next anchor rule"],
   ["c", "next colours: attention, region, kind"],
+  ["m", "next shading of the maps, where drift was recorded"],
   ["d", "dark or light theme"],
   ["Esc", "clear the selected token and head"],
 ];
@@ -98,6 +110,8 @@ export function onKey(state: State, bounds: Bounds, key: string, shift: boolean,
       return { rule: bounds.rules[(bounds.rules.indexOf(state.rule) + 1) % bounds.rules.length] };
     case "c":
       return { colour: COLOURS[(COLOURS.indexOf(state.colour) + 1) % COLOURS.length] };
+    case "m":
+      return { maps: bounds.maps[(bounds.maps.indexOf(state.maps) + 1) % bounds.maps.length] };
     case "d":
       return { theme: dark ? "light" : "dark" };
     case "Escape":

@@ -1,7 +1,7 @@
 /** What one panel draws at a moment: the state, seen from its own film. */
 
 import { anchorBits, attentionOf, profile, type Direction, type Film } from "./film.ts";
-import type { Colour } from "./state.ts";
+import type { Colour, Maps } from "./state.ts";
 import type { Palette } from "./theme.ts";
 
 export interface Focus {
@@ -19,6 +19,7 @@ export interface View {
   head: number | null;
   rule: string;
   colour: Colour;
+  maps: Maps;
   peak: number; // of the shades, shared by the films that are shown
   pin: number | null;
   hover: Focus | null;

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { anchorPositions, attentionOf, decode, half, isRevised, nearest, profile } from "../src/film.ts";
+import { anchorPositions, attentionOf, changeOf, decode, half, isRevised, nearest, profile } from "../src/film.ts";
+import { changeLevels } from "../src/shade.ts";
+import { mapsOf } from "../src/state.ts";
 import { linkLayer, linkPosition, linkStep } from "../src/link.ts";
 import { halves, small } from "./films.ts";
 
@@ -18,6 +20,18 @@ test("a film gives the attention of a step and layer, and the mean over layers",
   assert.deepEqual([...profile(film, 0, null, null)!], [0.375, 0.375, 0.125, 0.125]);
   assert.equal(profile(film, 0, 0, 0), null, "heads were not kept");
   assert.equal(film.peak, 4, "the least peak, so that a flat film stays pale");
+});
+
+test("what changed since the step before: each position's key and value, or the attention of a layer", () => {
+  const drift = halves([NaN, NaN, NaN, NaN, NaN, NaN, NaN, NaN, 0.5, 0.25, 0, 1, 0.25, 0.75, 0, 0.5], [2, 2, 4]);
+  const film = decode(small({ drift, moved: halves([NaN, NaN, 0.25, 0.75], [2, 2]) }));
+  assert.deepEqual([...changeOf(film, "drift", 1, 0)!], [0.5, 0.25, 0, 1]);
+  assert.deepEqual([...changeOf(film, "drift", 1, null)!], [0.375, 0.5, 0, 0.75]);
+  assert.deepEqual([...changeOf(film, "moved", 1, 1)!], [0.75, 0.75, 0.75, 0.75]);
+  assert.deepEqual([...changeLevels(changeOf(film, "drift", 0, 0), new Uint8Array(4))], [0, 0, 0, 0], "nothing comes before the first step");
+  assert.deepEqual([...changeLevels(changeOf(film, "drift", 1, 0), new Uint8Array(4))], [180, 128, 0, 255]);
+  assert.equal(changeOf(decode(small()), "drift", 1, 0), null);
+  assert.deepEqual([mapsOf([film]), mapsOf([decode(small())])], [["attention", "drift", "moved"], ["attention"]]);
 });
 
 test("a token is revised from its last commit on, if it was written before", () => {

@@ -4,7 +4,7 @@ import type { Packed, RawFilm } from "../src/film.ts";
 import type { State } from "../src/state.ts";
 
 export const STATE: State = {
-  films: [0], step: 0, layer: null, head: null, rule: "first", colour: "attention", pin: null, hover: null, direction: null, playing: false, speed: 4, theme: "auto",
+  films: [0], step: 0, layer: null, head: null, rule: "first", colour: "attention", maps: "attention", pin: null, hover: null, direction: null, playing: false, speed: 4, theme: "auto",
 };
 
 const base64 = (bytes: Uint8Array) => Buffer.from(bytes).toString("base64");

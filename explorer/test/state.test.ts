@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { onKey, type Bounds, type State } from "../src/state.ts";
 import { STATE } from "./films.ts";
 
-const BOUNDS: Bounds = { steps: 8, layers: 3, heads: 2, positions: 10, rules: ["first", "top(n=1)"], canAttend: true };
+const BOUNDS: Bounds = { steps: 8, layers: 3, heads: 2, positions: 10, rules: ["first", "top(n=1)"], canAttend: true, maps: ["attention", "drift"] };
 const press = (key: string, state: Partial<State> = {}, shift = false, bounds = BOUNDS) => onKey({ ...STATE, step: 5, ...state }, bounds, key, shift, false);
 
 test("steps stop at both ends", () => {
@@ -39,5 +39,6 @@ test("heads, rules and colours go round; other keys mean nothing", () => {
   assert.equal(press("H", {}, true)?.head, 1);
   assert.equal(press("r", { rule: "top(n=1)" })?.rule, "first");
   assert.equal(press("c", { colour: "kind" })?.colour, "attention");
+  assert.deepEqual([press("m")?.maps, press("m", { maps: "drift" })?.maps], ["drift", "attention"]);
   assert.equal(press("x"), null);
 });

@@ -49,6 +49,22 @@ def test_a_film_holds_the_attention_of_its_trace(trace: fl.Trace) -> None:
         np.testing.assert_allclose(attention[0, :, P, : P + 1], recorded[1, :, P, : P + 1], rtol=2e-3, atol=1e-7)
 
 
+def test_a_film_holds_what_changed_since_the_step_before(trace: fl.Trace) -> None:
+    assert film(trace)["drift"] is None and film(trace)["moved"] is None
+    S, L, H, T = trace.data["received"].shape
+    rng = np.random.default_rng(0)
+    key, value = (rng.random((S, L, T)).astype(np.float32) for _ in range(2))
+    alike = rng.random((S, L, H)).astype(np.float32)
+    places = ("step", "layer", "position")
+    data = trace.data.assign(
+        key_change=(places, key), value_change=(places, value), step_similarity=(("step", "layer", "head"), alike)
+    )
+    made = film(fl.Trace(data))
+    np.testing.assert_allclose(unpacked(made["drift"]), (key + value) / 2, rtol=2e-3)
+    np.testing.assert_allclose(unpacked(made["moved"]), 1 - alike.mean(2), rtol=2e-3)
+    assert film(fl.Trace(data.assign(key_change=np.nan * data["key_change"])))["drift"] is None, "nothing to show"
+
+
 def test_anchors_are_those_of_the_python_rules(trace: fl.Trace) -> None:
     made = film(trace)
     T = trace.data.sizes["position"]

@@ -84,6 +84,12 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         whole = _gathered(chosen)[None] if unchanging else chosen.isel(step=attention_steps).values
         attention_SLTT = np.nan_to_num(whole)  # a block model computes the rows of its block only
 
+    spare -= len(attention_steps) * len(layers_at) * T * T * 2 * BASE64
+    drift_SLT, moved_SL = _changes(trace, layer_dim, steps_at, layers_at)
+    if drift_SLT is not None and drift_SLT.size * 2 * BASE64 > spare:
+        thinned.append("the change of keys and values is left out: it does not fit the size of the page.")
+        drift_SLT = None
+
     vocabulary = trace._from_json("vocabulary", {})
     pieces = dict(zip(vocabulary, spelled(list(vocabulary.values())), strict=True))
     tokens_ST = np.vstack([data["tokens"].values[steps_at], trace.final_tokens[None]])
@@ -118,6 +124,8 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "head_steps": [steps_at.index(i) for i in head_steps],
         "attention": packed(attention_SLTT, "float16") if attention_SLTT is not None else None,
         "attention_steps": [steps_at.index(i) for i in attention_steps],
+        "drift": packed(drift_SLT, "float16") if drift_SLT is not None else None,
+        "moved": packed(moved_SL, "float16") if moved_SL is not None else None,
         "anchors": {parse_rule(r).id: bits(find_anchors(shown_SLT, r, trace.attention)) for r in rules},
         "anchors_all": {
             parse_rule(r).id: bits(find_anchors(profile_SLT[steps_at].mean(axis=1), r, trace.attention)) for r in rules
@@ -248,6 +256,27 @@ def _matrices(trace: Trace, layer_dim: str) -> xr.DataArray | None:
             found = trace.data[name]
             return found.mean("head") if "head" in found.dims else found
     return None
+
+
+def _changes(
+    trace: Trace, layer_dim: str, steps_at: list[int], layers_at: list[int]
+) -> tuple[Array | None, Array | None]:
+    """Return the change of keys and values (step, layer, position) and the attention that moved (step, layer), if recorded.
+
+    A film that leaves steps out still shows the change since the step before each one, not since the last one shown.
+    """
+    data, shown = trace.data, np.ix_(steps_at, layers_at)
+    known = [name for name in ("key_change", "value_change", "step_similarity") if name in data]
+    if any(data[name].dims[1] != layer_dim for name in known):
+        return None, None
+    drift, moved = None, None
+    if {"key_change", "value_change"} <= set(known):
+        drift = (data["key_change"].values[shown] + data["value_change"].values[shown]) / 2
+        drift = drift if np.isfinite(drift).any() else None
+    if "step_similarity" in known:
+        moved = 1 - data["step_similarity"].values.mean(axis=2)[shown]
+        moved = moved if np.isfinite(moved).any() else None
+    return drift, moved
 
 
 def _gathered(rows_SLTT: xr.DataArray) -> Array:
