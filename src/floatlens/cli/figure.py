@@ -88,7 +88,9 @@ def command(
     written.append(write_claims(target / "claims.json", verdicts))
     failed = sum(len(folder.errors()) for folder in folders)
     if as_json:
-        found = {"results": [v.to_dict() for v in verdicts], "failed": failed, "files": [str(p) for p in written]}
+        claims = json.loads((target / "claims.json").read_text(encoding="utf-8"))["claims"]
+        results = [claim for claim in claims if claim["finding"] == name]
+        found = {"results": results, "failed": failed, "files": [str(p) for p in written]}
         print(json.dumps({**found, "run": str(target)}, ensure_ascii=False))
         return
     _show(verdicts, written, failed)
