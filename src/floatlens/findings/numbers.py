@@ -115,6 +115,8 @@ def _maps(
     if backend == "none":
         return data
     shown = {title: values for title, values in maps.items() if np.isfinite(values).any()}
+    every = np.concatenate([values[np.isfinite(values)] for values in shown.values()]) if shown else np.zeros(1)
+    lowest, highest = float(every.min()), float(every.max())
     with style.sheet():
         wide = min(4, max(1, len(shown)))
         figure = style.new_figure(0.5 + 1.75 * max(1, -(-len(shown) // wide)))
@@ -122,9 +124,13 @@ def _maps(
         image = None
         for axes, (title, values) in zip(grid.flat, shown.items(), strict=False):
             there = np.isfinite(values)
+            kept = [labels[there.any(axis=1 - axis)] for axis, labels in enumerate((rows, columns))]
             values = values[there.any(axis=1)][:, there.any(axis=0)]
+            down, across = kept[::-1] if transposed else kept
             values = values.T if transposed else values
-            image = axes.imshow(values, cmap=style.SEQUENTIAL, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            look: dict[str, Any] = {"cmap": style.SEQUENTIAL, "vmin": lowest, "vmax": highest, "aspect": "auto"}
+            edges = (across[0] - 0.5, across[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
+            image = axes.imshow(values, extent=edges, interpolation="nearest", **look)
             axes.set_title(title, fontsize=7.5)
             axes.set_xlabel(dims[0] if transposed else dims[1])
             for axis in (axes.xaxis, axes.yaxis):
