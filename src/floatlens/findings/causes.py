@@ -258,7 +258,7 @@ def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome
 @register_claim(
     "causes.moving",
     finding="causes",
-    sentence="Moving the anchors to other positions hurts the MDM",
+    sentence="Moving the anchors elsewhere hurts the MDM",
     statistic="loss of accuracy beyond the control, mean over distances",
     needs="answers of an MDM under move-anchors with its control",
     **SMALLEST,
