@@ -49,7 +49,7 @@ def test_the_names_of_doses_are_whole_in_a_pipe(
 
 def test_in_the_table_of_stress(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"model": NAME, "data": "[d]", "level": "[3]", "low": 0.0, "high": 1.0, "mean": 0.5, "n": 3}
-    stress.show(pd.DataFrame([row]), {"robustness": [], "claims": [], "problems": {}})
+    stress.show(pd.DataFrame([row]), {"robustness": [], "effects": [], "claims": [], "problems": {}})
     said = capsys.readouterr().out
     assert NAME in said and "[d]" in said and "[3]" in said
 

@@ -17,7 +17,7 @@ GROUPS = {
     "model": options.ModelOptions,
     "run": options.RunOptions,
 }
-HAVE = {name: set(GROUPS) for name in ("trace", "eval", "stress", "ablate", "study")} | {"explore": {"model"}}
+HAVE = {name: set(GROUPS) for name in ("trace", "eval", "stress", "deploy", "ablate", "study")} | {"explore": {"model"}}
 # Commands that need only some options of a group: they read no data or no weights, or have only the bundled ones.
 SOME = {
     "doctor": {"device"},
