@@ -267,11 +267,10 @@ def commands_section(times: Mapping[str, Any], done: Mapping[str, Path], out: Pa
             folder.mkdir(exist_ok=True)
             manifest = json.loads((run / "manifest.json").read_text())
             (folder / f"{name}.json").write_text(json.dumps(public(manifest), indent=1) + "\n")
-    if (out / "report.html").exists():
+    report = done.get("small-attention", Path()) / "report.html"
+    if "small-attention" in done and report.exists():
+        shutil.copy(report, out / "report.html")
         lines.append("- [The full report of the small models](results/report.html)")
-    for name in ("small-attention",):
-        if name in done and (done[name] / "report.html").exists():
-            shutil.copy(done[name] / "report.html", out / "report.html")
     manifests = (
         "Manifests, with models, hashes and versions, are in `docs/results/manifests`.\n\n" if folder.exists() else ""
     )

@@ -34,6 +34,7 @@ def test_the_page_has_the_numbers_of_finished_runs_and_names_the_others(tmp_path
     finished(
         runs, "small-attention", {"claims.json": {"claims": claims}, "manifest.json": {"asked": {}, "machine": "m"}}
     )
+    (runs / "small-attention" / "report.html").write_text("<html></html>")
     number = {"value": -0.375, "interval": [-0.5, -0.25], "n": 6}
     effect = {"model": "tiny-mdm", "data": "d", "stress": "noise", "intervention": "move-anchors(by=8)"}
     effect |= {"change": {"accuracy": number, "loss": number}, "beyond": {"accuracy": number, "loss": number}}
@@ -71,6 +72,7 @@ def test_the_page_has_the_numbers_of_finished_runs_and_names_the_others(tmp_path
         assert (docs / "results" / f"{name}.png").stat().st_size > 1000 and f"results/{name}.png" in text
     assert json.loads((docs / "results" / "manifests" / "small-attention.json").read_text()) == {"asked": {}}
     assert len(pd.read_parquet(docs / "results" / "claims.parquet")) == 2
+    assert (docs / "results" / "report.html").exists() and "](results/report.html)" in text
 
 
 def test_the_prompts_of_all_tasks_are_equally_long() -> None:
