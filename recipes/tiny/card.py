@@ -186,7 +186,7 @@ def write(name: str, folder: Path, said: dict[str, str]) -> None:
     found = json.loads((folder / "scores.json").read_text())
     lines = [
         f"| {row['data']} | {row['passages'] or 'closed book'} | {row['new_tokens']} | {row['n']} "
-        f"| {100 * row['em']:.1f} ({100 * row['interval'][0]:.0f} to {100 * row['interval'][1]:.0f}) "
+        f"| {100 * row['em']:.1f} ({100 * row['interval'][0] + 0.0:.0f} to {100 * row['interval'][1]:.0f}) "
         f"| {100 * row['f1']:.1f} | {100 * row['ended']:.1f} |"
         for row in found["test"]
     ]

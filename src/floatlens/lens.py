@@ -76,8 +76,8 @@ def load(
     Parameters
     ----------
     name
-        A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream"), "smollm2", or a bundled
-        adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm").
+        A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm"),
+        "smollm2", or a bundled adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm").
     family
         Name of the family; detected from the checkpoint's config by default.
     revision

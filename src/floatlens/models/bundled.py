@@ -7,7 +7,7 @@ from pathlib import Path
 
 from floatlens.errors import FloatLensError
 
-BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream")
+BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
 # Adapters on SmolLM2-135M-Instruct, whose weights the extra floatlens[smollm2] brings, by the family that they make of it.
 ADAPTERS = {"smollm2-arm": "causal", "smollm2-canvas": "canvas", "smollm2-mdm": "a2d-shifted"}
 MODELS = Path(__file__).parent / "checkpoints"
