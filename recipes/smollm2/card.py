@@ -36,9 +36,9 @@ ATTENDS = {
 OBJECTIVE = {
     "smollm2-arm": "The loss is that of the next token, on the answer and on plain text.",
     "smollm2-canvas": "The loss is on hidden tokens of the canvas; row j - 1 writes token j.",
-    "smollm2-mdm": "The loss is on hidden tokens of the answer and of the passages; row j - 1 writes token j. Training "
-    "goes on from an adapter of rank 32 that had seen 460,000 tokens of the same sources in an earlier experiment, reduced "
-    "to rank 16 (`reduce.py`); its prompts are open to later tokens from the beginning.",
+    "smollm2-mdm": "The loss is on hidden tokens of the answer, of the passages and of plain text; row j - 1 writes token "
+    "j. Training starts from an adapter trained as that of smollm2-canvas; prompts see later tokens in a growing share of "
+    "rows, in all of them after 200,000 tokens.",
 }
 ROWS = {
     "smollm2-arm": "all rows so far",
@@ -57,13 +57,13 @@ model is for looking at attention.
 
 ## Data
 Natural Questions with the gold passage (2,055 rows, less those whose passage lacks the answer, those that share a question
-or passage with the scored ones, and 96 held out), the training split of `atlas`, and paragraphs of WikiText-2. What is
-scored below is never trained on.
+or passage with the scored ones, and 96 held out), the training split of `atlas`, and paragraphs of WikiText-2: as plain
+text, and as sentences with a gap that a passage fills. What is scored below is never trained on.
 
 ## Recipe
 {objective} Filling tokens and plain text weigh less than answers. AdamW, gradients clipped at 1.0, constant learning rate
-after a warm-up, then down to zero; float32, one thread. `recipes/smollm2` in the source repository repeats it. One seed, one
-run.
+after a warm-up, then down to zero; matrix products in {dtype}, the rest in float32, one thread. `recipes/smollm2` in the
+source repository has the code. One seed, one run.
 
 {curve}
 
@@ -193,6 +193,7 @@ def write(args: argparse.Namespace) -> str:
         mask="" if args.name == "smollm2-arm" else ", with the learned vector of the mask token `<empty_output>`",
         attends=ATTENDS[args.name],
         objective=OBJECTIVE[args.name],
+        dtype=args.dtype,
         curve=curve_text(args.curve),
         scores=scores_text(args.name, args.scores or []),
         sink=sink_text(args.name, args.sinks),
@@ -213,6 +214,7 @@ def main() -> None:
         "--scores", type=Path, action="append", help="results.json or output of score.py; repeat for several"
     )
     two.add_argument("--sinks", type=Path, help="folder of what `measure` wrote")
+    two.add_argument("--dtype", default="bfloat16", help="dtype of the training's matrix products")
     two.add_argument("--out", type=Path, required=True, help="README.md to write")
     args = parser.parse_args()
     made = write(args) if args.command == "write" else json.dumps(measure(args.name, args.adapter), indent=1) + "\n"

@@ -22,7 +22,7 @@ CURVE = """tokens,step,answers,text,norm,nq_loss,nq_half,atlas_loss,atlas_half,s
 
 
 def asked(name: str = "smollm2-mdm", **given: object) -> Namespace:
-    return Namespace(**{"name": name, "curve": None, "scores": None, "sinks": None, **given})
+    return Namespace(**{"name": name, "curve": None, "scores": None, "sinks": None, "dtype": "bfloat16", **given})
 
 
 @pytest.mark.parametrize("name", ["smollm2-arm", "smollm2-canvas", "smollm2-mdm"])
