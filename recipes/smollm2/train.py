@@ -163,7 +163,7 @@ class Run:
             self.network.load(args.start)
         self.parameters = [*self.network.parameters(), self.network.mask]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=args.lr, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
-        self.caches: dict[int, Cache] = {}  # of the prompts of recent rows, in float16
+        self.caches: dict[int, Cache] = {}  # of the prompts of recent rows, in 16 bits
         self.state = {"row": 0, "step": 0, "tokens": 0, "seconds": 0.0, "cooling_from": None}
         print(f"{len(self.rows.nq)} questions, {len(self.rows.cloze)} gaps, {len(self.rows.stream)} tokens", flush=True)
 
@@ -199,10 +199,12 @@ class Run:
         missing = [i for i in dict.fromkeys(indices) if i not in self.caches]
         caches = prefill(self.network, [prompt_of(self.rows[i]) for i in missing])
         self.caches = {i: cache for i, cache in self.caches.items() if i >= oldest}
+        keep = torch.float16 if self.network.dtype is torch.float32 else self.network.dtype
         for i, cache in zip(missing, caches, strict=True):
-            self.caches[i] = [(k.half(), v.half()) for k, v in cache]
+            self.caches[i] = [(k.to(keep), v.to(keep)) for k, v in cache]
         rows = [self.rows[i] for i in indices]
-        chosen: list[Cache] = [[(k.float(), v.float()) for k, v in self.caches[i]] for i in indices]
+        dtype = self.network.dtype
+        chosen: list[Cache] = [[(k.to(dtype), v.to(dtype)) for k, v in self.caches[i]] for i in indices]
         return canvas_loss(self.network, rows, chosen, [canvas_mask(row, rng) for row in rows])
 
     def step(self) -> dict[str, float]:
