@@ -57,7 +57,7 @@ class TestIntervalOfMean:
             assert np.isnan([value, *interval]).all()
 
     def test_binary_is_refused_for_other_values(self):
-        with pytest.raises(FloatLensError, match=r"0 or 1, but one is 0\.5"):
+        with pytest.raises(FloatLensError, match=r"0 or 1, found 0\.5"):
             stats.interval_of_mean([0, 1, 0.5], binary=True)
 
 

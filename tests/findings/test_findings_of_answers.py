@@ -143,7 +143,12 @@ def test_stress_runs_are_put_together_from_folders(tmp_path):
         table.to_parquet(tmp_path / name / "answers.parquet")
     measured = stress([tmp_path / "a", tmp_path / "b"])
     found = {v.id: v.verdict for v in stress.claims(measured)}
-    assert found == {"stress.noise": "supported", "stress.position": "supported", "stress.layout": "too few samples"}
+    assert found == {
+        "stress.noise": "supported",
+        "stress.position": "supported",
+        "stress.layout": "too few samples",
+        "stress.masks": "too few samples",
+    }
     data = stress.figure(measured, backend="none")
     assert set(data["stress"]) == {"position", "noise"} and len(data) == 2 * 3 + 2 * 2
     assert {"mean", "low", "high", "x", "level"} <= set(data)
