@@ -40,6 +40,11 @@ OBJECTIVE = {
     "j. Training starts from an adapter trained as that of smollm2-canvas; prompts see later tokens in a growing share of "
     "rows, in all of them after 200,000 tokens.",
 }
+TEXT = {
+    "smollm2-arm": ": as plain text, and as sentences with a gap that a passage fills",
+    "smollm2-canvas": "",
+    "smollm2-mdm": ": as plain text, and as sentences with a gap that a passage fills",
+}
 ROWS = {
     "smollm2-arm": "all rows so far",
     "smollm2-canvas": "the rows of the canvas (those of the prompt are the unchanged model's)",
@@ -57,8 +62,8 @@ model is for looking at attention.
 
 ## Data
 Natural Questions with the gold passage (2,055 rows, less those whose passage lacks the answer, those that share a question
-or passage with the scored ones, and 96 held out), the training split of `atlas`, and paragraphs of WikiText-2: as plain
-text, and as sentences with a gap that a passage fills. What is scored below is never trained on.
+or passage with the scored ones, and 96 held out), the training split of `atlas`, and paragraphs of WikiText-2{text}. What is
+scored below is never trained on.
 
 ## Recipe
 {objective} Filling tokens and plain text weigh less than answers. AdamW, gradients clipped at 1.0, constant learning rate
@@ -145,7 +150,8 @@ def scores_text(name: str, paths: list[Path]) -> str:
     if not rows:
         return "Not yet measured."
     lines = [
-        "Greedy, one token per step, on data never trained on. Accuracy: the answer contains a gold answer.",
+        "Greedy, 16 new tokens, one per step, on data never trained on (`floatlens eval MODEL --data DATA "
+        "--max-new-tokens 16 --dtype bfloat16`). Accuracy: the answer contains a gold answer.",
         "",
         "| model | data | passages | n | accuracy, % | exact match, % | F1, % |",
         "|---|---|---|---|---|---|---|",
@@ -193,6 +199,7 @@ def write(args: argparse.Namespace) -> str:
         mask="" if args.name == "smollm2-arm" else ", with the learned vector of the mask token `<empty_output>`",
         attends=ATTENDS[args.name],
         objective=OBJECTIVE[args.name],
+        text=TEXT[args.name],
         dtype=args.dtype,
         curve=curve_text(args.curve),
         scores=scores_text(args.name, args.scores or []),
