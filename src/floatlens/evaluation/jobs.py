@@ -114,9 +114,7 @@ class ModelWorker:
 
     def __post_init__(self) -> None:
         self.held: tuple[str, Lens] | None = None
-        self.careful: BatchRetry[Any, Any] = BatchRetry(
-            lambda items: []
-        )  # knows the largest batch that fits the memory
+        self.retry: BatchRetry[Any, Any] = BatchRetry(lambda items: [])  # knows the largest batch that fits the memory
         self.notes: dict[str, Any] = {}  # what a batch leaves for the next one with the same model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,7 +147,7 @@ class ModelWorker:
 
     def hold(self, model: str, lens: Lens) -> None:
         """Use a lens that is loaded already."""
-        self.held, self.notes, self.careful = (model, lens), {}, BatchRetry(lambda items: [])
+        self.held, self.notes, self.retry = (model, lens), {}, BatchRetry(lambda items: [])
 
     def planning_lens(self, model: str, inside: bool) -> Lens:
         """Return a lens to plan with: the model's own if it is used in this process, else one without weights."""
@@ -301,9 +299,9 @@ class QuestionBatch:
 
     def run(self, worker: ModelWorker, folder: RunFolder | None) -> Iterator[tuple[ResultRecord, Checksums | None]]:
         lens = worker.lens(self.job[0])
-        worker.careful.run = lambda pairs: self._decode(lens, pairs)
+        worker.retry.run = lambda pairs: self._decode(lens, pairs)
         pairs = list(zip(self.records, self.prompts, strict=True))
-        for record, missing, made in zip(self.records, self.missing, worker.careful(pairs), strict=True):
+        for record, missing, made in zip(self.records, self.missing, worker.retry(pairs), strict=True):
             if not missing:
                 continue
             if isinstance(made, BaseException):

@@ -224,7 +224,7 @@ def _lines(measured: xr.Dataset, source: str, along: str) -> pd.DataFrame:
 
 
 def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
-    """Places of the regions that make up a target of flow.
+    """Indices of the regions that make up a target of flow.
 
     >>> columns_of("another document", ["bos", "doc1", "doc2"], ["doc2"])
     [1]

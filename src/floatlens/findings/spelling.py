@@ -20,7 +20,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits, never in powers of ten unless the number is tiny.
+    """Format a number with this many significant digits, in powers of ten only if it is tiny.
 
     >>> number(0.12345), number(1234.5), number(None), number(3.0), number(-0.0)
     ('0.123', '1234', '–', '3', '0')

@@ -20,7 +20,7 @@ from floatlens.observation.workspace import Workspace
 LOG2E = math.log2(math.e)
 NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 0 · -inf is not
 TINY = torch.finfo(torch.float32).tiny
-FEW = 8  # below so many queries a row, building coordinates for the keys costs more than it saves
+FEW = 8  # with fewer queries per row, building coordinates for the keys costs more than it saves
 
 
 @dataclass(frozen=True)
