@@ -83,13 +83,16 @@ def policy(script: str, films: bool) -> str:
 
 
 def matrix(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the claims as rows and the MDMs as columns; a cell holds the verdict against each ARM, or on the MDM alone."""
-    columns: dict[str, None] = {}
+    """Return the claims as rows and the MDMs as columns; a cell holds the verdict against each ARM, or on the MDM alone.
+
+    A claim that was measured on no model stands in the first column.
+    """
+    named = (short(claim["models"][0]) for section in sections for claim in section.claims if claim["models"])
+    columns = dict.fromkeys(named) or {"–": None}
     rows: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
         for claim in section.claims:
-            column = short(claim["models"][0]) if claim["models"] else "–"
-            columns[column] = None
+            column = short(claim["models"][0]) if claim["models"] else next(iter(columns))
             rows.setdefault((section.name, claim["claim"]), {}).setdefault(column, []).append(claim)
     made = []
     for (name, text), cells in rows.items():
