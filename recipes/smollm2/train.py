@@ -11,7 +11,9 @@
 
 Row j - 1 writes token j in all of them. The same command resumes an interrupted run. The learning rate is constant after
 a warm-up; when the tokens are seen, or when a file named STOP appears in the folder, it falls to zero over `--cooldown`
-tokens and the final adapter is written to OUT/final. Float32, one thread, about 125 tokens per second on an EPYC core.
+tokens and the final adapter is written to OUT/final. With `--seen`, the run continues a former one of which only the
+adapter was kept: the rows and the count go on, with a new warm-up of the optimiser. About 200 tokens per second on one
+EPYC core in bfloat16, 125 in float32.
 """
 
 from __future__ import annotations
@@ -165,6 +167,8 @@ class Run:
         self.optimiser = torch.optim.AdamW(self.parameters, lr=args.lr, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
         self.caches: dict[int, Cache] = {}  # of the prompts of recent rows, in 16 bits
         self.state = {"row": 0, "step": 0, "tokens": 0, "seconds": 0.0, "cooling_from": None}
+        while self.state["tokens"] < args.seen:  # rows that the adapter of --start has seen
+            self.state["tokens"] += sum(len(row.ids) for row in self.next_rows())
         print(f"{len(self.rows.nq)} questions, {len(self.rows.cloze)} gaps, {len(self.rows.stream)} tokens", flush=True)
 
     def rate(self) -> float:
@@ -300,7 +304,7 @@ class Run:
     def keep_marks(self, before: int) -> None:
         """Keep the adapter at the marks that lie between `before` and now."""
         for mark in MARKS:
-            if before < mark * self.args.tokens <= self.state["tokens"] or (mark == 0 and self.state["step"] == 0):
+            if before < mark * self.args.tokens <= self.state["tokens"] or (mark == 0 and self.state["tokens"] == 0):
                 self.network.save(self.out / f"at-{round(mark * self.args.tokens)}")
 
     def train(self) -> None:
@@ -344,6 +348,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the Natural Questions and WikiText files")
     parser.add_argument("--out", required=True, help="folder of the run")
     parser.add_argument("--start", type=Path, help="adapter to start from")
+    parser.add_argument(
+        "--seen", type=int, default=0, help="tokens that the adapter of --start was trained on; training continues there"
+    )
     parser.add_argument("--tokens", type=int, default=2_000_000, help="tokens to train on")
     parser.add_argument(
         "--cooldown", type=int, default=40_000, help="tokens over which the learning rate falls to zero"
