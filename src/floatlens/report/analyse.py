@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ FIGURES, NUMBERS = "figures", "findings"
 
 
 def analyse(
-    name: str, runs: Sequence[Path], target: Path, shown: str | None = None, watch: ProgressCallback | None = None
+    name: str, runs: Sequence[Path], target: Path, shown: Sequence[str] = (), watch: ProgressCallback | None = None
 ) -> Section:
     """Analyse one finding on all traces and answers of the runs; write its figures and numbers to `target`.
 
-    `shown` is the sample that maps show. An error is reported in the finding's section and does not affect the others.
+    `shown` are the samples that maps show, one per model. An error is reported in the finding's section and does not
+    affect the others.
     """
     finding = FINDINGS[name]
     text = finding.report
@@ -82,24 +84,26 @@ def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
     return answers_of(paths)
 
 
-def shown_sample(runs: Sequence[Path], condition: str = "") -> str | None:
-    """Choose the sample for maps and the explorer: traced for every model, with the longest answer.
+def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
+    """Choose the samples for maps and the explorer: one that all models were traced on, the one with the longest answer.
 
-    `condition` prefers samples that a study asked under it.
+    Models that share no sample with the others get one of their own. `condition` prefers samples that a study asked
+    under it.
     """
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
-        for _, path in RunFolder.open(run).samples():
+        for name, path in RunFolder.open(run).samples():
             about = json.loads((path / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
             answers = json.loads(about.get("answers", "[]")) or [""]
-            known = by_model.setdefault(str(about.get("model", "")), {})
-            known[str(about.get("sample_id", ""))] = len(str(answers[0]))
-    if not by_model:
-        return None
-    lengths = next(iter(by_model.values()))
-    common = set.intersection(*(set(known) for known in by_model.values())) - {""}
-    common = {name for name in common if condition_of(name) == condition} or common
-    return min(common, key=lambda name: (-lengths[name], name)) if common else None
+            by_model.setdefault(str(about.get("model", "")), {})[name] = len(str(answers[0]))
+    chosen: list[str] = []
+    while by_model:
+        lengths = {name: length for known in by_model.values() for name, length in known.items()}
+        traced = Counter(name for known in by_model.values() for name in known)
+        best = min(lengths, key=lambda name: (-traced[name], condition_of(name) != condition, -lengths[name], name))
+        chosen.append(best)
+        by_model = {model: known for model, known in by_model.items() if best not in known}
+    return tuple(chosen)
 
 
 def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
@@ -113,9 +117,9 @@ def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     return (RunTraces(folders_for(finding, folders)), answers) if finding.reads == "both" else answers
 
 
-def _mapped(source: Any, folders: Sequence[RunFolder], shown: str | None) -> Any:
-    """Return the traces that maps show: those of one sample, so that a large run is not opened for them."""
-    found = [Trace.open(path) for folder in folders for name, path in folder.samples() if name == shown]
+def _mapped(source: Any, folders: Sequence[RunFolder], shown: Sequence[str]) -> Any:
+    """Return the traces that maps show: those of one sample per model, so that a large run is not opened for them."""
+    found = [Trace.open(path) for folder in folders for name, path in folder.samples() if name in shown]
     return found or source
 
 

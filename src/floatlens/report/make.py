@@ -14,7 +14,7 @@ from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS
 from floatlens.record.trace import Trace
 from floatlens.report.about import About, about
-from floatlens.report.analyse import FIGURES, analyse, available, shown_sample
+from floatlens.report.analyse import FIGURES, analyse, available, shown_samples
 from floatlens.report.page import render
 from floatlens.report.section import Section
 from floatlens.runs.folder import RunFolder
@@ -51,7 +51,7 @@ def make(
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target = Path(temporary)
-        tasks = [(name, homes, target, shown_sample(homes, CONDITIONS[FINDINGS[name].setting])) for name in names]
+        tasks = [(name, homes, target, shown_samples(homes, CONDITIONS[FINDINGS[name].setting])) for name in names]
         found: list[Any] = run_all(analyse, tasks, jobs, watch)
         for each in found:
             if isinstance(each, BaseException):
@@ -67,16 +67,14 @@ def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, h
 
 
 def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return films of the same question for each model, MDMs first; without a shared question, each model's first trace."""
-    shown = shown_sample(homes, CONDITIONS["passages"])
+    """Return films of the same question for each model that was traced on it, MDMs first."""
+    shown = shown_samples(homes, CONDITIONS["passages"])
     chosen: dict[str, Trace] = {}
     for home in homes:
         for name, path in RunFolder.open(home).samples():
-            if shown in (None, name):
+            if name in shown:
                 trace = Trace.open(path)
                 chosen.setdefault(trace.model, trace)
-                if shown is None:
-                    break
     ordered = sorted(chosen.values(), key=lambda trace: trace.kind != "mdm")
     kept = ordered[:MOST_FILMS]
     if len(ordered) > MOST_FILMS and all(trace.kind == "mdm" for trace in kept):

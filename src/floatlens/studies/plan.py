@@ -28,6 +28,7 @@ class StudyPlan(EvaluationPlan):
     wide: use every suitable data set for stress tests, not only the first.
     setting: which questions are traced, see `findings.settings`.
     traced_only: models that are traced on short questions and nothing else.
+    traced_data: data sets of these models; by default those of the others.
     short_data: data sets that serve short questions only.
     answer_tokens: new tokens of questions with passages, if fewer than `asking` says will do.
     stresses: names of the stress tests; None for all.
@@ -43,6 +44,7 @@ class StudyPlan(EvaluationPlan):
     wide: bool = False
     setting: str = "paper"
     traced_only: tuple[str, ...] = ()
+    traced_data: tuple[str, ...] = ()
     short_data: tuple[str, ...] = ()
     answer_tokens: int | None = None
     stresses: tuple[str, ...] | None = None
@@ -61,6 +63,11 @@ class StudyPlan(EvaluationPlan):
     def parts_of(self, model: str) -> tuple[str, ...]:
         """The parts for one model."""
         return tuple(name for name in self.parts if name == "traces" or model not in self.traced_only)
+
+    def of_model(self, model: str) -> StudyPlan:
+        """Return the plan with the data sets of one model."""
+        own = bool(self.traced_data) and model in self.traced_only
+        return replace(self, data=self.traced_data, short_data=()) if own else self
 
     @property
     def answering(self) -> Asking:
@@ -100,7 +107,7 @@ class StudyPlan(EvaluationPlan):
             "study",
             asked,
             checkpoints=[self.loader.find(model) for model in models],
-            data=[*self.data, *([self.corpus] if self.corpus else [])],
+            data=[*self.data, *self.traced_data, *([self.corpus] if self.corpus else [])],
             template=self.asking.template.text,
             seeds={"questions": self.seed, "sampler": self.asking.seed},
         )

@@ -21,7 +21,7 @@ from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.findings.verdict import correct_for_number
-from floatlens.report.analyse import analyse, answers_in, shown_sample
+from floatlens.report.analyse import analyse, answers_in, shown_samples
 from floatlens.report.make import make
 from floatlens.report.section import Section
 from floatlens.runs.engines.engine import Engine
@@ -34,8 +34,9 @@ from floatlens.runs.progress import ProgressCallback
 from floatlens.runs.run_list import MODELS, model_runs
 from floatlens.runs.storage import Storage
 from floatlens.studies import replays
-from floatlens.studies.parts.part import sources_of
+from floatlens.studies.parts.part import first, sources_of
 from floatlens.studies.parts.registry import PARTS
+from floatlens.studies.parts.traces import traced
 from floatlens.studies.plan import StudyPlan, choose_findings
 from floatlens.studies.sizes import FULL, Sizes, fit_sizes, longest, parse_time
 from floatlens.studies.work import Done, probe, work
@@ -89,6 +90,7 @@ def study(
     sizes: Sizes | None = None,
     setting: str = "paper",
     traced_only: Sequence[str] = (),
+    traced_data: Sequence[str] = (),
     short_data: Sequence[str] = (),
     answer_tokens: int | None = None,
     stresses: Sequence[str] | None = None,
@@ -136,6 +138,8 @@ def study(
         the others), "short" or "passages" for all of them.
     traced_only
         Models that are traced on short questions and nothing else, such as a large one beside small ones.
+    traced_data
+        Data sets of the models in `traced_only`; by default those of the other models.
     short_data
         Data sets among `data` that serve short questions only; the others then give fewer of these.
     answer_tokens
@@ -195,6 +199,7 @@ def study(
         wide=full,
         setting=check_setting(setting),
         traced_only=tuple(traced_only),
+        traced_data=tuple(traced_data),
         short_data=tuple(short_data),
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
@@ -205,21 +210,23 @@ def study(
     check(plan)
     does = engine or LocalEngine()
     sources = sources_of(plan)
+    traced_sources = sources_of(replace(plan, data=plan.traced_data)) if plan.traced_data else sources
+    every = list(dict.fromkeys([*sources, *traced_sources]))
     asked = {**plan.recorded(), "sizes": asdict(plan.sizes), "budget": budget}
     with RunFolder.create(out, plan.manifest(asked, plan.models), resume=resume) as folder:
         homes = [folder.inside(MODELS, safe_name(model)) for model in plan.models]
-        plan, cut = _fit_to_budget(plan, sources, folder, homes, seconds, jobs, does, watch, began)
+        plan, cut = _fit_to_budget(plan, sources, traced_sources, folder, homes, seconds, jobs, does, watch, began)
         tasks = [(m, plan, home, does, retry_errors) for m, home in zip(plan.models, homes, strict=True)]
         found = run_all(work, tasks, jobs if does.in_process else 1, watch)
         done = [
             each if isinstance(each, Done) else _lost(m, plan, each) for m, each in zip(plan.models, found, strict=True)
         ]
         _replay(plan, dict(zip(plan.models, homes, strict=True)), done, does, retry_errors, jobs, watch)
-        write_problems(folder, sources)
+        write_problems(folder, every)
         local = _local_copy(folder)
         runs = [run.path for run in model_runs(local) if run.path != local]
         sections = analyse_findings(plan, runs, local, jobs, watch)
-        skipped = [f"{label}: {said}" for label, said in problems_of(sources).items()]
+        skipped = [f"{label}: {said}" for label, said in problems_of(every).items()]
         made = _write_results(folder, local, runs, done, sections, cut, skipped, time.monotonic() - began)
         folder.finish()
     return made
@@ -276,7 +283,7 @@ def analyse_findings(
     plan: StudyPlan, homes: Sequence[Path], target: Path, jobs: int = 1, watch: ProgressCallback | None = None
 ) -> list[Section]:
     """Analyse all findings, in parallel where there are cores."""
-    shown = {setting: shown_sample(homes, condition) for setting, condition in CONDITIONS.items()}
+    shown = {setting: shown_samples(homes, condition) for setting, condition in CONDITIONS.items()}
     tasks = [(name, homes, target, shown[FINDINGS[name].setting]) for name in plan.findings]
     found = run_all(analyse, tasks, jobs, watch)
     return [
@@ -290,6 +297,7 @@ def analyse_findings(
 def _fit_to_budget(
     plan: StudyPlan,
     sources: Sequence[DataSource],
+    traced_sources: Sequence[DataSource],
     folder: RunFolder,
     homes: Sequence[str | Path],
     seconds: float | None,
@@ -313,7 +321,7 @@ def _fit_to_budget(
             plan.sizes,
             plan.parts,
             left,
-            lambda sizes, parts: predict_seconds(plan, sources, rates, sizes, parts, jobs, engine),
+            lambda sizes, parts: predict_seconds(plan, sources, rates, sizes, parts, jobs, engine, traced_sources),
         )
         kept_findings = tuple(name for name in plan.findings if FINDINGS[name].part in parts)
         plan = replace(plan, sizes=sizes, findings=kept_findings)
@@ -330,16 +338,24 @@ def predict_seconds(
     parts: Sequence[str],
     jobs: int,
     engine: Engine | None = None,
+    traced_sources: Sequence[DataSource] | None = None,
 ) -> float:
-    """Predict the seconds that a study of these sizes takes, from the measured rates of its models."""
+    """Predict the seconds that a study of these sizes takes, from the measured rates of its models.
+
+    `traced_sources` are the data sets of the models that are only traced, by default `sources`.
+    """
     does = engine or LocalEngine()
     units: dict[str, int] = {}
     for name in parts:
         for kind, n in PARTS[name].units(sizes, plan, sources).items():
             units[kind] = units.get(kind, 0) + n
-    alone = {"short": units.get("short", 0)}
+    alone = {}
     if "traces" in parts:
-        units["short"] = alone["short"] + replays.units(plan, sizes)
+        units["short"] = units.get("short", 0) + replays.units(plan, sizes)
+        for model in plan.traced_only[:1]:
+            held = sources if traced_sources is None else traced_sources
+            asked = traced(plan.of_model(model), sizes, held, model)
+            alone = {"short": sum(len(first(source, count)) for source, _, count in asked)}
     each = {
         m: rate["load"]
         + sum(n * rate.get(kind, 0.0) for kind, n in (alone if m in plan.traced_only else units).items()) / does.workers

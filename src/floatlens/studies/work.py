@@ -119,5 +119,6 @@ def set_up(
     worker = ModelWorker(plan.loader)
     lens = worker.planning_lens(model, engine.in_process)
     journal = Journal(folder, retry_errors=retry_errors, share_prompts=True)
-    sources = sources_of(plan)
-    return Bench(plan, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)
+    own = plan.of_model(model)
+    sources = sources_of(own)
+    return Bench(own, model, lens, sources, folder, journal, worker, engine, watch, retry_errors)

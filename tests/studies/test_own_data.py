@@ -1,0 +1,69 @@
+"""Models that are only traced can have questions of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+import floatlens as fl
+from floatlens.report.analyse import shown_samples
+from floatlens.report.make import films
+from floatlens.runs.run_list import model_runs
+from floatlens.studies.parts.part import sources_of
+from floatlens.studies.plan import StudyPlan
+from floatlens.studies.run import Study, predict_seconds
+from floatlens.studies.sizes import Sizes
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """tiny-mdm and tiny-arm share questions; tiny-dream is traced on others."""
+    return fl.study(  # type: ignore[no-any-return, operator]
+        ["tiny-dream", "tiny-mdm", "tiny-arm"],
+        data="world:long",
+        only=["drift"],
+        sizes=Sizes(short=2),
+        max_new_tokens=4,
+        traced_only=["tiny-dream"],
+        traced_data=["world:fresh"],
+        out=tmp_path_factory.mktemp("own") / "s",
+    )
+
+
+def test_each_model_is_traced_on_its_own_questions(found: Study) -> None:
+    assert not found.failed
+    asked = {
+        str(run.manifest["asked"]["model"]): {name.split(", ")[0] for name, _ in run.samples()}
+        for run in model_runs(found.path)
+    }
+    assert asked == {"tiny-dream": {"world:fresh"}, "tiny-mdm": {"world:long"}, "tiny-arm": {"world:long"}}
+
+
+def test_models_without_a_shared_question_are_not_compared(found: Study) -> None:
+    pairs = {tuple(claim["models"]) for claim in found.claims if len(claim["models"]) == 2}
+    assert pairs == {("tiny-mdm", "tiny-arm")}
+    assert any(claim["models"] == ["tiny-dream"] for claim in found.claims)
+
+
+def test_maps_and_films_show_one_question_per_group_of_models(found: Study) -> None:
+    homes = [run.path for run in model_runs(found.path)]
+    shown = shown_samples(homes, "short")
+    assert [name.split(", ")[0] for name in shown] == ["world:long", "world:fresh"]
+    assert sorted(each["model"] for each in films(homes)) == ["tiny-arm", "tiny-dream", "tiny-mdm"]
+
+
+def test_a_prediction_counts_the_questions_of_each_model() -> None:
+    plan = StudyPlan(
+        models=("m", "big"),
+        data=("world:fresh", "world:long"),
+        findings=("drift",),
+        sizes=Sizes(short=3),
+        traced_only=("big",),
+        traced_data=("atlas",),
+        limit=10,
+    )
+    own = plan.of_model("big")
+    assert own.data == ("atlas",) and plan.of_model("m") is plan
+    rates = {"big": {"load": 0.0, "short": 100.0}}
+    args = (plan, sources_of(plan), rates, plan.sizes, ["traces"], 1, None)
+    seconds = predict_seconds(*args, sources_of(own)) - predict_seconds(*args[:2], {"big": {"load": 0.0}}, *args[3:])
+    assert seconds == pytest.approx(300)
