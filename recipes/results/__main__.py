@@ -1,10 +1,10 @@
 """Make the results: `python -m recipes.results plan`, `run` (hours, resumable), `write`.
 
     python -m recipes.results plan                       hours that each run takes, estimated from the models' shapes
-    python -m recipes.results run [PART...] --size full  the runs of all parts, or of some
-    python -m recipes.results write                      docs/results.md and docs/results/ from the runs that are there
+    python -m recipes.results run [NAME...] --size full  the runs of all parts, or of some parts or runs
+    python -m recipes.results write                      docs/results.md and docs/results/ from the runs that are kept
 
-Parts: small, texts, real, deployment, film. `make results` does all three.
+Parts: small, texts, real, deployment, film; `plan` lists the runs. `make results` does all three.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from floatlens.cli.main import run as floatlens
 from floatlens.errors import FloatLensError
 from recipes.results import film, page, texts
+from recipes.results.keep import keep, kept_runs, matching
 from recipes.results.parts import PARTS, Job, Place
 from recipes.results.sizes import SIZES
 
@@ -29,7 +30,7 @@ TIMES = "times.json"
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the results of docs/results.md")
     parser.add_argument("what", choices=["plan", "run", "write"])
-    parser.add_argument("parts", nargs="*", help=f"parts to run, of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("names", nargs="*", help=f"parts ({', '.join(PARTS)}) or single runs (default: all)")
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--runs", type=Path, default=Path("results"), help="folder of the runs; not in the repository")
     parser.add_argument("--data", type=Path, default=folder("RESULTS_DATA"), help="folder of the real questions")
@@ -38,25 +39,38 @@ def main() -> int:
     )
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder that write writes to")
     given = parser.parse_args()
-    if unknown := [name for name in given.parts if name not in PARTS]:
-        parser.error(f"there is no part {unknown[0]!r}; use some of {', '.join(PARTS)}")
-    place = Place(given.runs, given.data, given.adapters)
-    chosen = [PARTS[name] for name in given.parts or PARTS]
-    sizes = SIZES[given.size]
-    jobs = {part.name: part.jobs(sizes, place) for part in chosen}
+    # Only results of full size belong into the repository.
+    kept = given.docs / "results" / "runs" if given.size == "full" else given.runs / "kept"
+    place = Place(given.runs, kept, given.data, given.adapters)
+    jobs = {part.name: part.jobs(SIZES[given.size], place) for part in PARTS.values()}
+    chosen = choose(jobs, given.names)
+    if unknown := [name for name in given.names if name not in PARTS and not matching(by_name(jobs), name)]:
+        parser.error(f"there is no part or run {unknown[0]!r}; python -m recipes.results plan lists them")
     if given.what == "plan":
-        page.print_plan([job for several in jobs.values() for job in several])
+        page.print_plan(chosen)
         return 0
     if given.what == "write":
-        page.write(given.docs, place, {part.name: part.missing(place) for part in chosen}, jobs, read_times(place.runs))
+        page.write(given.docs, place, {part.name: part.missing(place) for part in PARTS.values()}, jobs)
         return 0
-    failed = 0
-    for part in chosen:
-        for name, reason in part.missing(place).items():
+    for part in PARTS.values():
+        for name, reason in part.missing(place).items() if not given.names or part.name in given.names else ():
             print(f"{part.title}: without {name}: {reason}", flush=True)
-        for job in jobs[part.name]:
-            failed += not run_job(job, place.runs)
-    return 1 if failed else 0
+    done = [run_job(job, place) for job in chosen]
+    return 0 if all(done) else 1
+
+
+def by_name(jobs: Mapping[str, Sequence[Job]]) -> dict[str, Path]:
+    """Return the names of all runs, as `matching` takes them."""
+    return {job.name: Path(job.name) for several in jobs.values() for job in several}
+
+
+def choose(jobs: Mapping[str, Sequence[Job]], names: Sequence[str]) -> list[Job]:
+    """Return the runs of the named parts, and the named runs; all without names."""
+    runs = by_name(jobs)
+    wanted = matching(runs, *(name for name in names if name not in PARTS))
+    return [
+        job for part, several in jobs.items() for job in several if not names or part in names or job.name in wanted
+    ]
 
 
 def folder(variable: str) -> Path | None:
@@ -64,20 +78,22 @@ def folder(variable: str) -> Path | None:
     return Path(os.environ[variable]) if os.environ.get(variable) else None
 
 
-def run_job(job: Job, runs: Path) -> bool:
-    """Run a job unless it is finished, and keep its time; one that was interrupted is resumed."""
-    times = read_times(runs)
-    known = times.get(job.name, {"seconds": 0.0})
-    if known.get("finished"):
+def run_job(job: Job, place: Place) -> bool:
+    """Run a job and keep its results, unless they are kept already; one that was interrupted is resumed."""
+    if job.name in kept_runs(place.kept):
+        print(f"{job.name} is kept in {place.kept}; remove it there to run it again", flush=True)
         return True
     print(f"{job.title}: floatlens {' '.join(job.words)}", flush=True)
-    target, began, done = runs / job.name, time.monotonic(), False
+    times = read_times(place.runs)
+    target, began, done = place.runs / job.name, time.monotonic(), False
     try:
         done = start(job, target)
     finally:
-        known = {"seconds": round(known["seconds"] + time.monotonic() - began, 1), "finished": done, "words": job.words}
-        runs.mkdir(parents=True, exist_ok=True)
-        (runs / TIMES).write_text(json.dumps({**read_times(runs), job.name: known}, indent=2) + "\n")
+        seconds = round(times.get(job.name, 0.0) + time.monotonic() - began, 1)
+        place.runs.mkdir(parents=True, exist_ok=True)
+        (place.runs / TIMES).write_text(json.dumps({**read_times(place.runs), job.name: seconds}, indent=2) + "\n")
+    if done:
+        keep(target, place.kept / job.name, {"title": job.title, "seconds": seconds, "words": list(job.words)})
     return done
 
 
@@ -103,10 +119,10 @@ def start(job: Job, target: Path) -> bool:
     return True
 
 
-def read_times(runs: Path) -> dict[str, Any]:
-    """Return seconds, command and state of the runs so far."""
+def read_times(runs: Path) -> dict[str, float]:
+    """Return the seconds that each run took so far."""
     path = runs / TIMES
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,17 @@ from floatlens.models.checkpoint import find
 from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
 from floatlens.stats import percentile_mean
 from recipes.results import draw, film, texts
+from recipes.results.keep import jobs_of, kept_runs, matching
 from recipes.results.parts import Job, Place
 
 LIMITS = """
-- Size: the small models have 1.3 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here is a
-  statement about models of 7 or 8 billion parameters, whose published numbers are shown beside ours.
-- One seed: every model was trained once, questions are drawn once, decoding is greedy.
-- Adapters of SmolLM2 saw few tokens; their cards say how many.
-- Interventions act on attention as it is computed; a model is not trained again under them.
-- New and wrong answers of the changing collection are answers of other questions, put in the place of the old one.
+- Size: the small models have 1.4 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
+  says anything about models of 7 or 8 billion parameters.
+- One seed: every model was trained once, questions are drawn once, and decoding is greedy.
+- The adapters of SmolLM2 were trained on few tokens; their cards say how many. Their answers are computed in bfloat16,
+  traces for attention findings in float32.
+- Interventions change attention while it is computed; no model is trained again under them.
+- The new and misleading answers in the changing collection are answers of other questions, put in place of the old one.
 """.strip()
 
 
@@ -34,8 +35,8 @@ def print_plan(jobs: Sequence[Job]) -> None:
     for job in jobs:
         hours = sum(hours_of(model, job) for model in job.models)
         total += hours
-        print(f"{job.name:18} {hours:6.2f} h  {job.answers} answers per model, {', '.join(job.models)}")
-    print(f"{'all':18} {total:6.2f} h on one core")
+        print(f"{job.name:30} {hours:6.2f} h  {job.answers} answers per model, {', '.join(job.models)}")
+    print(f"{'all':30} {total:6.2f} h on one core")
 
 
 def hours_of(model: str, job: Job) -> float:
@@ -51,21 +52,16 @@ def hours_of(model: str, job: Job) -> float:
 
 
 def write(
-    docs: Path,
-    place: Place,
-    missing: Mapping[str, Mapping[str, str]],
-    jobs: Mapping[str, Sequence[Job]],
-    times: Mapping[str, Any],
+    docs: Path, place: Place, missing: Mapping[str, Mapping[str, str]], jobs: Mapping[str, Sequence[Job]]
 ) -> None:
-    """Write docs/results.md, and its tables and figures to docs/results/."""
+    """Write docs/results.md, and its tables and figures to docs/results/, from the runs that are kept."""
     out = docs / "results"
     out.mkdir(parents=True, exist_ok=True)
-    done = {name: place.runs / name for name, known in times.items() if known.get("finished")}
-    sections = [HEAD, missing_section(missing, jobs, done)]
-    sections += [claims_section(done, out), answers_section(done, out)]
-    sections += [architectures_section(done), interventions_section(done, out), deployment_section(done, out)]
-    sections += [film_section(done, out), texts_section(done, out)]
-    sections += [f"## Limits\n\n{LIMITS}", commands_section(times, done, out)]
+    done = kept_runs(place.kept)
+    sections = [HEAD, architectures_section(done), interventions_section(done, out), deployment_section(done, out)]
+    sections += [film_section(done, out), texts_section(done, out), answers_section(done, out)]
+    sections += [claims_section(done, out), missing_section(missing, jobs, done)]
+    sections += [f"## Limits\n\n{LIMITS}", commands_section(done, out)]
     text = "\n\n".join(section for section in sections if section) + "\n"
     (docs / "results.md").write_text(text, encoding="utf-8")
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
@@ -74,10 +70,10 @@ def write(
 
 HEAD = """# Results: the study that FloatLens was made for
 
-Made by `make results`: [the runs](#commands-and-run-times) are resumable and take hours; this page, its tables
-(`docs/results/*.parquet`) and figures are written from them by `python -m recipes.results write`. Claims were defined in git
-before they were run. Every verdict is listed, also where a claim does not hold. Small files only: no question and no passage
-of other people's data is kept."""
+This page is written by `make results` ([commands and run times](#commands-and-run-times)); its tables are in
+`docs/results/*.parquet`. Every claim was defined in git before it was run, and [every verdict](#all-verdicts) is listed,
+also where a claim does not hold. MDM stands for masked diffusion model, ARM for autoregressive model.
+[What is missing](#what-is-missing) names the runs that have not been made yet."""
 
 
 def missing_section(
@@ -89,15 +85,14 @@ def missing_section(
     waiting = [f"`{job.name}`" for several in jobs.values() for job in several if job.name not in done]
     if waiting:
         lines.append(f"- Runs that are not finished: {', '.join(waiting)}.")
-    return "## What is missing\n\n" + "\n".join(lines) if lines else ""
+    return "## What is missing\n\n" + "\n".join(lines) if lines else "## What is missing\n\nNothing: all runs are kept."
 
 
 def claims_section(done: Mapping[str, Path], out: Path) -> str:
     """All verdicts of all runs, with Holm's correction where the claims bring it."""
     rows = []
     for name, run in done.items():
-        path = run / "claims.json"
-        for claim in json.loads(path.read_text())["claims"] if path.exists() else []:
+        for claim in read(run, "claims.json").get("claims", []):
             if claim["n"]:
                 low, high = claim["interval"]
                 about = {
@@ -126,10 +121,8 @@ def claims_section(done: Mapping[str, Path], out: Path) -> str:
 def answers_section(done: Mapping[str, Path], out: Path) -> str:
     """Accuracy with and without passages."""
     rows = []
-    for name in ("small-answers", "real-answers"):
-        if name in done:
-            found = json.loads((done[name] / "results.json").read_text())["results"]
-            rows += [r for r in found if r["condition"] in ("open-book", "closed-book")]
+    for run in matching(done, "small-knowledge", "real-answers").values():
+        rows += [r for r in read(run, "results.json")["results"] if r["condition"] in ("open-book", "closed-book")]
     if not rows:
         return ""
     table = pd.DataFrame(rows)[["model", "data", "condition", "n", "accuracy", "em", "f1"]]
@@ -141,31 +134,40 @@ def answers_section(done: Mapping[str, Path], out: Path) -> str:
 def architectures_section(done: Mapping[str, Path]) -> str:
     """The first open check: does it float without attention?"""
     head = "## Other architectures: does it float without attention?\n\n"
-    path = done.get("small-attention", Path()) / "claims.json"
-    claims = json.loads(path.read_text())["claims"] if "small-attention" in done and path.exists() else []
-    mine = [c for c in claims if c["models"] == ["tiny-ssm"] or "tiny-ssm" in c["models"]]
-    mine = [c for c in mine if c["n"] and c["finding"] in ("drift", "absorption")]
+    claims = read(done["small-attention"], "claims.json")["claims"] if "small-attention" in done else []
+    mine = [c for c in claims if "tiny-ssm" in c["models"] and c["n"] and c["finding"] in ("drift", "absorption")]
     if not mine:
         return (
             head
             + "Not answered yet: there is no finished run with `tiny-ssm`, a diffusion model of state-space layers."
         )
-    lines = [f"- {c['claim']} ({', '.join(c['models'])}): {c['verdict']}, {number(c['value'])}." for c in mine]
+    beside = {(c["id"], *c["models"]): c for c in claims if c["n"]}
+    rows = []
+    for c in mine:
+        twin = beside.get((c["id"], *("tiny-mdm" if model == "tiny-ssm" else model for model in c["models"])))
+        rows.append(
+            {
+                "claim": c["claim"],
+                "models": ", ".join(c["models"]),
+                "tiny-ssm": judged(c),
+                "tiny-mdm instead": judged(twin) if twin else "–",
+            }
+        )
     about = (
         "`tiny-ssm` is a diffusion model whose layers are bidirectional Mamba blocks; its implicit attention goes through "
         "the same definitions (see [without attention](without-attention.md))."
     )
-    return head + about + "\n\n" + "\n".join(lines)
+    moving = next((c for c in mine if c["id"] == "drift.moves"), None)
+    answer = f"**Answer**: “{moving['claim']}”, with `tiny-ssm` as the MDM: {judged(moving)}.\n\n" if moving else ""
+    return head + answer + about + "\n\n" + markdown(pd.DataFrame(rows))
 
 
 def interventions_section(done: Mapping[str, Path], out: Path) -> str:
     """The second open check: what are anchors and heads for, and what does pinning do to an MDM?"""
     head = "## Interventions: what are anchors and retrieval heads for?\n\n"
     effects = []
-    for name in ("small-robustness", "real-causes"):
-        if name not in done:
-            continue
-        found = json.loads((done[name] / "results.json").read_text())
+    for run in matching(done, "small-robustness", "real-causes").values():
+        found = read(run, "results.json")
         entries = found["effects"] if "effects" in found else [e for e in found["results"] if e["change"]]
         for entry in entries:
             for score in ("accuracy", "loss"):
@@ -182,9 +184,10 @@ def interventions_section(done: Mapping[str, Path], out: Path) -> str:
     draw.interventions(table, out / "interventions.png")
     beyond = table[table["compared"] == "beyond"].drop(columns="compared")
     return (
-        f"{head}Each intervention compared with its matched control, in which as many random positions or heads are treated "
-        "alike: the mean change of accuracy over the levels of noise, and the change of what noise costs (`loss`: positive "
-        "means less robust). Pinning over steps, over layers, moving, masking, and the best retrieval heads.\n\n"
+        f"{head}{effects_in_words(beyond)}\n\n"
+        "Each intervention is compared with its matched control, which treats as many random positions or heads alike: "
+        "the change of accuracy, averaged over the levels of noise, and the change of the accuracy that noise costs "
+        "(`loss`; positive means less robust).\n\n"
         "![What interventions do to accuracy and to robustness](results/interventions.png)\n\n" + markdown(beyond)
     )
 
@@ -192,10 +195,10 @@ def interventions_section(done: Mapping[str, Path], out: Path) -> str:
 def deployment_section(done: Mapping[str, Path], out: Path) -> str:
     """The third open check: a collection that changes while questions come in."""
     head = "## Deployment: a collection that changes while questions come in\n\n"
-    names = [name for name in ("deployment-nq", "deployment-hotpot", "small-deployment") if name in done]
-    if not names:
+    runs = matching(done, "deployment", "small-deployment")
+    if not runs:
         return head + "Not answered yet: no run over a changing collection is finished."
-    results = {name: json.loads((done[name] / "results.json").read_text()) for name in names}
+    results = {name: read(run, "results.json") for name, run in runs.items()}
     table = pd.DataFrame([row for found in results.values() for row in found["results"]])
     looked = pd.DataFrame([row for found in results.values() for row in found["attention"]])
     for frame, name in ((table, "deployment"), (looked, "deployment-attention")):
@@ -237,10 +240,10 @@ def film_section(done: Mapping[str, Path], out: Path) -> str:
 def texts_section(done: Mapping[str, Path], out: Path) -> str:
     """Attention on other tasks."""
     head = "## Beyond question answering\n\n"
-    names = [name for name in ("texts-small", "texts-real") if name in done]
-    if not names:
+    runs = matching(done, "texts-small", "texts-real")
+    if not runs:
         return head + "Not made yet."
-    table = pd.concat([texts.collect(done[name]) for name in names], ignore_index=True)
+    table = pd.concat([texts.collect(run) for run in runs.values()], ignore_index=True)
     table.drop(columns="layer").to_parquet(out / "texts.parquet", index=False)
     rows = []
     measures = ("floating", "floating_writing", "absorption top(1)", "absorption first", "sink")
@@ -255,31 +258,49 @@ def texts_section(done: Mapping[str, Path], out: Path) -> str:
     )
 
 
-def commands_section(times: Mapping[str, Any], done: Mapping[str, Path], out: Path) -> str:
-    """Commands, run times and manifests."""
-    lines = []
-    for name, known in times.items():
-        state = "" if known.get("finished") else ", not finished"
-        lines.append(f"- `{name}`, {known['seconds'] / 60:.0f} minutes{state}:\n  `{' '.join(quoted(known['words']))}`")
-    folder = out / "manifests"
-    for name, run in done.items():
-        if (run / "manifest.json").exists():
-            folder.mkdir(exist_ok=True)
-            manifest = json.loads((run / "manifest.json").read_text())
-            (folder / f"{name}.json").write_text(json.dumps(public(manifest), indent=1) + "\n")
-    report = done.get("small-attention", Path()) / "report.html"
-    if "small-attention" in done and report.exists():
-        shutil.copy(report, out / "report.html")
-        lines.append("- [The full report of the small models](results/report.html)")
-    manifests = (
-        "Manifests, with models, hashes and versions, are in `docs/results/manifests`.\n\n" if folder.exists() else ""
+def commands_section(done: Mapping[str, Path], out: Path) -> str:
+    """Commands and run times."""
+    lines = [
+        f"- `{name}`, {job['seconds'] / 60:.0f} minutes:\n  `{' '.join(quoted(job['words']))}`"
+        for name, job in jobs_of(done).items()
+    ]
+    report = "[The full report of the small models](results/report.html).\n\n" if (out / "report.html").exists() else ""
+    return (
+        f"## Commands and run times\n\n{report}Manifests, with models, hashes and versions, are in `docs/results/runs`. "
+        "Run times are those of one or two cores that other work shared.\n\n" + "\n".join(lines)
     )
-    return f"## Commands and run times\n\n{manifests}" + "\n".join(lines)
 
 
-def public(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest without what concerns one machine only."""
-    return {key: value for key, value in manifest.items() if key not in ("machine", "command", "arguments", "host")}
+def effects_in_words(beyond: pd.DataFrame) -> str:
+    """Say for each intervention which models it harms or helps beyond its control, by the interval of accuracy."""
+    lines = []
+    accuracy = beyond[beyond["score"] == "accuracy"]
+    for name, part in accuracy.groupby("intervention", sort=False):
+        said = []
+        for text, rows in (
+            ("lowers the accuracy of", part[part["high"] < 0]),
+            ("raises that of", part[part["low"] > 0]),
+            ("shows no effect beyond the control for", part[(part["low"] <= 0) & (part["high"] >= 0)]),
+        ):
+            if len(rows):
+                said.append(
+                    f"{text} {', '.join(f'{m} ({v:+.3f})' for m, v in zip(rows['model'], rows['value'], strict=True))}"
+                )
+        lines.append(f"- `{name}` {'; it '.join(said)}.")
+    return "**Answer**:\n\n" + "\n".join(lines)
+
+
+def judged(claim: Mapping[str, Any]) -> str:
+    """Return verdict, value and interval of a claim."""
+    low, high = claim["interval"]
+    return f"{claim['verdict']}: {number(claim['value'])} [{number(low)}, {number(high)}], n {claim['n']}"
+
+
+def read(run: Path, name: str) -> dict[str, Any]:
+    """Return a JSON file of a kept run, empty if the run has none."""
+    path = run / name
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def quoted(words: Sequence[str]) -> list[str]:

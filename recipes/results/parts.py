@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recipes.results.models import REAL, SMALL, available
 from recipes.results.sizes import ResultSizes
@@ -18,6 +19,7 @@ from recipes.results.sizes import ResultSizes
 OFFSET = 300
 WORLD = ("world:fresh", "world:hops")
 LONG = "world:long"
+ATTENTION = ("--skip", "knowledge,stress,causes")
 # What the review of the paper asks for: anchors masked, pinned over steps and over layers, moved; the best heads removed.
 INTERVENTIONS = (
     "mask-anchors(rule=sigma(3))",
@@ -31,14 +33,16 @@ NQ, NQ_CORPUS, HOTPOT = (
     "nq-open-oracle.train2055.jsonl.gz",
     "hotpotqa-dev.first200.jsonl.gz",
 )
-NQ_TEN = "CONSTRUCTED-from-oracle-10docs-random-distractors_gold_at_4.first200.jsonl.gz"
+STRESSES = {"noise": WORLD[0], "position": WORLD[0], "layout": WORLD[1], "query": WORLD[0], "masks": WORLD[0]}
 
 
 @dataclass(frozen=True)
 class Job:
     """One run: its folder, and the command that makes it. `title` names it in the results.
 
-    For the plan of hours: answers per model, tokens of a prompt, new tokens, and whether traces are recorded.
+    Jobs whose results can be put side by side have one model each, so that each takes an hour or less; a study whose
+    claims compare models has all of them. For the plan of hours: answers per model, tokens of a prompt, new tokens, and
+    whether traces are recorded.
     """
 
     name: str
@@ -53,9 +57,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Place:
-    """Where results are made: the folder of the runs, and that of the data that is not ours to copy."""
+    """Where results are made.
+
+    Parameters
+    ----------
+    runs: folder of the runs, which is not part of the repository.
+    kept: folder of what is kept of finished runs, in the repository.
+    data: folder of the real questions, which are not ours to copy.
+    adapters: folder of the checkpoints of the adaptation.
+    """
 
     runs: Path
+    kept: Path
     data: Path | None = None
     adapters: Path | None = None
 
@@ -70,51 +83,58 @@ class ResultPart:
     missing: Callable[[Place], dict[str, str]]
 
 
+def per_model(
+    name: str, models: Sequence[str], before: tuple[str, ...], after: tuple[str, ...], title: str, **cost: Any
+) -> list[Job]:
+    """Return one job per model: the command `before`, the model, and `after`."""
+    return [Job(f"{name}-{model}", (*before, model, *after), f"{title}, {model}", (model,), **cost) for model in models]
+
+
+def under(specs: Sequence[str]) -> tuple[str, ...]:
+    """Return the options that name interventions."""
+    return tuple(word for spec in specs for word in ("--intervention", spec))
+
+
 def small_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
-    """All findings on the small models: one study of attention, and one of answers and interventions."""
-    models, _ = available(SMALL)
-    asked = [word for data in WORLD for word in ("--data", data)]
-    attending = [model for model in models if model != "tiny-ssm"]
+    """All findings on the small models: attention, answers, stress tests, interventions, a changing collection."""
+    models = tuple(available(SMALL)[0])
+    attending = tuple(model for model in models if model != "tiny-ssm")
+    asked = tuple(word for data in WORLD for word in ("--data", data))
     common = ("--passages", "5", "--offset", str(OFFSET), "--jobs", "1")
+    short = ("--max-new-tokens", "16")
     return [
         Job(
             "small-attention",
-            (
-                "study",
-                *models,
-                *asked,
-                "--data",
-                LONG,
-                "--skip",
-                "knowledge,stress,causes",
-                "--limit",
-                str(sizes.traces),
-                *common,
-            ),
+            ("study", *models, *asked, "--data", LONG, *ATTENTION, "--limit", str(sizes.traces), *common),
             "Attention of the small models",
-            tuple(models),
+            models,
             8 * sizes.traces,
-            150,
-            32,
-            True,
+            new=32,
+            traced=True,
         ),
         Job(
-            "small-answers",
-            (
-                "study",
-                *models,
-                *asked,
-                "--only",
-                "knowledge,stress",
-                "--limit",
-                str(sizes.questions),
-                "--max-new-tokens",
-                "16",
-                *common,
-            ),
+            "small-knowledge",
+            ("study", *models, *asked, "--only", "knowledge", "--limit", str(sizes.questions), *short, *common),
             "Answers of the small models",
-            tuple(models),
-            30 * sizes.questions,
+            models,
+            4 * sizes.questions,
+        ),
+        *per_model(
+            "small-robustness",
+            attending,
+            ("stress", "noise"),
+            ("--data", WORLD[0], "--levels", "0,2,8", "--limit", str(sizes.robustness), *short, *under(INTERVENTIONS)),
+            "Robustness under interventions",
+            answers=3 * 11 * sizes.robustness,
+        ),
+        *per_model(
+            "small-deployment",
+            attending,
+            ("deploy",),
+            ("--data", WORLD[0], "--limit", str(sizes.deployed), *short, "--trace"),
+            "A changing collection",
+            answers=6 * sizes.deployed,
+            traced=True,
         ),
         Job(
             "small-causes",
@@ -127,150 +147,97 @@ def small_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
                 "causes",
                 "--limit",
                 str(sizes.causes),
-                "--max-new-tokens",
-                "16",
+                *short,
                 *common,
             ),
             "Interventions on the small models",
-            tuple(attending),
+            attending,
             3 * 27 * sizes.causes,
         ),
-        Job(
-            "small-robustness",
-            (
-                "stress",
-                "noise",
-                *attending,
-                "--data",
-                WORLD[0],
-                "--levels",
-                "0,2,8",
-                "--limit",
-                str(sizes.robustness),
-                "--max-new-tokens",
-                "16",
-                *tuple(word for spec in INTERVENTIONS for word in ("--intervention", spec)),
-            ),
-            "Robustness of the small models under interventions",
-            tuple(attending),
-            3 * 11 * sizes.robustness,
-        ),
-        Job(
-            "small-deployment",
-            (
-                "deploy",
-                *attending,
-                "--data",
-                WORLD[0],
-                "--limit",
-                str(sizes.deployed),
-                "--max-new-tokens",
-                "16",
-                "--trace",
-            ),
-            "A changing collection, small models",
-            tuple(attending),
-            6 * sizes.deployed,
-            150,
-            16,
-            True,
+        *(
+            Job(
+                f"small-stress-{test}",
+                ("stress", test, *models, "--data", data, "--limit", str(sizes.questions), "--passages", "5", *short),
+                f"Stress test of the small models: {test}",
+                models,
+                4 * sizes.questions,
+            )
+            for test, data in STRESSES.items()
         ),
     ]
 
 
 def texts_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
     """Attention beyond question answering, on texts of equal length."""
-    models = [model for model in available(SMALL)[0] if model != "tiny-ssm"]
-    jobs = [
-        Job(
-            "texts-small",
-            ("texts", *models, "--limit", str(sizes.texts)),
-            "Beyond question answering, small models",
-            tuple(models),
-            4 * sizes.texts,
-            150,
-            32,
-            True,
-        )
-    ]
-    real = available(REAL)[0]
-    if place.data is not None and real:
-        words = (
-            "texts",
-            *real,
-            "--limit",
-            str(sizes.real),
-            "--plain",
-            str(place.data / "wikitext-2.valid-test.txt.gz"),
-        )
-        jobs.append(
-            Job("texts-real", words, "Beyond question answering, SmolLM2", tuple(real), 4 * sizes.real, 200, 32, True)
-        )
+    small = [model for model in available(SMALL)[0] if model != "tiny-ssm"]
+    cost: dict[str, Any] = {"new": 32, "traced": True}
+    title = "Beyond question answering"
+    limit = ("--limit", str(sizes.texts))
+    jobs = per_model("texts-small", small, ("texts",), limit, title, answers=4 * sizes.texts, **cost)
+    if place.data is not None:
+        plain = ("--limit", str(sizes.real_texts), "--plain", str(place.data / "wikitext-2.valid-test.txt.gz"))
+        cost = {"answers": 4 * sizes.real_texts, "prompt": 200, **cost}
+        jobs += per_model("texts-real", available(REAL)[0], ("texts",), plain, title, **cost)
     return jobs
 
 
 def real_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
-    """All findings on SmolLM2 and its adapters, on real questions."""
-    models, _ = available(REAL)
-    if place.data is None or not models:
+    """All findings on SmolLM2 and its adapters: attention on the atlas, answers on the atlas and on real questions."""
+    models = tuple(available(REAL)[0])
+    if not models:
         return []
-    nq, count = str(place.data / NQ_TEN), str(sizes.real)
-    short = ("--max-new-tokens", "16", "--limit", count)
-    return [
+    count = ("--limit", str(sizes.real))
+    atlas = ("--data", "atlas", "--passages", "3")
+    brief = ("--max-new-tokens", "8", "--dtype", "bfloat16")
+    jobs = [
         Job(
             "real-attention",
-            ("study", *models, "--data", nq, "--passages", "3", "--skip", "knowledge,stress,causes", "--limit", count),
+            ("study", *models, *atlas, *ATTENTION, *count, "--max-new-tokens", "16", "--jobs", "1"),
             "Attention of SmolLM2",
-            tuple(models),
+            models,
             3 * sizes.real,
-            400,
-            32,
+            200,
+            16,
             True,
-        ),
-        Job(
-            "real-answers",
-            ("eval", *models, "--data", nq, "--passages", "3", "--both", *short),
-            "Answers of SmolLM2",
-            tuple(models),
-            2 * sizes.real,
-            300,
-        ),
-        Job(
-            "real-noise",
-            ("stress", "noise", *models, "--data", nq, "--levels", "0,2,4", *short),
-            "Noise, SmolLM2",
-            tuple(models),
-            3 * sizes.real,
-            500,
-        ),
-        Job(
-            "real-position",
-            ("stress", "position", *models, "--data", nq, "--passages", "5", "--levels", "0,2,4", *short),
-            "Position of the gold passage, SmolLM2",
-            tuple(models),
-            3 * sizes.real,
-            800,
-        ),
-        Job(
-            "real-causes",
-            (
-                "ablate",
-                *models,
-                "--data",
-                nq,
-                "--passages",
-                "3",
-                "--controls",
-                "0",
-                *short,
-                *tuple(word for spec in INTERVENTIONS for word in ("--intervention", spec)),
-            ),
-            "Interventions on SmolLM2",
-            tuple(models),
-            3 * 11 * sizes.real,
-            500,
-        ),
+        )
     ]
+    answers = ("--both", "--max-new-tokens", "16", "--dtype", "bfloat16", "--limit", str(sizes.real_answers))
+    sets = {"atlas": ("--data", "atlas", "--passages", "5")}
+    if place.data is not None:
+        sets["nq"] = ("--data", str(place.data / NQ))
+    for name, words in sets.items():
+        jobs += per_model(
+            f"real-answers-{name}",
+            models,
+            ("eval",),
+            (*words, *answers),
+            "Answers",
+            answers=2 * sizes.real_answers,
+            prompt=200,
+        )
+    for test, levels in (("noise", "0,2,4"), ("position", "0,2,4")):
+        words = ("--data", "atlas", "--passages", "5", "--levels", levels, *count, *brief)
+        jobs += per_model(
+            f"real-{test}",
+            models,
+            ("stress", test),
+            words,
+            test.capitalize(),
+            answers=3 * sizes.real,
+            prompt=300,
+            new=8,
+        )
+    words = (*atlas, "--controls", "0", "--limit", str(sizes.real_causes), *brief, *under(INTERVENTIONS))
+    return jobs + per_model(
+        "real-causes",
+        models,
+        ("ablate",),
+        words,
+        "Interventions",
+        answers=3 * 11 * sizes.real_causes,
+        prompt=200,
+        new=8,
+    )
 
 
 def deployment_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
@@ -280,28 +247,14 @@ def deployment_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
         return []
     corpus = place.runs / "nq-corpus.jsonl"
     write_corpus(place.data / NQ_CORPUS, corpus)
-    common = ("--passages", "3", "--max-new-tokens", "16", "--limit", str(sizes.deployed), "--trace")
+    common = ("--passages", "3", "--max-new-tokens", "16", "--dtype", "bfloat16")
+    common += ("--limit", str(sizes.real_deployed), "--trace")
+    cost: dict[str, Any] = {"answers": 6 * sizes.real_deployed, "prompt": 500, "traced": True}
+    nq = ("--data", str(place.data / NQ), "--corpus", str(corpus), *common)
+    hotpot = ("--data", str(place.data / HOTPOT), *common)
     return [
-        Job(
-            "deployment-nq",
-            ("deploy", *models, "--data", str(place.data / NQ), "--corpus", str(corpus), *common),
-            "Natural Questions over a changing collection",
-            tuple(models),
-            6 * sizes.deployed,
-            500,
-            16,
-            True,
-        ),
-        Job(
-            "deployment-hotpot",
-            ("deploy", *models, "--data", str(place.data / HOTPOT), *common),
-            "HotpotQA over a changing collection",
-            tuple(models),
-            6 * sizes.deployed,
-            500,
-            16,
-            True,
-        ),
+        *per_model("deployment-nq", models, ("deploy",), nq, "Natural Questions, a changing collection", **cost),
+        *per_model("deployment-hotpot", models, ("deploy",), hotpot, "HotpotQA, a changing collection", **cost),
     ]
 
 
@@ -317,8 +270,7 @@ def film_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
             ("smollm2",),
             6 * sizes.film,
             200,
-            16,
-            True,
+            traced=True,
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""How much is asked: `full` decides the claims and takes hours, `small` shows in minutes that everything works."""
+"""Sizes of the results: `full` decides the claims and takes hours, `small` shows in minutes that everything works."""
 
 from __future__ import annotations
 
@@ -7,19 +7,52 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ResultSizes:
-    """Numbers of questions per data set; the traces of the small models come from three data sets."""
+    """Numbers of questions per data set. Fields that begin with `real` are those of SmolLM2 and its adapters.
+
+    The traces of the small models come from three data sets.
+    """
 
     traces: int
     questions: int
     causes: int
     robustness: int
-    real: int
     deployed: int
     texts: int
     film: int
+    real: int
+    real_answers: int
+    real_causes: int
+    real_deployed: int
+    real_texts: int
 
 
 SIZES = {
-    "full": ResultSizes(100, questions=500, causes=200, robustness=200, real=100, deployed=100, texts=200, film=32),
-    "small": ResultSizes(2, questions=4, causes=2, robustness=4, real=2, deployed=4, texts=2, film=1),
+    "full": ResultSizes(
+        traces=100,
+        questions=500,
+        causes=200,
+        robustness=200,
+        deployed=100,
+        texts=200,
+        film=32,
+        real=100,
+        real_answers=200,
+        real_causes=40,
+        real_deployed=40,
+        real_texts=40,
+    ),
+    "small": ResultSizes(
+        traces=2,
+        questions=4,
+        causes=2,
+        robustness=4,
+        deployed=4,
+        texts=2,
+        film=1,
+        real=2,
+        real_answers=2,
+        real_causes=2,
+        real_deployed=2,
+        real_texts=1,
+    ),
 }

@@ -349,7 +349,10 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="folder of the run")
     parser.add_argument("--start", type=Path, help="adapter to start from")
     parser.add_argument(
-        "--seen", type=int, default=0, help="tokens that the adapter of --start was trained on; training continues there"
+        "--seen",
+        type=int,
+        default=0,
+        help="tokens that the adapter of --start was trained on; training continues there",
     )
     parser.add_argument("--tokens", type=int, default=2_000_000, help="tokens to train on")
     parser.add_argument(

@@ -6,17 +6,20 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 import floatlens as fl
 from floatlens.evaluation.deployment import STAGES
 from recipes.results import page, texts
-from recipes.results.parts import PARTS, Place
+from recipes.results.__main__ import choose, run_job
+from recipes.results.keep import keep, kept_runs
+from recipes.results.parts import PARTS, Job, Place
 from recipes.results.sizes import SIZES
 
 
 def claim(models: list[str], verdict: str, value: float) -> dict[str, object]:
     return {
-        "id": "drift.floating", "finding": "drift", "claim": "Anchors float", "source": "x", "value": value,
+        "id": "drift.moves", "finding": "drift", "claim": "Anchors float", "source": "x", "value": value,
         "interval": [value - 0.1, value + 0.1], "n": 200, "verdict": verdict, "models": models, "p": 0.01, "p_holm": 0.03,
     }  # fmt: skip
 
@@ -28,17 +31,16 @@ def finished(runs: Path, name: str, files: dict[str, object]) -> None:
         (folder / file).write_text(json.dumps(content))
 
 
-def test_the_page_has_the_numbers_of_finished_runs_and_names_the_others(tmp_path: Path) -> None:
+def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Path) -> None:
     runs, docs = tmp_path / "runs", tmp_path / "docs"
     claims = [claim(["tiny-mdm"], "supported", 0.25), claim(["tiny-ssm"], "not supported", -0.125)]
-    finished(
-        runs, "small-attention", {"claims.json": {"claims": claims}, "manifest.json": {"asked": {}, "machine": "m"}}
-    )
+    manifest = {"asked": {"data": ["/home/me/nq.jsonl"]}, "machine": "m"}
+    finished(runs, "small-attention", {"claims.json": {"claims": claims}, "manifest.json": manifest})
     (runs / "small-attention" / "report.html").write_text("<html></html>")
     number = {"value": -0.375, "interval": [-0.5, -0.25], "n": 6}
     effect = {"model": "tiny-mdm", "data": "d", "stress": "noise", "intervention": "move-anchors(by=8)"}
     effect |= {"change": {"accuracy": number, "loss": number}, "beyond": {"accuracy": number, "loss": number}}
-    finished(runs, "small-robustness", {"results.json": {"effects": [effect]}})
+    finished(runs, "small-robustness-tiny-mdm", {"results.json": {"effects": [effect]}})
     stages = [
         {"model": "tiny-mdm", "data": "d", "stage": stage, "accuracy_words": 0.875, "outdated": None, "misled": None,
          "recall": None, "n": 4}
@@ -47,32 +49,53 @@ def test_the_page_has_the_numbers_of_finished_runs_and_names_the_others(tmp_path
     looked = [
         {"model": "tiny-mdm", "data": "d", "stage": "misled", "role": "misleading", "share": 0.2, "per_token": 1.5}
     ]
-    finished(runs, "small-deployment", {"results.json": {"results": stages, "attention": looked}})
+    finished(runs, "small-deployment-tiny-mdm", {"results.json": {"results": stages, "attention": looked}})
     (runs / "film").mkdir()
     columns = {"absorption first": 80.0, "absorption top(1)": 81.0, "sink": 79.0, "floating": 0.25, "copying": 0.5}
     for trained in (-1, 0, 31250):
         rows = [{"trained": trained, "kind": "mdm", "layer": layer, "id": "a", **columns} for layer in range(3)]
         pd.DataFrame(rows).to_parquet(runs / "film" / f"{trained}.parquet")
-    times = {name: {"seconds": 60.0, "finished": True, "words": ["study", "tiny-mdm"]} for name in
-             ("small-attention", "small-robustness", "small-deployment", "film")}  # fmt: skip
-    place = Place(runs)
+    place = Place(runs, docs / "results" / "runs")
+    for run in runs.iterdir():
+        keep(run, place.kept / run.name, {"seconds": 60.0, "words": ["study", "tiny-mdm", "/home/me/nq.jsonl"]})
     jobs = {name: part.jobs(SIZES["small"], place) for name, part in PARTS.items()}
     missing = {name: part.missing(place) for name, part in PARTS.items()}
-    page.write(docs, place, missing, jobs, times)
+    page.write(docs, place, missing, jobs)
     text = (docs / "results.md").read_text()
     assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | 0.03 | supported |" in text
-    assert (
-        "2 verdicts: 1 supported, 1 not supported" in text and "Anchors float (tiny-ssm): not supported, -0.125" in text
-    )
-    assert "move-anchors(by=8)" in text and "-0.375" in text and "0.875" in text and "| 31,250 | 81 | 80 |" in text
+    assert "2 verdicts: 1 supported, 1 not supported" in text
+    assert "| tiny-ssm | not supported: -0.125 [-0.225, -0.025], n 200 | supported: 0.25 [0.15, 0.35], n 200 |" in text
+    assert "move-anchors(by=8)` lowers the accuracy of tiny-mdm (-0.375)" in text
+    assert "0.875" in text and "| 31,250 | 81 | 80 |" in text
     waiting = next(line for line in text.splitlines() if "not finished:" in line)
-    assert "`small-answers`" in waiting and "`small-attention`" not in waiting
+    assert "`small-knowledge`" in waiting and "`small-attention`" not in waiting
+    assert "`small-robustness-tiny-arm`" in waiting and "`small-robustness-tiny-mdm`" not in waiting
     assert "name the folder of the real questions with --data" in text and "Not made yet." in text
     for name in ("interventions", "deployment", "deployment-attention", "film"):
         assert (docs / "results" / f"{name}.png").stat().st_size > 1000 and f"results/{name}.png" in text
-    assert json.loads((docs / "results" / "manifests" / "small-attention.json").read_text()) == {"asked": {}}
+    kept = place.kept / "small-attention"
+    assert json.loads((kept / "manifest.json").read_text()) == {"asked": {"data": ["nq.jsonl"]}}
+    assert json.loads((kept / "job.json").read_text())["words"] == ["study", "tiny-mdm", "nq.jsonl"]
     assert len(pd.read_parquet(docs / "results" / "claims.parquet")) == 2
     assert (docs / "results" / "report.html").exists() and "](results/report.html)" in text
+
+
+def test_a_run_that_is_kept_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Place(tmp_path / "runs", tmp_path / "kept")
+    job = Job("some-run", ("no-such-command",), "A run that fails")
+    assert not run_job(job, place)
+    assert not kept_runs(place.kept)
+    keep(tmp_path / "runs" / "some-run", place.kept / "some-run", {"seconds": 1.0, "words": []})
+    assert run_job(job, place)
+    assert "remove it there to run it again" in capsys.readouterr().out
+
+
+def test_runs_are_chosen_by_part_by_name_and_by_the_beginning_of_a_name() -> None:
+    jobs = {"small": [Job("small-a-x", (), ""), Job("small-a-y", (), ""), Job("small-b", (), "")], "film": []}
+    names = lambda *given: [job.name for job in choose(jobs, given)]  # noqa: E731
+    assert names() == names("small") == ["small-a-x", "small-a-y", "small-b"]
+    assert names("small-a") == ["small-a-x", "small-a-y"]
+    assert names("small-a-y", "film") == ["small-a-y"]
 
 
 def test_the_prompts_of_all_tasks_are_equally_long() -> None:

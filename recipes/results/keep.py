@@ -1,0 +1,67 @@
+"""What is kept of a finished run: its claims, results and tables, without anything that concerns one machine only.
+
+The results take hours. With this, they can be made one run at a time, on several machines: a run that is kept in the
+repository is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+JOB = "job.json"
+FILES = ("claims.json", "results.json", "manifest.json")
+PRIVATE = ("machine", "command", "arguments", "host", "run")
+
+
+def keep(run: Path, target: Path, job: Mapping[str, Any]) -> None:
+    """Copy what is kept of a run to `target`; `job` says with which command it was made, and in how many seconds."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        if (run / name).exists():
+            content = json.loads((run / name).read_text(encoding="utf-8"))
+            (target / name).write_text(
+                json.dumps(public(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
+    if (run / "manifest.json").exists():
+        if (run / "report.html").exists() and run.name == "small-attention":
+            shutil.copy(run / "report.html", target.parent.parent / "report.html")
+    else:  # texts and film: tables that are written by their own scripts
+        for table in run.glob("*.parquet"):
+            shutil.copy(table, target)
+    (target / JOB).write_text(json.dumps(public(dict(job)), indent=1) + "\n", encoding="utf-8")
+
+
+def kept_runs(kept: Path) -> dict[str, Path]:
+    """Return the folders of all kept runs by name, in the order of their names."""
+    return {path.parent.name: path.parent for path in sorted(kept.glob(f"*/{JOB}"))}
+
+
+def jobs_of(runs: Mapping[str, Path]) -> dict[str, Any]:
+    """Return command and seconds of each kept run."""
+    return {name: json.loads((path / JOB).read_text(encoding="utf-8")) for name, path in runs.items()}
+
+
+def matching(runs: Mapping[str, Path], *names: str) -> dict[str, Path]:
+    """Return the runs with one of these names, and those of single models whose names begin with one.
+
+    >>> matching({"real-noise-smollm2": Path("a"), "real-answers": Path("b"), "real": Path("c")}, "real-noise", "real")
+    {'real-noise-smollm2': PosixPath('a'), 'real-answers': PosixPath('b'), 'real': PosixPath('c')}
+    """
+    return {key: path for key, path in runs.items() if any(key == name or key.startswith(f"{name}-") for name in names)}
+
+
+def public(value: Any) -> Any:
+    """Return JSON without what concerns one machine only; of an absolute path its last part stays.
+
+    >>> public({"machine": "m", "data": ["/home/me/nq.jsonl", "atlas"]})
+    {'data': ['nq.jsonl', 'atlas']}
+    """
+    if isinstance(value, dict):
+        return {public(key): public(part) for key, part in value.items() if key not in PRIVATE}
+    if isinstance(value, list | tuple):
+        return [public(part) for part in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
