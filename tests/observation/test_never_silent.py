@@ -32,7 +32,9 @@ def unlisted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> floatlens.Lens:
 
 def test_a_model_whose_attention_is_not_seen_gives_no_trace(unlisted: floatlens.Lens) -> None:
     assert unlisted.generate([IDS], max_new_tokens=2)[0].steps >= 1
-    with pytest.raises(FloatLensError, match="no attention was seen in layer 0 of FNetForMaskedLM.*3 layers in all"):
+    with pytest.raises(
+        FloatLensError, match="no attention was observed in layer 0 of FNetForMaskedLM.*3 layers in all"
+    ):
         unlisted.trace(IDS, max_new_tokens=2)
 
 
@@ -47,7 +49,7 @@ def test_an_intervention_on_layers_without_attention_is_an_error(tmp_path: Path)
     config = transformers.Lfm2Config(**checkpoints.SIZES, layer_types=["conv", "full_attention", "conv"])
     lens = floatlens.load(small(config, tmp_path))
     said = (
-        r"mask-positions\(positions=0, layers=\[0, 2\]\) would change nothing: of the layers 0, 2 .* choose some of 1"
+        r"mask-positions\(positions=0, layers=\[0, 2\]\) would change nothing: none of the layers 0, 2 .* choose from 1"
     )
     with lens.intervene("mask-positions(0, layers=[0, 2])"), pytest.raises(FloatLensError, match=said):
         lens.generate([IDS], max_new_tokens=2)

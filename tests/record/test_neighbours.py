@@ -91,13 +91,13 @@ def test_outputs_without_a_trace_are_refused(models: dict[str, Any]) -> None:
         outputs = model(ids, output_attentions=True)
         with pytest.raises(fl.FloatLensError, match="output_attentions=True"):
             fl.Trace.from_transformers(model(ids), ids)
-    with pytest.raises(fl.FloatLensError, match="give them as input_ids="):
+    with pytest.raises(fl.FloatLensError, match="pass them as input_ids="):
         fl.Trace.from_transformers(outputs)
-    with pytest.raises(fl.FloatLensError, match="input_ids have 2 tokens, and the attention 6 keys"):
+    with pytest.raises(fl.FloatLensError, match="input_ids have 2 tokens, but the attention has 6 keys"):
         fl.Trace.from_transformers(outputs, ids[:, :2])
     with pytest.raises(fl.FloatLensError, match="generate with num_beams=1"):
         fl.Trace.from_transformers(generate(model, ids, num_beams=2))
-    with pytest.raises(fl.FloatLensError, match="'queries' do not follow from attention"):
+    with pytest.raises(fl.FloatLensError, match="'queries' cannot be computed from attention"):
         fl.Trace.from_transformers(outputs, ids, matrices=["queries"])
 
 
@@ -146,7 +146,7 @@ def test_a_trace_without_matrices_says_how_to_record_them(models: dict[str, Any]
     with pytest.raises(fl.FloatLensError, match=r"record it again with matrices=\['attention'\]"):
         trace.to_bertviz()
     with_matrices = fl.Trace.from_transformers(generate(models["llama"], torch.tensor(IDS)), matrices=["attention"])
-    with pytest.raises(fl.FloatLensError, match="layer 9 were not recorded; recorded are layers 0, 1, 2"):
+    with pytest.raises(fl.FloatLensError, match="layer 9 were not recorded; the recorded layers are 0, 1, 2"):
         with_matrices.to_circuitsvis(layer=9)
     with pytest.raises(fl.FloatLensError, match="step 9 was not recorded"):
         with_matrices.to_bertviz(step=9)

@@ -382,7 +382,7 @@ def test_a_diffusion_model_without_a_known_mask_is_refused(tmp_path: Path) -> No
 
 def test_a_model_without_attention_is_an_error() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1))
-    said = "no attention was seen in 1 forward passes of Sequential"
+    said = "no attention was observed in 1 forward passes of Sequential"
     with pytest.raises(FloatLensError, match=said), floatlens.observe(model):
         model(torch.ones(1, 3, 4))
 

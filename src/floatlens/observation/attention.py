@@ -1,10 +1,10 @@
 """The hook into transformers: an attention function and a mask function that it calls by name.
 
-The output comes from the implementation that the model had before (SDPA, flash, eager); the registered function calls it
-with the same arguments and then shows queries, keys and values to the active session. Both must be registered: with the
-attention function alone transformers passes no padding mask, and nothing warns. An `AttentionChange` may compute the output
-in another way (interventions/); the session then sees what was really used. A model that does not pass the interface is
-observed by the torch functions that it calls (`function_mode`).
+The output comes from the model's original implementation (SDPA, flash, eager): the registered function calls it with the
+same arguments and then passes queries, keys and values to the active session. Both functions must be registered: without
+the mask function, transformers passes no padding mask and does not warn. An `AttentionChange` may compute the output in
+another way (interventions/); the session then receives the inputs that were actually used. A model that does not use the
+attention interface is observed through the torch functions that it calls (`function_mode`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from floatlens.observation.mixers import is_mixer, mixers_observed
 from floatlens.observation.session import Session
 
 NAME = "floatlens"
-FUNCTIONS_ONLY = ("git",)  # types of which only the vision tower passes the interface
+FUNCTIONS_ONLY = ("git",)  # model types in which only the vision tower uses the attention interface
 FUSED = (
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -41,9 +41,9 @@ FUSED = (
 
 
 class AttentionChange(Protocol):
-    """Something that changes attention while it is computed: the output in place of `base()`, and the inputs as used.
+    """A change of attention while it is computed: returns the output that replaces `base()`, and the inputs that were used.
 
-    Whoever calls `base()` used the inputs as they are.
+    A change that calls `base()` returns the inputs unchanged.
     """
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]: ...
@@ -51,12 +51,12 @@ class AttentionChange(Protocol):
 
 @dataclass
 class Active:
-    """What is active while a model runs.
+    """The sessions and changes that are active while a model runs.
 
-    session   what observes the attention of the written sequence to itself
-    base      the implementation that the model had before
-    others    what observes other parts of the model, by their names: an encoder, cross-attention
-    parts     the part that a module belongs to, by its id; SELF if it is not named
+    session   observes the self-attention of the sequence that is being written
+    base      the model's original implementation
+    others    sessions that observe other parts of the model, by part name: an encoder, cross-attention
+    parts     the part that a module belongs to, by the module's id; SELF if it is not listed
     """
 
     session: Session | None
@@ -70,7 +70,7 @@ class Active:
     mode: FunctionMode | None = None
 
     def number(self, module: torch.nn.Module | None) -> int:
-        """The layer of a module that is called: its own number, else how many were called before it in this pass."""
+        """The layer of a called module: its own number, or otherwise the number of modules called before it in this pass."""
         forward = current_pass()
         if forward is not self.forward:
             self.forward, self.calls = forward, 0
@@ -88,7 +88,7 @@ class Active:
         return layers[number] if number < len(layers) else number
 
     def number_in(self, session: Session | None, module: torch.nn.Module | None) -> int:
-        """The same for a part other than SELF."""
+        """The layer of a called module in the session of a part other than SELF."""
         if session is None:
             return 0
         session.calls += 1
@@ -96,13 +96,13 @@ class Active:
 
 
 def layer_number(module: torch.nn.Module | None) -> int | None:
-    """The number that a module gives itself; None if it has none, or -1, as one that several layers share."""
+    """The layer number stored in a module; None if it has none, or -1 as in a module that several layers share."""
     own = getattr(module, "layer_idx", None)
     return None if own is None or int(own) < 0 else int(own)
 
 
 _active: ContextVar[Active | None] = ContextVar("floatlens_active", default=None)
-# What `shared` made visible to other threads: transformers' streamers run `generate` in one of their own.
+# Made visible to other threads by `shared`: with transformers' streamers, `generate` runs in a separate thread.
 _shared: list[Active] = []
 
 
@@ -115,7 +115,7 @@ def attention(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Compute attention as the model would, or as a change does, then show it to the session."""
+    """Compute attention as the model would, or as a change does, then pass the inputs to the session."""
     active = _current()
     base = active.base
     heard: list[torch.Tensor] = []
@@ -127,7 +127,7 @@ def attention(
             return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
-    # In place of SDPA alone: what another implementation computes is not known here, nor are dropout and other processes.
+    # Only SDPA can be replaced: other implementations, dropout and tensor parallel processes are not known here.
     fuses = base == "sdpa" and active.change is None and not kwargs.get("dropout")
     fuses = fuses and not (torch.distributed.is_available() and torch.distributed.is_initialized())
     part = active.parts.get(id(module))
@@ -145,10 +145,10 @@ def compute(
     heard: list[torch.Tensor] | None = None,
     fuses: bool = False,
 ) -> Any:
-    """The output of a call, as `unchanged` or a change computes it; the session is shown the inputs as they were used.
+    """The output of a call, computed by `unchanged` or by a change; the session receives the inputs that were used.
 
-    `finish` turns the inputs that a change worked on into those that are shown. `fuses`: the session may compute the
-    output in place of `unchanged`, and returns it as transformers' attention functions do.
+    `finish` converts the inputs that a change worked on into those that the session receives. `fuses`: the session may
+    compute the output instead of `unchanged`, and returns it in the layout of transformers' attention functions.
     """
     if part is not None and part != SELF:
         output, session = unchanged(), active.others.get(part)
@@ -163,7 +163,7 @@ def compute(
         output, used = unchanged(), inputs
     else:
         output, used = active.change(layer, inputs, unchanged)
-        used = replace(used, kind=layer)  # a change may give each layer a mask of its own at any step
+        used = replace(used, kind=layer)  # a change may give each layer a different mask at any step
     if session is not None and not session.repeats(layer, inputs.query):
         seen = used if finish is None else finish(used)
         seen = gather_heads(seen, module) if module is not None else seen
@@ -181,7 +181,7 @@ def inputs_of(
     mask: torch.Tensor | None,
     kwargs: dict[str, Any],
 ) -> Inputs:
-    """The inputs of an implementation, with the flags that it turns into masks written out."""
+    """The inputs of an implementation, with the flags that it turns into masks converted to explicit masks."""
     if mask is not None and not isinstance(mask, torch.Tensor):
         raise FloatLensError(
             f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'"
@@ -198,14 +198,14 @@ def inputs_of(
             sliding_window_mask(mask, query.shape[2], key.shape[2], int(kwargs["sliding_window"]), query.device),
             False,
         )
-    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: the keys past the queries are not there yet
+    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: later keys are not written yet
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
     return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
 
 
 def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
-    """All heads, gathered from the processes of a tensor parallel plan in their order."""
+    """The inputs with all heads, gathered in order from the processes of a tensor parallel plan."""
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
     if heads in (None, inputs.query.shape[1]) or not torch.distributed.is_initialized():
         return inputs
@@ -224,9 +224,10 @@ def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
 
 
 class Logsumexp(TorchDispatchMode):
-    """Catches the log of each row's sum, which the fused kernel returns beside its output.
+    """Catches the log of each row's sum, which the fused kernel returns together with its output.
 
-    On a CPU in float32 only: in a shorter type the kernel's sums are rounded. A GPU's are float32. All are natural logs.
+    On a CPU this applies to float32 only, because the kernel rounds its sums in a shorter type; on a GPU they are float32.
+    All are natural logs.
     """
 
     def __init__(self, heard: list[torch.Tensor]) -> None:
@@ -241,12 +242,12 @@ class Logsumexp(TorchDispatchMode):
 
 
 def row_logs(heard: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
-    """The logs (B, H, Q) of the one kernel that ran; None if another did."""
+    """The logs (B, H, Q) from the fused kernel; None if another kernel ran."""
     return heard[0] if len(heard) == 1 and heard[0].shape == query.shape[:3] else None
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:
-    """The mask that the model's own implementation would get."""
+    """The mask that the model's original implementation would receive."""
     return ALL_MASK_ATTENTION_FUNCTIONS[_current().base](*args, **kwargs)
 
 
@@ -289,7 +290,7 @@ Configs = dict[int, Any]
 
 @contextmanager
 def observation_paused() -> Iterator[None]:
-    """Hide what runs in the block from the active session, if there is one."""
+    """Do not show the calls inside the block to the active session, if there is one."""
     current = _active.get()
     session = current.session if current is not None else None
     if session is None:
@@ -311,7 +312,7 @@ def observing(
     others: Mapping[str, Session] | None = None,
     parts: Mapping[int, str] | None = None,
 ) -> Iterator[Session]:
-    """Show every attention call of a model to `session`; everything is as before when the block ends.
+    """Show every attention call of a model to `session`; the model is restored when the block ends.
 
     `configs` are `configs_of(model)`, for a caller that enters the block often. `others` observe further parts of the
     model, which `parts` names by the ids of modules.
@@ -326,7 +327,7 @@ def observing(
 
 @contextmanager
 def hidden_observed(model: Any, session: Session) -> Iterator[None]:
-    """Show the states after every layer to `session`, if it takes statistics of them."""
+    """Show the hidden states after every layer to `session`, if one of its statistics needs them."""
     if not session.hidden:
         yield
         return
@@ -341,7 +342,7 @@ _taps: WeakKeyDictionary[torch.nn.Module, Tap] = WeakKeyDictionary()
 
 @contextmanager
 def changing(model: Any, change: AttentionChange, configs: Configs | None = None) -> Iterator[None]:
-    """Let `change` compute every attention call of a model; everything is as before when the block ends."""
+    """Let `change` compute every attention call of a model; the model is restored when the block ends."""
 
     def make(outer: Active | None, base: str) -> Active:
         if outer is None:
@@ -354,7 +355,7 @@ def changing(model: Any, change: AttentionChange, configs: Configs | None = None
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """What is active now is active in every thread that has nothing of its own."""
+    """Make the active sessions and changes of this thread active in every thread that has none itself."""
     current = _active.get()
     assert current is not None
     _shared.append(current)
@@ -366,7 +367,7 @@ def shared() -> Iterator[None]:
 
 @contextmanager
 def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
-    """Make a model call the registered functions; `make` is given what is active on the model already."""
+    """Make a model call the registered functions; `make` receives what is already active on the model."""
     configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
@@ -396,7 +397,7 @@ def _installed(model: Any, make: Callable[[Active | None, str], Active], configs
 
 @contextmanager
 def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
-    """See the attention of a model that does not pass the interface by the torch functions that it calls."""
+    """Observe a model that does not use the attention interface through the torch functions that it calls."""
     outer = _active.get()
     outer = outer if outer is not None and outer.model is model else None
     active = make(outer, "function")
@@ -413,7 +414,7 @@ def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> 
 
     now_in: list[str] = []
     try:
-        if any(is_mixer(module) for module in model.modules()):  # what a mixer multiplies is no attention
+        if any(is_mixer(module) for module in model.modules()):  # the products inside a mixer are not attention
             yield
             return
         if outer is not None and outer.mode is not None:
@@ -432,7 +433,7 @@ def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> 
 
 @contextmanager
 def _names(module: torch.nn.Module, part: str, now_in: list[str]) -> Iterator[None]:
-    """Keep the part of the module that is running at the end of a list."""
+    """Keep the part name of the running module at the end of a list."""
     enter = module.register_forward_pre_hook(lambda *_: now_in.append(part))
     leave = module.register_forward_hook(lambda *_: now_in.pop() and None, always_call=True)
     try:
@@ -443,10 +444,10 @@ def _names(module: torch.nn.Module, part: str, now_in: list[str]) -> Iterator[No
 
 
 def passes_interface(model: torch.nn.Module) -> bool:
-    """Whether some module of a model is written against transformers' attention interface."""
+    """Whether any module of a model uses transformers' attention interface."""
     if getattr(getattr(model, "config", None), "model_type", None) in FUNCTIONS_ONLY:
         return False
-    if model not in _passes:  # asked at every step
+    if model not in _passes:  # cached, because it is needed at every step
         homes = {type(module).__module__ for module in model.modules()}
         _passes[model] = any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
     return _passes[model]
@@ -456,7 +457,7 @@ _passes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
 
 
 def configs_of(model: Any) -> Configs:
-    """The configs of a model's parts that say which attention implementation it calls."""
+    """The configs of a model's parts that select its attention implementation."""
     return {
         id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")
     }

@@ -1,9 +1,9 @@
-"""One attention call: queries, keys, values and what may see what, as the model computed them.
+"""One attention call: queries, keys, values and masks, as the model computed them.
 
 Shapes: B batch, H heads, K key/value heads, Q queries, T keys, D head dim. The keys are the last T positions of the
-sequence so far (all of it, but for a sliding-window cache); the queries are its last Q, unless `first` says otherwise.
-GQA: query head h uses key head h // (H/K). Layers whose calls are alike are looked at together: B counts their rows one
-layer after another, and the mask is theirs in common.
+sequence so far (all positions, except with a sliding-window cache); the queries are its last Q, unless `first` is set.
+GQA: query head h uses key head h // (H/K). Layers with calls of the same kind are processed together: B then counts the
+rows of all of them, one layer after another, and they share the mask.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from floatlens.observation.implicit import ImplicitAttention
 
 @dataclass(frozen=True)
 class PositionLayout:
-    """What is known of the batch's positions before decoding starts. N positions, pads included; R regions.
+    """Metadata of the batch's positions, known before decoding starts. N positions including padding, R regions.
 
     real_BN     True for positions that are not padding, None when nothing is padded
     region_BN   region index of each position; 0 is the template's own tokens, -1 padding
     region_names  per row, the names of regions 1..; index 0 is "other"
     gold_BN     True inside the gold evidence
-    writes_BN   True for rows of the query matrix whose logits write the answer
+    writes_BN   True for queries whose logits write the answer
     mask_id     the mask token; None for a model without one
     """
 
@@ -73,9 +73,9 @@ class PositionLayout:
 
 @dataclass(frozen=True)
 class Call:
-    """The inputs of one attention call, and the positions that they stand for.
+    """The inputs of one attention call, and the positions that they belong to.
 
-    layers     the layers whose rows these are, one after another; most often one
+    layers     the layers that the rows belong to, one after another; usually one
     mask       None, or boolean (True = may see), or additive; broadcasts to (B of one layer, H, Q, T)
     causal     no mask was passed because the kernel applies the causal one itself
     softcap    scores become softcap · tanh(scores / softcap)
@@ -83,10 +83,10 @@ class Call:
     lse_BHQ    log of the sum of exp(score) over the keys, if the kernel returned it
     norm_BKT   norms of the keys, where they are known already
     first      position of query 0; None if the queries are the last Q positions
-    extends    whether the rows add to those of earlier calls; None if they do when there are cached positions before them
-    implicit   the scans of a state-space layer, whose weights come from them and not from a softmax of q·k
-    tokens_BT  the tokens of one layer's rows, where the pass says them
-    memory     what statistics keep from one step to the next; the same for all calls of a run
+    extends    whether the rows are added to those of earlier calls; None: yes if there are cached positions before them
+    implicit   the scans of a state-space layer, whose weights are computed from them and not by a softmax of q·k
+    tokens_BT  the tokens of one layer's rows, if the pass provides them
+    memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
 
     layers: tuple[int, ...]
@@ -111,7 +111,7 @@ class Call:
 
     @property
     def layer(self) -> int:
-        """The layer of a call that has only one."""
+        """The layer of a call that belongs to a single layer."""
         return self.layers[0]
 
     @property
@@ -136,7 +136,7 @@ class Call:
 
     @property
     def fresh(self) -> bool:
-        """False when the rows add to those of earlier calls, as those of a causal model with a cache; True else."""
+        """False when the rows are added to those of earlier calls, as in a causal model with a cache; True otherwise."""
         return self.first_query == 0 if self.extends is None else not self.extends
 
     @property
@@ -151,7 +151,7 @@ class Call:
 
     @property
     def query_keys(self) -> slice:
-        """Which of the keys and values stand at the queries' own positions."""
+        """Slice of the keys and values at the queries' own positions."""
         start = self.first_query - self.first_key
         return slice(start, start + self.Q)
 
@@ -203,7 +203,7 @@ class Call:
         start, end = positions.start - self.first_query, positions.stop - self.first_query
         if not 0 <= start < end <= self.Q:
             queries = range(self.first_query, self.first_query + self.Q)
-            raise RuntimeError(f"the sampler speaks of the rows {positions}, and the pass computed {queries}")
+            raise RuntimeError(f"the sampler named the rows {positions}, but the pass computed {queries}")
         if (start, end) == (0, self.Q):
             return replace(self, first=self.first_query, extends=extends)
         mask = self.mask
@@ -237,7 +237,7 @@ class Call:
         )
 
     def once(self, quantity: Callable[[Call], torch.Tensor]) -> torch.Tensor:
-        """A quantity of the call that several statistics need, computed for the first of them."""
+        """A quantity of the call that several statistics need; computed on first use."""
         if quantity.__name__ not in self._shared:
             self._shared[quantity.__name__] = quantity(self)
         return self._shared[quantity.__name__]
@@ -248,7 +248,7 @@ class Call:
 
     @property
     def pooled_BHRT(self) -> torch.Tensor:
-        """Weights summed over the queries of each region; over regions, the column sum."""
+        """Weights summed over the queries of each region; their sum over regions is the column sum."""
         return self._shared["pooled"]
 
     @property
@@ -257,22 +257,22 @@ class Call:
         return self._shared["spread"]
 
     def has_passed(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
-        """The weights have passed by once: keep what was summed."""
+        """Store the sums that were taken while the weights were streamed."""
         self._shared["pooled"], self._shared["spread"] = pooled_BHRT, spread_BH
 
     @property
     def passed(self) -> bool:
-        """Whether the weights have passed by, so that `pooled_BHRT` and `spread_BH` are there."""
+        """Whether the weights were streamed, so that `pooled_BHRT` and `spread_BH` are available."""
         return "pooled" in self._shared
 
     @cached_property
     def column_sums(self) -> dict[str, torch.Tensor]:
-        """Sums over the queries that may see each key (B, H, T), by statistic, and their `count`, if a kernel left them."""
+        """Sums over the queries that may see each key (B, H, T), by statistic, and their `count`, if a kernel ran."""
         return {}
 
     @cached_property
     def kept_rows(self) -> dict[int, torch.Tensor]:
-        """Weights (B, H, rows, T) that were kept when the output was computed, by the first of their queries."""
+        """Weights (B, H, rows, T) that were kept when the output was computed, by index of their first query."""
         return {}
 
     def keep_rows(self, start: int, weights_BHQT: torch.Tensor) -> None:
@@ -280,7 +280,7 @@ class Call:
         self.kept_rows[start] = weights_BHQT
 
     def rows(self, start: int, end: int) -> torch.Tensor | None:
-        """Weights (B, H, end-start, T) of queries start..end if they were kept, not to be written to; else None."""
+        """Weights (B, H, end-start, T) of queries start..end (read-only), or None if they were not kept."""
         for first, weights_BHQT in self.kept_rows.items():
             if first <= start and end <= first + weights_BHQT.shape[2]:
                 return weights_BHQT[:, :, start - first : end - first]
@@ -310,7 +310,7 @@ class Call:
         return torch.arange(keys, device=device)[None, :] > torch.arange(start, end, device=device)[:, None]
 
     def may_see(self, start: int, end: int) -> torch.Tensor | None:
-        """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None when every one may."""
+        """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None if all may."""
         visible: torch.Tensor | None = None
         if self.mask is not None:
             mask = query_rows(self.mask, start, end)
@@ -329,5 +329,5 @@ class Call:
 
 
 def query_rows(extra: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """The rows of queries start..end of a mask or bias; one that is the same for all queries is returned as it is."""
+    """The rows of queries start..end of a mask or bias; one that is the same for all queries is returned unchanged."""
     return extra if extra.shape[-2] == 1 else extra[..., start:end, :]

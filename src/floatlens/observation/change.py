@@ -11,7 +11,7 @@ import torch
 def compare_with_last(
     memory: dict[Hashable, Any], key: Hashable, first: int, now_BQC: torch.Tensor, length: int
 ) -> torch.Tensor:
-    """Relative change and cosine (B, 2, length) of vectors against those of the step before, which `now_BQC` replaces.
+    """Relative change and cosine (B, 2, length) of vectors compared with the previous step; stores `now_BQC` in their place.
 
     The relative change is |now − before| / |before|. NaN at a position that was not computed at both steps, and where a
     vector is zero. `first` is the position of the first vector.

@@ -1,7 +1,8 @@
 """Sums over the queries that may see a key, without the score matrix.
 
 mean over q of q·k_j is (mean of q)·k_j, so column means of a score need the sum of the queries that may see each key:
-one vector for all keys when every query sees the same, suffix sums under a causal mask, a product with the mask else.
+one vector for all keys if every query sees the same keys, suffix sums under a causal mask, otherwise a product with the
+mask.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from floatlens.observation.tile import TILE
 
 
 def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
-    """Sum of x over the real queries that may see each key: (B, H, T, C), or (B, H, 1, C) when it is the same for all."""
+    """Sum of x over the real queries that may see each key: (B, H, T, C), or (B, H, 1, C) if it is the same for all."""
     if call.real_BQ is not None:
         x_BHQC = x_BHQC.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
     if call.implicit is not None:
@@ -37,7 +38,7 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
 
 
 def visible_count(call: Call) -> torch.Tensor:
-    """Number of real queries that may see each key (B, H, T); computed once a call."""
+    """Number of real queries that may see each key (B, H, T); computed once per call."""
     heads = 1 if call.mask is None else call.mask.shape[1]
     ones = torch.ones(call.B, heads, call.Q, 1, device=call.q_BHQD.device)
     count_BHT = visible_sum(call, ones)[..., 0].expand(-1, call.H, call.T)
@@ -46,7 +47,7 @@ def visible_count(call: Call) -> torch.Tensor:
 
 
 def visible_keys(call: Call) -> torch.Tensor | None:
-    """Where all queries see the same keys: True for those (B, H or 1, T). None when it is all of them, or differs."""
+    """True for the keys that all queries see (B, H or 1, T); None if every query sees every key, or if queries differ."""
     visible = call.may_see(0, 1) if call.same_for_all_queries else None
     if visible is None:
         return None
@@ -72,7 +73,7 @@ class ColumnMean(Statistic):
         raise NotImplementedError
 
     def key_factor(self, call: Call) -> torch.Tensor | None:
-        """A factor of each key (B, K, T), where there is one: applied after the product, which is smaller."""
+        """A factor per key (B, K, T), or None; applied after the product, which is the smaller tensor."""
         return None
 
     def part(self, call: Call) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""The reference: every statistic from the whole matrix, by its definition, one layer at a time, in float32.
+"""The reference implementation: every statistic from the full matrix, by its definition, layer by layer, in float32.
 
-It shares no arithmetic with the tiles: keys are repeated for GQA, masks are written out, means are taken over full
-matrices. Memory grows with the square of the length; it is for tests, and for checking a surprising result.
+It shares no arithmetic with the tiles: keys are repeated for GQA, masks are dense, and means are taken over full matrices.
+Memory grows with the square of the length. Use it in tests and to check a surprising result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ExactMatrices:
         self.value_BKT = torch.zeros(0)
         self.seen_Q = torch.zeros(0, dtype=torch.bool)
         self.call: Call | None = None
-        self.before: Call | None = None  # the call of the step before, and its weights
+        self.before: Call | None = None  # the call of the previous step, and its weights
         self.weights_before_BHQT = torch.zeros(0)
 
     def see(self, call: Call) -> None:
@@ -172,7 +172,7 @@ EXACT: dict[str, Callable[[ExactMatrices, Call], torch.Tensor]] = {
 
 
 def exact_statistic(name: str) -> Callable[[ExactMatrices, Call], torch.Tensor]:
-    """The definition of a statistic by its name: here, or as the method `exact` of its class."""
+    """Look up the definition of a statistic: in this module, or the method `exact` of its class."""
     definition = EXACT.get(name) or getattr(STATISTICS[name], "exact", None)
     if definition is None:
         raise FloatLensError(f"statistic {name!r} has no exact definition; use implementation='stream'")

@@ -1,8 +1,8 @@
-"""The hook into attention that does not pass transformers' interface: a mode that sees torch functions being called.
+"""The hook for attention that does not use transformers' interface: a mode that intercepts calls of torch functions.
 
-Two shapes of attention are known. `scaled_dot_product_attention` has everything in its arguments. A plain softmax is
-attention when it comes between two products: scores = f(q @ kᵀ) before it, weights @ v after it; f may scale, add a
-position bias and mask. `nn.MultiheadAttention` calls the one or the other.
+Two forms of attention are recognised. `scaled_dot_product_attention` receives everything as arguments. A plain softmax is
+attention if it comes between two products: scores = f(q @ kᵀ) before it, weights @ v after it; f may scale, add a position
+bias and mask. `nn.MultiheadAttention` uses one or the other.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PRODUCTS = {
     torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm,
 }  # fmt: skip
 ADDED_PRODUCTS = {torch.baddbmm, torch.Tensor.baddbmm}
-FAR = 1000.0  # a score so far below its row's highest is a masked one: its weight is 0 in any type
+FAR = 1000.0  # a score this far below the highest of its row is masked: its weight is 0 in any dtype
 
-# layer and part are chosen by the callee: (inputs, base, part, finish) -> output (R, Q, H, D)
+# (inputs, base, part, finish) -> output (R, Q, H, D); the callee chooses layer and part
 Compute = Callable[[Inputs, Callable[[], Any], str | None, Callable[[Inputs], Inputs] | None], Any]
 
 
 @dataclass
 class SoftmaxCall:
-    """A softmax whose scores came out of a product; it is attention once its weights meet values."""
+    """A softmax whose scores came from a product; it is attention once its weights are multiplied with values."""
 
     scores: torch.Tensor
     left: torch.Tensor
@@ -43,7 +43,7 @@ class SoftmaxCall:
 
 
 class FunctionMode(TorchFunctionMode):
-    """Hands every attention call to `compute`, which returns the output, changed or not."""
+    """Passes every attention call to `compute`, which returns the output, changed or not."""
 
     def __init__(self, compute: Compute) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class FunctionMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _by_name(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a Python function. The mode is off inside it, so attention in it is caught by its name instead."""
+        """Call a Python function. The mode is off inside it, so attention functions are recognised by name instead."""
         functional.scaled_dot_product_attention = self._sdpa
         try:
             return func(*args, **kwargs)
@@ -77,7 +77,7 @@ class FunctionMode(TorchFunctionMode):
             functional.scaled_dot_product_attention = SDPA
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
-        """nn.MultiheadAttention. With `need_weights` it takes another path, so that is run once more to be observed."""
+        """Observe nn.MultiheadAttention. With `need_weights` it takes another path, so it is run a second time."""
         given = inspect.signature(MHA).bind(*args, **kwargs)
         given.apply_defaults()
         query, key = given.arguments["query"], given.arguments["key"]
@@ -130,13 +130,13 @@ class FunctionMode(TorchFunctionMode):
             return heads_of(output).transpose(1, 2), None
 
         def finish(used: Inputs) -> Inputs:
-            """The inputs with the model's own queries and keys, and the scores that the softmax got as a bias."""
+            """The inputs with the model's own queries and keys, and the scores passed to the softmax as a bias."""
             changed = used.query.float() * (1.0 if used.scaling is None else used.scaling)
             if used.softcap is not None:
                 changed = used.softcap * torch.tanh(changed / used.softcap)
             return replace(used, query=q, key=k, scaling=0.0, softcap=None, bias=changed)
 
-        # Whatever made the scores, they are their own products with the identity: a change can act on them as on any.
+        # Any scores equal their product with the identity matrix, so a change can treat them like queries and keys.
         scored = scores if visible is None else scores.masked_fill(hidden, 0.0)
         values = v.to(scores.dtype).expand(-1, scores.shape[1], -1, -1) if v.shape[1] == 1 else v.to(scores.dtype)
         inputs = Inputs(scored, eye, values, 1.0, visible, False)
@@ -160,7 +160,7 @@ class FunctionMode(TorchFunctionMode):
         return output
 
     def begin(self) -> None:
-        """A forward pass starts: forget what an earlier one left."""
+        """Start a forward pass: forget the state of the previous one."""
         self.products, self.softmax = [], None
 
 
@@ -173,7 +173,7 @@ def operands(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[to
 
 
 def is_of_sequence(inputs: Inputs) -> bool:
-    """Whether queries and keys are the positions of the pass: a softmax over landmarks or latents is none of them."""
+    """Whether queries and keys are the positions of the pass, and not landmarks or latents."""
     forward = current_pass()
     if forward is None:
         return True
@@ -182,14 +182,14 @@ def is_of_sequence(inputs: Inputs) -> bool:
 
 
 def meets(softmax: SoftmaxCall, left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether a product is that of the softmax's weights with values."""
+    """Whether a product multiplies the softmax's weights with values."""
     shape = softmax.scores.shape
     same = left.shape[-2:] == shape[-2:] and left.numel() == softmax.scores.numel() and right.ndim == left.ndim
     return same and right.shape[-2] == shape[-1]
 
 
 def heads_of(x: torch.Tensor) -> torch.Tensor:
-    """A tensor (B, H, ·, ·), from that or from (B·H, ·, ·); B is that of the forward pass, else 1 head is assumed."""
+    """Reshape (B·H, ·, ·) to (B, H, ·, ·) with the B of the forward pass, or H = 1 if it is unknown; 4 dims are kept."""
     if x.ndim == 4:
         return x
     forward = current_pass()

@@ -1,8 +1,8 @@
-"""Attention computed once: the weights that make the output are the weights that are recorded.
+"""Attention computed once: the same weights produce the output and the statistics.
 
-For a block of queries all keys fit in a core's cache, so a block is one product for the scores, one softmax, one product
-with the values, and sums over the weights before the next block overwrites them. A second pass would cost the scores and
-the exponentials once more. The output differs from that of `scaled_dot_product_attention` by rounding only.
+All keys of a block of queries fit in a core's cache, so a block is one product for the scores, one softmax, one product
+with the values, and sums over the weights before the next block overwrites them. A second pass would compute the scores
+and the exponentials again. The output differs from `scaled_dot_product_attention` only by rounding.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from floatlens.observation.inputs import Inputs
 from floatlens.observation.weights import FEW, LOG2E, exponent_blocks
 from floatlens.observation.workspace import Workspace
 
-KEPT = 1 << 21  # numbers of the writing rows' weights that a call may keep
+KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
 
 
 def can_fuse(inputs: Inputs) -> bool:
-    """Whether a call can be computed here: float32 on a CPU, plain softmax attention, no gradient."""
+    """Whether `attend` can compute a call: float32 on a CPU, plain softmax attention, no gradient."""
     tensors = (inputs.query, inputs.key, inputs.value)
     if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in tensors):
         return False
@@ -28,10 +28,10 @@ def can_fuse(inputs: Inputs) -> bool:
 
 
 def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
-    """Compute a call's output (B, Q, H, D), and keep in the call what its weights' statistics need.
+    """Compute a call's output (B, Q, H, D), and keep in the call what the statistics need of its weights.
 
-    `size` bounds the numbers in a block. Of few queries the weights themselves are kept, else the sums over regions, the
-    entropy, and the rows that write.
+    `size` is the largest number of weights in a block. With few queries the weights themselves are kept; otherwise the
+    sums over regions, the entropy, and the rows that write.
     """
     if call.Q < FEW:
         return _attend_rows(call)
@@ -59,9 +59,9 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
         )
         torch.mul(made.view(n, q, D), inverse_NQ1, out=output_NQD[heads, queries])
         bits_NQ1 = total_NQ1.log2_()
-        if real_NQ1 is not None:  # queries of padding have an output, and count nowhere
+        if real_NQ1 is not None:  # padded queries have an output, but are excluded from the sums
             inverse_NQ1, bits_NQ1 = (v.mul_(real_NQ1[heads, queries]) for v in (inverse_NQ1, bits_NQ1))
-        # The weights are never divided by their sums: the few numbers that they are multiplied with are.
+        # Dividing the products by the row sums is cheaper than dividing the weights.
         share_N1Q = inverse_NQ1.transpose(1, 2)
         pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries] * share_N1Q, weights_NQT)
         low, high = max(first, block.start), min(end, block.end)
@@ -79,10 +79,10 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
 
 
 def _attend_rows(call: Call) -> torch.Tensor:
-    """The same for few queries, as in cached decoding: their weights are kept, and many layers are summed at once."""
+    """`attend` for few queries, as in cached decoding: the weights are kept, and the sums of many layers taken together."""
     rows_BHQT = call.scores(0, call.Q).softmax(-1)
     kept_BHQT = rows_BHQT
-    if call.real_BQ is not None:  # queries of padding have an output, and count nowhere; one that sees no key has 0
+    if call.real_BQ is not None:  # padded queries have an output, but weight 0; so has a query that sees no key
         rows_BHQT = rows_BHQT.nan_to_num_()
         kept_BHQT = rows_BHQT.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
     call.keep_rows(0, kept_BHQT)
@@ -92,7 +92,7 @@ def _attend_rows(call: Call) -> torch.Tensor:
 
 
 def _writing_rows(call: Call) -> tuple[int, int]:
-    """First and last (exclusive) of the call's queries that may write a token; none if they are too many to keep."""
+    """First and last (exclusive) of the call's queries that may write a token; an empty range if too many to keep."""
     first, end = call.layout.writing_span
     first, end = max(first - call.first_query, 0), min(end - call.first_query, call.Q)
     if first >= end or (end - first) * call.B * call.H * call.T > KEPT:

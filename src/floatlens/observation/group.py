@@ -1,7 +1,7 @@
-"""Groups of layers whose attention calls are alike, handled as one call with the rows of all of them.
+"""Groups of layers with attention calls of the same kind, processed as one call with the rows of all of them.
 
-Most statistics are cheap per layer, so that on small models and in cached decoding the number of operations would cost
-more than the arithmetic. A group holds queries, keys and values of a forward pass for a moment; `ROOM` bounds that.
+Most statistics are cheap per layer, so on small models and in cached decoding the number of operations would cost more
+than the arithmetic. A group holds queries, keys and values until it is processed; `ROOM` limits their size.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from floatlens.observation.statistic import Statistic
 from floatlens.observation.workspace import Workspace
 
 SUMS = ("pooled_BHRT", "spread_BH")
-ROOM = 1 << 26  # bytes of queries, keys and values that may wait; a layer that needs more is looked at alone
+ROOM = 1 << 26  # largest size in bytes of the queries, keys and values in a group; a larger layer is processed alone
 
 
 def size(call: Call) -> int:
-    """Bytes that a call keeps waiting."""
+    """Size of a call's queries, keys and values in bytes."""
     return sum(x.numel() * x.element_size() for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD, *call.kept_rows.values()))
 
 
 class Group:
-    """Calls that wait, the observers that serve them all, and the keys of a growing cache."""
+    """Waiting calls, the statistics that are taken of all of them, and the keys of a growing cache."""
 
     def __init__(self, observers: dict[str, Statistic]) -> None:
         self.observers = observers
@@ -35,12 +35,12 @@ class Group:
         self.store = KeyStore()
 
     def together(self, space: Workspace) -> Call:
-        """The waiting calls as one, in memory of the workspace; none waits any more."""
+        """Merge the waiting calls into one, in memory of the workspace, and empty the group."""
         calls = [self.waiting[layer] for layer in self.layers if layer in self.waiting]
         self.waiting = {}
         first = calls[0]
         if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
-            raise RuntimeError(f"layers {self.layers} were alike when the sequence began, and now have different masks")
+            raise RuntimeError(f"layers {self.layers} had the same mask when the sequence began, but differ now")
         keys, norms = (None, None) if first.fresh else self.store.extended(calls)
         if len(calls) == 1 and keys is None:
             return first
@@ -50,7 +50,7 @@ class Group:
             layers=tuple(layer for call in calls for layer in call.layers),
             q_BHQD=space.joined("q", [call.q_BHQD for call in calls]),
             k_BKTD=space.joined("k", [call.k_BKTD for call in calls]) if keys is None else keys,
-            # Rows that add to earlier ones come with new values only.
+            # Rows that extend a cache come with the values of the new positions only.
             v_BKTD=space.joined("v", [c.v_BKTD if c.fresh else c.v_BKTD[:, :, c.query_keys] for c in calls]),
             layout=first.layout.of_layers(len(calls)),
             lse_BHQ=torch.cat(told) if len(told) == len(calls) else None,
@@ -66,7 +66,7 @@ class Group:
 
 
 class KeyStore:
-    """Keys of several layers in one tensor, to which each step of a cache adds its own: an old key never changes."""
+    """Keys of several layers in one tensor; each cached step appends its keys, because old keys never change."""
 
     def __init__(self) -> None:
         self.keys_BKTD = torch.zeros(0)
@@ -74,10 +74,10 @@ class KeyStore:
         self.length = 0
 
     def extended(self, calls: list[Call]) -> tuple[torch.Tensor, torch.Tensor]:
-        """All keys (B, K, T, D) and their norms, of the calls in their order."""
+        """Append the new keys of the calls; return all keys (B, K, T, D) and their norms, in the order of the calls."""
         T, new = calls[0].T, calls[0].Q
         if self.length + new != T or calls[0].first_key > 0 or self.keys_BKTD.shape[0] != len(calls) * calls[0].B:
-            new = T  # the first step of a cache, or one whose window moved on
+            new = T  # the first step of a cache, or a sliding window that moved
         if self.keys_BKTD.numel() == 0 or self.keys_BKTD.shape[2] < T:
             rows, (K, D) = len(calls) * calls[0].B, calls[0].k_BKTD.shape[1::2]
             keys = calls[0].k_BKTD.new_empty(rows, K, T + max(64, T // 4), D, dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""The tap on hidden states: what each layer hands to the next, shown to the session.
+"""The hook on hidden states: the output of each layer is shown to the session.
 
-A hook on every layer of the model, installed only if a statistic asks for it. A statistic of hidden states is a subclass
-of `HiddenStatistic`.
+A hook is installed on every layer of the model, but only if a statistic needs it. A statistic of hidden states is a
+subclass of `HiddenStatistic`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Hidden:
     h_BQE    the residual stream after the layer, before the final norm
     first    position of the first state
     length   number of positions so far
-    active   positions that the step is about; empty for a pass that only fills a cache
-    memory   what statistics keep from one step to the next
-    unembed  from states to logits: the model's final norm and its output embeddings
+    active   positions that the step computes; empty for a pass that only fills a cache
+    memory   state that statistics keep from one step to the next
+    unembed  function from states to logits: the model's final norm and its output embeddings
     """
 
     layer: int
@@ -51,7 +51,7 @@ class Hidden:
 
     @property
     def active_rows(self) -> slice:
-        """Which of the states belong to active positions."""
+        """Slice of the states at active positions."""
         return slice(self.active.start - self.first, self.active.stop - self.first)
 
 
@@ -65,7 +65,7 @@ class HiddenStatistic(Statistic):
         raise NotImplementedError
 
     def kept(self, hidden: Hidden, now_BQ: torch.Tensor) -> torch.Tensor:
-        """One number per position so far (B, length); a position in a cache keeps the one of the step that computed it."""
+        """One number per position so far (B, length); a cached position keeps the number of the step that computed it."""
         key = (self.name, hidden.layer)
         before = hidden.memory.get(key)
         found = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
@@ -77,7 +77,7 @@ class HiddenStatistic(Statistic):
 
 
 class Tap:
-    """The layers of a model, and the way from a hidden state to logits."""
+    """The layers of a model, and the function from a hidden state to logits."""
 
     def __init__(self, model: Any, layers: int | None) -> None:
         self.model = type(model).__name__
@@ -114,7 +114,7 @@ class Tap:
 
     @contextmanager
     def checked(self, last: list[torch.Tensor]) -> Iterator[None]:
-        """Refuse a model whose head gets something else than its last hidden state (`last`) after the final norm."""
+        """Raise an error if the input of the model's head is not its last hidden state (`last`) after the final norm."""
 
         def check(_: Any, args: tuple[Any, ...]) -> None:
             if self.busy or not last:
@@ -123,7 +123,7 @@ class Tap:
             normed = state if self.norm is None else self.norm(state)
             if normed.shape != args[0].shape or not torch.allclose(normed, args[0], rtol=1e-2, atol=1e-3):
                 raise FloatLensError(
-                    f"the head of {self.model} is more than a norm and its output embeddings, so that the "
+                    f"the head of {self.model} is more than a norm and its output embeddings, so the "
                     f"logit lens does not apply; leave out lens_token"
                 )
 

@@ -5,8 +5,8 @@ A scan computes y_i = Σ_j α_ij x_j + D x_i with
     α_ij = Σ_n C_i[n] · exp(a[n] · Σ dt over the positions after j up to i) · dt_j · B_j[n]
 
 for all j that are read no later than i. A Mamba-2 layer has one α per head; a Mamba layer one per channel, and all of its
-channels are one head. α is signed, and its rows do not sum to one, so that what observers see as attention is a convention,
-`RULE`: absolute values, each row divided by its sum, then the mean over the channels of a head.
+channels form one head. α is signed and its rows do not sum to one, so statistics see it through a convention, `RULE`:
+absolute values, each row divided by its sum, then the mean over the channels of a head.
 
 Shapes: B batch, T positions, U scans (channels of Mamba, heads of Mamba-2), H heads, N state size, Q rows of a tile.
 """
@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 
 RULE = "implicit(absolute, row-normalised, channel-mean)"
-ROOM = 1 << 20  # numbers of α that are computed at once
+ROOM = 1 << 20  # largest number of values of α that are computed at once
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -27,7 +27,7 @@ TINY = torch.finfo(torch.float32).tiny
 class Scan:
     """One direction of a layer, its tensors in the order of the positions.
 
-    x_BTHP     what is summed: the input after the convolution
+    x_BTHP     the vectors that are summed: the input after the convolution
     dt_BTU     step sizes, after the softplus
     a_UN       the diagonal of A, negative; one column where it is the same for the whole state (Mamba-2)
     b_BTGN, c_BTGN   G is 1 where all scans share them (Mamba), else U
@@ -95,7 +95,7 @@ class Scan:
         return torch.stack(parts, 1)
 
     def signed_sums(self) -> torch.Tensor:
-        """Signed α summed down the columns, mean over the channels of a head (B, H, T); a scan against the reading order."""
+        """Signed α summed down the columns, mean over the channels of a head (B, H, T); computed by a reverse scan."""
         decay_BTUN = (self.dt_BTU.float()[..., None] * self.a_UN.float()).exp()
         b, c = self.b_BTGN.float(), self.c_BTGN.float()
         step_BTU = self.dt_BTU.float()
@@ -109,7 +109,7 @@ class Scan:
         return sums.unflatten(2, (self.H, -1)).mean(-1).transpose(1, 2)
 
     def exact_alpha(self) -> torch.Tensor:
-        """All of α (B, U, T, T) in float64, by letting the scan run on every input alone."""
+        """The full α (B, U, T, T) in float64, computed by running the scan on every input separately."""
         B, T, U = self.dt_BTU.shape
         dt, b, c = self.dt_BTU.double(), self.b_BTGN.double(), self.c_BTGN.double()
         decay_BTUN = (dt[..., None] * self.a_UN.double()).exp()
@@ -122,7 +122,7 @@ class Scan:
         return alpha
 
     def exact_weights(self) -> torch.Tensor:
-        """Attention by `RULE` (B, H, T, T), from all of α."""
+        """Attention by `RULE` (B, H, T, T), from the full α."""
         alpha = self.exact_alpha().abs()
         rows = alpha / alpha.sum(-1, keepdim=True).clamp_min(TINY)
         return rows.unflatten(1, (self.H, -1)).mean(2).float()
@@ -145,17 +145,17 @@ class ImplicitAttention:
 
     @property
     def query_BHTN(self) -> torch.Tensor:
-        """C: what a position asks for."""
+        """C, the counterpart of the queries."""
         return torch.cat([scan.per_head(scan.c_BTGN) for scan in self.scans], 1)
 
     @property
     def key_BHTN(self) -> torch.Tensor:
-        """B: how a position is found."""
+        """B, the counterpart of the keys."""
         return torch.cat([scan.per_head(scan.b_BTGN) for scan in self.scans], 1)
 
     @property
     def value_BHTP(self) -> torch.Tensor:
-        """The input of the scan, which the weights sum."""
+        """The input of the scan, the counterpart of the values."""
         return torch.cat([scan.x_BTHP.transpose(1, 2) for scan in self.scans], 1)
 
     def weights(self, start: int, end: int) -> torch.Tensor:

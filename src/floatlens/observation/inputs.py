@@ -1,4 +1,4 @@
-"""The inputs of one attention call, as every implementation understands them, and the part of the model it belongs to."""
+"""The inputs of one attention call in the form that all implementations share, and the names of the parts of a model."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-# The parts of a model, each observed on its own. SELF is the attention of the sequence that is written to itself.
+# The parts of a model, each observed separately. SELF is the self-attention of the sequence that is being written.
 SELF, ENCODER, CROSS = "self", "encoder", "cross"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """One call as every implementation understands it: query (B, H, Q, D), key and value (B, K, T, D).
+    """The inputs of one attention call: query (B, H, Q, D), key and value (B, K, T, D).
 
-    `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` says that none was passed
-    because the kernel applies the causal one itself; `sinks` (H,) are learned scores that are no position. Layers of
-    another `kind` differ in what they may see.
+    `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` means that none was passed
+    because the kernel applies the causal one itself; `sinks` (H,) are learned scores without a position. Layers of
+    different `kind` may have different masks.
     """
 
     query: torch.Tensor

@@ -1,7 +1,7 @@
-"""The hook into Mamba's mixers: what a mixer reads is shown to the session as the implicit attention of its layer.
+"""The hook into Mamba's mixers: the input of a mixer is shown to the session as the implicit attention of its layer.
 
-Projections and convolution are computed a second time from the mixer's input, so that it does not matter which kernel the
-mixer itself runs. A layer with a mixer in each direction is one call, its forward heads first.
+Projections and convolution are computed a second time from the mixer's input, so it does not matter which kernel the mixer
+itself runs. A layer with one mixer per direction is one call, with the forward heads first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from floatlens.errors import FloatLensError
 from floatlens.observation.implicit import ImplicitAttention, Scan
 from floatlens.observation.session import Session
 
-MIXERS = {  # not those of hybrid models, of which the attention layers are observed
+MIXERS = {  # without the mixers of hybrid models, where only the attention layers are observed
     ("transformers.models.mamba.modeling_mamba", "MambaMixer"),
     ("transformers.models.mamba2.modeling_mamba2", "Mamba2Mixer"),
 }
@@ -69,7 +69,7 @@ def implicit_attention(module: Any, u_BTD: Tensor, mask_BT: Tensor | None = None
 
 
 def mixers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The mixers of a model; a pair of them that reads in both directions counts once, by the module that holds it."""
+    """The mixers of a model; a pair that reads in both directions counts once, as the module that contains it."""
     modules = list(model.modules())
     pairs: list[Any] = [
         module for module in modules if is_mixer(getattr(module, "mamba_fwd", module)) and hasattr(module, "mamba_rev")
@@ -83,8 +83,8 @@ _mixers: WeakKeyDictionary[torch.nn.Module, list[weakref.ref[torch.nn.Module]]] 
 
 @contextmanager
 def mixers_observed(model: Any, session: Session) -> Iterator[None]:
-    """Show every mixer of a model to `session`; nothing is left behind when the block ends."""
-    if model not in _mixers:  # asked at every step
+    """Show every mixer of a model to `session`; the hooks are removed when the block ends."""
+    if model not in _mixers:  # cached, because it is needed at every step
         _mixers[model] = [weakref.ref(module) for module in mixers_of(model)]
     mixers = [module for reference in _mixers[model] if (module := reference()) is not None]
 

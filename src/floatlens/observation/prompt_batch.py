@@ -1,4 +1,4 @@
-"""Prompts of different lengths as one left-padded batch, and what is known of its positions."""
+"""Prompts of different lengths as one left-padded batch, with metadata of its positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER = "answer"
 
 
 def scripts_of(prompts: Sequence[Prompt]) -> list[Script] | None:
-    """The texts to replay, one per prompt; None if the model is to write."""
+    """The texts to replay, one per prompt; None if the model writes the answers."""
     found = [prompt.script for prompt in prompts if prompt.script is not None]
     if found and len(found) < len(prompts):
         raise FloatLensError("some prompts have a text to replay and some do not; run them in separate batches")
@@ -25,11 +25,11 @@ def scripts_of(prompts: Sequence[Prompt]) -> list[Script] | None:
 
 
 def tails_of(prompts: Sequence[Prompt]) -> list[tuple[int, ...]] | None:
-    """What follows the first mask of each text with masks; None if the prompts are none."""
+    """The tokens from the first mask on, for prompts that are texts with masks; None for other prompts."""
     found = [prompt.tail for prompt in prompts if prompt.tail is not None]
     if found and (len(found) < len(prompts) or any(len(tail) != len(found[0]) for tail in found)):
         raise FloatLensError(
-            "texts with masks that are filled together should have equal numbers of tokens from the first mask on; "
+            "texts with masks that share a batch must have the same number of tokens from the first mask on; "
             "fill them one by one"
         )
     return found or None
@@ -37,9 +37,9 @@ def tails_of(prompts: Sequence[Prompt]) -> list[tuple[int, ...]] | None:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """B prompts, padded on the left. `pads` counts each row's padding.
+    """B prompts, padded on the left. `pads` is the number of padding tokens per row.
 
-    P is where the prompts end, all at the same column, or the last of them if they are padded by whole blocks.
+    P is the column where all prompts end, or where the last one ends if rows are padded by whole blocks.
     """
 
     prompts: list[Prompt]
@@ -57,15 +57,15 @@ class PromptBatch:
         block: int | None = None,
         filler: int | None = None,
     ) -> PromptBatch:
-        """Pad prompts to one batch.
+        """Make one batch by padding prompts.
 
         With `block` each row is padded by whole blocks of that length, so that the blocks of all rows, counted from their
         first tokens, begin at the same columns. Prompts then end at different columns, and `filler` follows short ones.
         """
         if not prompts:
-            raise FloatLensError("there is no prompt to run; give at least one")
+            raise FloatLensError("there are no prompts to run; pass at least one")
         if any(not prompt.ids and prompt.tail is None for prompt in prompts):
-            raise FloatLensError("a prompt has no tokens; give it some text or token ids")
+            raise FloatLensError("a prompt has no tokens; pass some text or token ids")
         lengths = [len(prompt.ids) for prompt in prompts]
         whole = [length if block is None else length // block * block for length in lengths]
         pads = [max(whole) - length for length in whole]
@@ -87,7 +87,7 @@ class PromptBatch:
 
     @property
     def scripts(self) -> list[Script] | None:
-        """The texts to replay, one per prompt; None if the model writes."""
+        """The texts to replay, one per prompt; None if the model writes the answers."""
         return scripts_of(self.prompts)
 
     def tail_BN(self) -> torch.Tensor | None:
@@ -111,7 +111,7 @@ class PromptBatch:
         return [name for place in self.prompts[row].gold if (name := f"doc{place + 1}") in present]
 
     def layout(self, new_tokens: int, shifted: bool, mask_id: int | None = None) -> PositionLayout:
-        """What observation needs to know of the positions, for N = P + new_tokens."""
+        """The metadata of the positions that observation needs, for N = P + new_tokens."""
         B, P = self.ids_BP.shape
         device = self.ids_BP.device
         region = torch.zeros(B, P + new_tokens, dtype=torch.long)

@@ -15,7 +15,7 @@ DEFAULT = (
     "evidence", "query_mass",
 )  # fmt: skip
 NEEDS_GOLD = ("evidence", "query_mass")
-# Several statistics by one name, for those that are recorded on request.
+# Names of groups of statistics that are recorded on request.
 GROUPS = {
     "default": DEFAULT,
     "cache_drift": ("key_change", "key_cos", "value_change", "value_cos", "hidden_change", "hidden_cos"),
@@ -28,7 +28,7 @@ Class = TypeVar("Class", bound=type[Statistic])
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of statistics, with each group replaced by its members.
+    """Names of statistics, with each group name replaced by its members.
 
     >>> expand(["received", "massive"])
     ('received', 'hidden_norm', 'massive_ratio', 'massive_channel')

@@ -1,7 +1,7 @@
 """The session that is active while a model runs: it receives every attention call and keeps what is recorded.
 
-Which rows a step is about is said by the sampler (`decode.network.ForwardPass`). A call becomes at most two: one with the
-active rows, for the statistics of the step, and one with the rows that are final now, for statistics over all final rows.
+The sampler defines which rows a step computes (`decode.network.ForwardPass`). A call becomes at most two: one with the
+active rows, for the statistics of the step, and one with the rows that are now final, for statistics over all final rows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from floatlens.observation.workspace import Workspace
 
 Implementation = Literal["stream", "fused", "sdpa", "kernel", "exact"]
 IMPLEMENTATIONS = get_args(Implementation)
-Key = tuple[int, bool]  # a layer, and whether its final rows are meant
+Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
 
 
 class Session:
-    """Statistics of chosen layers, gathered over one forward pass after another.
+    """Collects the statistics of the chosen layers over consecutive forward passes.
 
     After a pass `results[name][layer]` is (B, *dims).
 
@@ -44,21 +44,21 @@ class Session:
     statistics
         Names of statistics.
     layout
-        What is known of the batch's positions: padding, regions, gold evidence. None: no padding and no regions.
+        Metadata of the batch's positions: padding, regions, gold evidence. None: no padding and no regions.
     layers, matrix_layers
-        The layers to observe, and those whose full matrices are taken; None for all.
+        The layers to observe, and those whose full matrices are recorded; None for all.
     implementation
-        "stream": in tiles, in the fastest way of the device; "fused": attention is computed once, and its weights make
-        the output; "sdpa": the output is the model's own, and a second pass observes; "kernel": the second pass is the
-        GPU kernel; "exact": from whole matrices, the reference of the tests.
+        "stream": in tiles, with the fastest of the next three for the device; "fused": attention is computed once, for
+        the output and the statistics; "sdpa": the model computes the output, and a second pass computes the statistics;
+        "kernel": the second pass is the GPU kernel; "exact": from full matrices, the reference used by the tests.
     tile
-        Numbers in a tile of attention weights.
+        Number of attention weights in a tile.
     rows
-        Observe only the first rows of the batch: guidance runs a second copy of it.
+        Observe only the first `rows` rows of the batch, because guidance adds a second copy of it.
     room
-        Bytes of queries, keys and values that may wait for other layers.
+        Maximum size in bytes of the queries, keys and values that wait for other layers.
     apart
-        Every call stands for itself: its keys are not those of the sequence that is written, as in cross-attention.
+        Every call is independent: its keys are not the positions of the written sequence, as in cross-attention.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Session:
         self.space = Workspace()
         self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
         self.calls = 0
-        self.memory: dict[Hashable, Any] = {}  # what statistics keep from one step to the next
+        self.memory: dict[Hashable, Any] = {}  # state that statistics keep from one step to the next
 
     def begin(self) -> None:
-        """Forget the results of the last step; those over final rows stay until there are more of them."""
+        """Forget the results of the last step; results over final rows are kept until more rows are final."""
         self._finish()
         self.kernel.begin()
         self._results = {
@@ -107,12 +107,12 @@ class Session:
 
     @property
     def results(self) -> dict[str, dict[int, torch.Tensor]]:
-        """What the last forward pass showed: by name and layer, (B, *dims)."""
+        """The results of the last forward pass, by name and layer: (B, *dims)."""
         self._finish()
         return self._results
 
     def _finish(self) -> None:
-        """Take the statistics of all calls that wait; no layer joins their groups any more."""
+        """Take the statistics of all waiting calls and close their groups."""
         for group in self.open.values():
             group.closed = True
             if group.waiting:
@@ -138,18 +138,18 @@ class Session:
 
     @property
     def compares(self) -> bool:
-        """Whether some statistic compares each step with the one before."""
+        """Whether any statistic compares each step with the previous one."""
         return any(statistic.compares for statistic in self.statistics.values())
 
     def unobserved(self, layers: Sequence[int]) -> list[int]:
-        """Which of these layers are to be observed and were never called."""
+        """The layers among these that should be observed but were never called."""
         wanted = (layer for layer in layers if self.wanted(layer) or self.wanted(layer, final=True))
         return [layer for layer in wanted if layer not in self.observed]
 
     def repeats(self, layer: int, query: torch.Tensor) -> bool:
-        """Whether a layer's attention is computed once more in a pass, with the same queries, for other values.
+        """Whether a layer's attention is computed again in the same pass, with the same queries but other values.
 
-        A layer that attends twice in a pass with different queries has no single attention, and is refused.
+        A layer that attends twice in a pass with different queries has no single attention; this raises an error.
         """
         forward = None if self.apart else current_pass()
         if forward is None:
@@ -160,13 +160,13 @@ class Session:
         self.called[layer] = weakref.ref(query)
         if before is not None and before() is not query:
             raise FloatLensError(
-                f"layer {layer} computes attention several times in a forward pass, with different queries, so that it "
+                f"layer {layer} computes attention several times in a forward pass, with different queries, so it "
                 f"has no single attention to observe"
             )
         return before is not None
 
     def computes(self, layer: int, inputs: Inputs) -> bool:
-        """Whether `see` can compute the output of a call itself, with the weights that it takes the statistics of."""
+        """Whether `see` can compute the output of a call itself, from the weights that the statistics use."""
         if self.implementation not in ("stream", "fused") or self.paused or not can_fuse(inputs):
             return False
         if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
@@ -175,18 +175,18 @@ class Session:
         return forward is None or forward.active == forward.final or forward.is_whole
 
     def _only_sums(self, key: Key) -> bool:
-        """Whether sums over the weights are all that a layer's statistics need of them."""
+        """Whether the statistics of a layer need only sums over the weights."""
         if key not in self._pooled:
             wanted = [self.statistics[name] for name in self.wanted(*key)]
             self._pooled[key] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
         return self._pooled[key]
 
     def _uses_kernel(self, call: Call) -> bool:
-        """Whether the GPU kernel is to sum the weights of a call; few queries are cheaper in the stream path."""
+        """Whether to sum the weights of a call with the GPU kernel; with few queries the stream path is cheaper."""
         device = call.q_BHQD.device
         if self.implementation == "kernel" and not available(device):
             raise FloatLensError(
-                f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, and the model "
+                f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
                 f"is on {device}; use 'stream'"
             )
         chosen = self.implementation == "kernel" or (self.implementation == "stream" and device.type == "cuda")
@@ -212,9 +212,9 @@ class Session:
     ) -> torch.Tensor | None:
         """Take the statistics of one call: query (B, H, Q, D), key and value (B, K, T, D).
 
-        `lse` (B, H, Q) is the log of each row's sum, where the kernel tells it. Layers of another `kind` are never looked
-        at together: their windows may differ at a later step. `compute`: return the output (B, Q, H, D) as well, where
-        `computes` says that this is possible.
+        `lse` (B, H, Q) is the log of each row's sum, if the kernel returned it. Layers of different `kind` are never
+        processed together, because their windows may differ at a later step. `compute`: also return the output
+        (B, Q, H, D); only if `computes` returned True.
         """
         self.observed.add(layer)
         if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
@@ -233,7 +233,7 @@ class Session:
             mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
         if mask is not None:
             mask = mask[..., -k.shape[2] :]
-        if forward is not self.forward:  # a step may take several passes, as one that also fills a cache
+        if forward is not self.forward:  # a step may take several passes, for example if it also fills a cache
             self._finish()
             self.kernel.begin()
             self.forward = forward
@@ -251,7 +251,7 @@ class Session:
         if self.apart:
             whole = replace(whole, first=0, extends=False)
         if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
-            # Larger blocks than those of a second pass: they are read more often than they are made (benchmarks.trace).
+            # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
             output = attend(whole, 4 * self.tile, self.space) if compute else None
             self._take(whole, kind, final=False)
             return output
@@ -264,7 +264,7 @@ class Session:
 
     @torch.no_grad()
     def see_implicit(self, layer: int, implicit: ImplicitAttention) -> None:
-        """Take the statistics of a state-space layer, whose pass is over the whole sequence."""
+        """Take the statistics of a state-space layer, which always processes the whole sequence."""
         self.observed.add(layer)
         if self.paused or not self.wanted(layer):
             return
@@ -282,7 +282,7 @@ class Session:
 
     @property
     def hidden(self) -> list[str]:
-        """The statistics of hidden states among those to take."""
+        """Names of the requested statistics of hidden states."""
         return [name for name, statistic in self.statistics.items() if statistic.hidden]
 
     @torch.no_grad()
@@ -306,13 +306,13 @@ class Session:
         """Number of positions so far."""
         if self.forward is not None:
             return max(self.forward.start + queries, keys)
-        # In a loop of the user's own, fewer queries than keys, or one query after a longer call, extend a cache.
+        # In a user's own loop, fewer queries than keys, or one query after a longer call, means that a cache is extended.
         before = self.length.get(layer, 0) if queries < keys or queries == 1 else 0
         self.length[layer] = max(before + queries, keys)
         return self.length[layer]
 
     def _take(self, call: Call, kind: Hashable, final: bool) -> None:
-        """Take the statistics of a call, at once or together with layers that are alike."""
+        """Take the statistics of a call, immediately or together with layers of the same kind."""
         key = (call.layer, final)
         names = self.wanted(*key)
         if not names:
@@ -333,7 +333,7 @@ class Session:
             self._look(group)
 
     def _join(self, call: Call, names: list[str], kind: Hashable, final: bool) -> None:
-        """Put a layer into the group that waits for calls like this one, or into a new one."""
+        """Add a call to the open group of its kind, or to a new group."""
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
         alike = (*shapes, call.scaling, call.causal, call.softcap, mask, call.q_BHQD.device, tuple(names), kind)
@@ -352,7 +352,7 @@ class Session:
         self.groups[call.layer, final] = group
 
     def _look(self, group: Group) -> None:
-        """Take the statistics of the calls that wait in a group."""
+        """Take the statistics of the calls in a group."""
         call, observers = group.together(self.space), group.observers
         for observer in observers.values():
             observer.start(call)
@@ -374,14 +374,14 @@ class Session:
 
 
 def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> None:
-    """Refuse a result that does not have the dims that its statistic names."""
+    """Raise an error if a result does not have the dims that its statistic declares."""
     if not isinstance(value, torch.Tensor):
         raise FloatLensError(f"statistic {name!r} returned {type(value).__name__}; expected a tensor (batch, *dims)")
     shape = tuple(value.shape)
     if len(shape) != 1 + len(dims):
         raise FloatLensError(
             f"statistic {name!r} returned the shape {shape}, which has {len(shape) - 1} dims after the batch; "
-            f"it names {len(dims)}: {', '.join(dims) or 'none'}"
+            f"it declares {len(dims)}: {', '.join(dims) or 'none'}"
         )
     known = {"head": call.H, "kv_head": call.K, "position": call.length, "key": call.length, "query": call.Q}
     for dim, found, wanted in zip(("batch", *dims), shape, (call.B, *(known.get(dim) for dim in dims)), strict=True):
@@ -392,7 +392,7 @@ def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> No
 
 
 def plain_layout(rows: int, length: int, device: torch.device, real_BT: torch.Tensor | None = None) -> PositionLayout:
-    """A layout for a model that is observed on its own: no regions; `real_BT` is False for padding."""
+    """A layout without regions, for a model that is observed without a prompt; `real_BT` is False for padding."""
     none = torch.zeros(rows, length, dtype=torch.bool, device=device)
     region = torch.zeros(rows, length, dtype=torch.long, device=device)
     if real_BT is not None:
@@ -403,19 +403,19 @@ def plain_layout(rows: int, length: int, device: torch.device, real_BT: torch.Te
 
 
 def check_empty(layer: int, mask: torch.Tensor | None, end: int, keys: int) -> None:
-    """Refuse keys behind the positions so far, unless no query sees them: the empty rest of a static cache."""
+    """Raise an error for visible keys after the positions so far; hidden ones are the empty part of a static cache."""
     visible = None if mask is None else mask[..., end:]
     if visible is not None and visible.dtype != torch.bool:
         visible = visible > torch.finfo(visible.dtype).min / 2
     if visible is None or bool(visible.any()):
         raise FloatLensError(
-            f"layer {layer} attends to {keys} keys at {end} positions: some of its keys are no positions of the sequence, "
-            f"so that received attention is not defined"
+            f"layer {layer} attends to {keys} keys at {end} positions: some of its keys are not positions of the sequence, "
+            f"so received attention is not defined"
         )
 
 
 def real_keys(mask: torch.Tensor, length: int) -> torch.Tensor | None:
-    """Keys that some query may see (B or 1, length): a key that none sees is padding. None when all are seen.
+    """Keys that some query may see (B or 1, length); other keys are padding. None if all keys are visible.
 
     >>> real_keys(torch.tensor([[[[True, False]]]]), 2)
     tensor([[ True, False]])

@@ -1,4 +1,4 @@
-"""The contract of a statistic: it sees attention weights pass, tile by tile, and keeps a small result."""
+"""The base class of statistics: a statistic receives attention weights tile by tile, and keeps a small result."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from floatlens.observation.tile import Tile
 
 
 class Statistic:
-    """Base of all statistics. A subclass names itself and the dims of its result, and overrides what it needs.
+    """Base of all statistics. A subclass sets `name` and `dims`, and overrides the methods that it needs.
 
     Shapes: B batch, H heads, K key/value heads, Q queries of the call, T keys.
 
-    One object serves one layer. `start` is called for every attention call, `tile` for some of its queries at a time,
-    `result` at its end. A bidirectional model computes all rows at every step: `call.fresh` is True, and the object starts
-    anew. A causal model with a cache computes its prompt first (fresh) and then one row per step (not fresh): a mean over
-    all queries so far is a running sum divided by a running count, so that it means the same for both.
+    There is one object per layer. `start` is called for every attention call, then `tile` for some of its queries at a
+    time, then `result`. A bidirectional model computes all rows at every step: `call.fresh` is True, and the object starts
+    from zero. A causal model with a cache computes its prompt first (fresh) and then one row per step (not fresh): a mean
+    over all queries so far is a running sum divided by a running count, so it has the same meaning for both.
 
-    name      what it is recorded as
+    name      name under which it is recorded
     dims      dims of the result after step and layer: any of "head", "kv_head", "position", "query", "key", "dim",
-              "region", "region_to", or one of your own
+              "region", "region_to", or a custom name
     tiled     False: `tile` is not called
     pooled    True: `result` reads `call.pooled_BHRT` or `call.spread_BH`
-    by_row    True: rows of the batch are independent, so that several layers may come as one call
-    final     True: over the rows that are final, not over those of the step
-    compares  True: compares a step with the one before, by `call.memory`, so that no step may be left out
-    hidden    True: a `HiddenStatistic`, which sees the states between the layers and not attention
-    whole     True: numbers such as token ids, which float16 cannot hold; stored as float32 in any case
-    coords    labels of a dim of your own
+    by_row    True: rows of the batch are independent, so several layers may be passed as one call
+    final     True: computed over final rows, not over the rows of the step
+    compares  True: compares a step with the previous one through `call.memory`, so no step may be skipped
+    hidden    True: a `HiddenStatistic`, which receives the states between layers instead of attention
+    whole     True: integers such as token ids, which float16 cannot hold; always stored as float32
+    coords    labels of a custom dim
     exact     optional static method (matrices, call) -> result: the definition from `ExactMatrices`, used by
               implementation="exact" and by tests
     """
@@ -51,7 +51,7 @@ class Statistic:
         """Prepare for a call; forget earlier rows if `call.fresh`."""
 
     def tile(self, tile: Tile) -> None:
-        """Take in the weights of some queries: `tile.weights_BHQT`, rows of padding 0. The next tile overwrites them."""
+        """Add the weights of some queries: `tile.weights_BHQT`, 0 in rows of padding. The next tile overwrites them."""
 
     def result(self, call: Call) -> torch.Tensor:
         """The value after this call: (B, *dims)."""
@@ -73,7 +73,7 @@ class RunningSum:
         self.value = torch.zeros(0)
 
     def add(self, part: torch.Tensor, first: int = 0) -> None:
-        """Add `part` at positions first.. of the last dim."""
+        """Add `part` to the last dim, starting at position `first`."""
         length = first + part.shape[-1]
         if self.value.numel() == 0 and first == 0:
             self.value = part.clone()

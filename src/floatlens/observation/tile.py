@@ -1,4 +1,4 @@
-"""Attention in tiles of queries, for statistics that need single weights: all heads, some queries.
+"""Attention in tiles of some queries and all heads, for statistics that need individual weights.
 
 Softmax over a tile's rows is exact, since a tile holds all keys that its queries may see.
 """
@@ -12,7 +12,7 @@ import torch
 from floatlens.observation.call import Call
 from floatlens.observation.weights import WeightBlock
 
-# Numbers in a tile or block: a megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
+# Weights in a tile or block: one megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
 TILE = 1 << 18
 
 
@@ -30,7 +30,7 @@ class Tile:
 
     @classmethod
     def of(cls, call: Call, block: WeightBlock) -> Tile:
-        """A block that has all heads, as a tile."""
+        """Make a tile from a block that has all heads."""
         shape = (call.B, call.H, block.end - block.start, -1)
         return cls(call, block.start, block.end, block.weights_NQT.view(shape))
 
@@ -56,7 +56,7 @@ class Tile:
 
 
 def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
-    """Attention weights (B, H, end-start, T) of rows start..end, not to be written to; rows of padding are 0."""
+    """Attention weights (B, H, end-start, T) of rows start..end (read-only); rows of padding are 0."""
     if (kept := call.rows(start, end)) is not None:
         return kept
     if call.implicit is None:
@@ -66,7 +66,7 @@ def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
 
 
 def softmax_rows(call: Call, scores_BHQT: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """Attention weights of rows start..end; rows of padding become 0, and a learned sink takes its share away."""
+    """Attention weights of rows start..end; rows of padding become 0, and the share of a learned sink is left out."""
     if call.sinks_H is not None:
         sinks = call.sinks_H.float().view(1, -1, 1, 1).expand(*scores_BHQT.shape[:3], 1)
         weights = torch.cat([scores_BHQT, sinks], -1).softmax(-1)[..., :-1]

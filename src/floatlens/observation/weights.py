@@ -1,9 +1,9 @@
 """The attention weights of a call, in blocks that stay in a core's cache: some heads, some queries, all their keys.
 
 A weight is exp2(x) with x = (score - lse) · log2(e). Where lse, the log of a row's sum, is known from the kernel, it is
-one more coordinate of the query beside a 1 of the key, so that x comes out of the matrix product itself. The same coordinate
-silences queries of padding, and one more the keys that no query may see. Where lse is not known (another kernel, capped or
-biased scores, a learned sink) the rows of a block are normalised on the spot.
+appended to the query as one more coordinate (and a 1 to the key), so that the matrix product returns x itself. The same
+coordinate sets padded queries to 0, and another one the keys that no query may see. If lse is not known (another kernel,
+capped or biased scores, a learned sink), the rows of a block are normalised directly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEW = 8  # with fewer queries per row, building coordinates for the keys costs m
 class WeightBlock:
     """Heads first..first+N of the call's B·H, queries start..end, and their first T keys.
 
-    weights_NQT   exp2 of exponents_NQT; both are written over, the exponents once their entropy is taken
+    weights_NQT   exp2 of exponents_NQT; both are overwritten, the exponents once their entropy is computed
     """
 
     first: int
@@ -38,7 +38,7 @@ class WeightBlock:
 
 
 class Product:
-    """Queries and keys with the coordinates that they need: rows_MGQC (M = B·K) and keys_MTC."""
+    """Queries and keys with the appended coordinates: rows_MGQC (M = B·K) and keys_MTC."""
 
     def __init__(self, call: Call, space: Workspace) -> None:
         B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
@@ -96,7 +96,7 @@ class ExponentBlock:
 
 
 def exponent_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[ExponentBlock]:
-    """The blocks of a call; `size` bounds the numbers in one. `whole`: a block has all heads."""
+    """The blocks of a call, each with at most `size` weights. `whole`: a block has all heads."""
     product = Product(call, space)
     M, G, Q, C = product.rows_MGQC.shape
     T, rows, queries = call.T, M, Q
@@ -122,7 +122,7 @@ def exponent_blocks(call: Call, size: int, space: Workspace, *, whole: bool = Fa
 
 
 def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
-    """The weights of a call's blocks; `size` bounds the numbers in one. `whole`: a block has all heads."""
+    """The weights of a call in blocks of at most `size` weights. `whole`: a block has all heads."""
     for block in exponent_blocks(call, size, space, whole=whole):
         first, start, end, exponents_NQT = block.first, block.start, block.end, block.exponents_NQT
         weights_NQT = space.take("weights", tuple(exponents_NQT.shape), call.q_BHQD.device)
@@ -134,7 +134,7 @@ def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = Fals
 
 
 def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start: int, end: int, masked: bool) -> None:
-    """What comes between the product and the softmax: soft cap, bias, masks."""
+    """Apply what comes between the product and the softmax: soft cap, bias, masks."""
     T, G = exponents_NQT.shape[-1], call.H // call.K
     if call.softcap is not None:
         cap = call.softcap * LOG2E
@@ -165,7 +165,7 @@ def _of_rows(extra: torch.Tensor, call: Call, first: int, last: int) -> torch.Te
 def _normalise(
     call: Call, exponents_NQT: torch.Tensor, weights_NQT: torch.Tensor, first: int, start: int, end: int
 ) -> None:
-    """Softmax in base 2 of a block's rows: exponents become those of the weights, rows of padding are silenced."""
+    """Softmax in base 2 of a block's rows: exponents become those of the weights, rows of padding become 0."""
     N = exponents_NQT.shape[0]
     highest = exponents_NQT.amax(-1, keepdim=True)
     sink = None
@@ -197,7 +197,7 @@ def implicit_blocks(call: Call, size: int) -> Iterator[WeightBlock]:
 
 
 def stream_weights(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
-    """Let the weights pass once: sum them over regions and take their entropy, and show each block on its way."""
+    """Stream the weights once: sum them over regions, compute their entropy, and yield each block."""
     R, device = call.member_BRQ.shape[1], call.q_BHQD.device
     pooled_NRT = torch.zeros(call.B * call.H, R, call.T, device=device)
     spread_N = torch.zeros(call.B * call.H, device=device)
@@ -217,7 +217,7 @@ def stream_weights(call: Call, size: int, space: Workspace, *, whole: bool = Fal
 
 
 def sum_rows(call: Call) -> None:
-    """Sum weights that were kept whole over regions, and take their entropy."""
+    """Sum kept weights over regions, and compute their entropy."""
     rows_BHQT = call.rows(0, call.Q)
     assert rows_BHQT is not None
     pooled_BHRT = torch.matmul(call.member_BRQ[:, None], rows_BHQT)

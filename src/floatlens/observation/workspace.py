@@ -1,6 +1,6 @@
 """Buffers that tiles share: allocated once, overwritten by the next tile.
 
-A fresh megabyte per tile costs more than the arithmetic on it: the allocator maps and clears its pages each time.
+Allocating a megabyte per tile would cost more than the arithmetic on it, because its pages are mapped and cleared each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Workspace:
         self.buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-        """A float32 tensor of this shape with arbitrary content."""
+        """A float32 tensor of the given shape with arbitrary content."""
         size = math.prod(shape)
         buffer = self.buffers.get((name, device))
         if buffer is None or buffer.numel() < size:
@@ -32,7 +32,7 @@ class Workspace:
         return buffer[:size].view(shape)
 
     def joined(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Tensors of one shape, concatenated along the first dim in float32; a single one is returned as it is."""
+        """Tensors of one shape, concatenated along the first dim in float32; a single one is returned unchanged."""
         if len(parts) == 1:
             return parts[0]
         whole = self.take(name, (len(parts) * parts[0].shape[0], *parts[0].shape[1:]), parts[0].device)

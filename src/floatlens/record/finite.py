@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_finite(steps: Iterator[Step], model: PreTrainedModel, pads: Sequence[int]) -> Iterator[Step]:
-    """Pass the steps on as long as every token that they commit has a probability. `pads` is each row's padding.
+    """Yield the steps, and raise an error if a committed token has no probability. `pads` is each row's padding.
 
-    NaN in the logits gives every token of a row the probability NaN, so that detecting it costs nothing. Only then is the
-    row run once more, to find the layer.
+    NaN in the logits gives every token of a row the probability NaN, so detecting it costs nothing. Only then is the row
+    run again, to find the layer.
     """
     for step in steps:
         bad_BT = step.committed_BT & step.confidence_BT.isnan()

@@ -1,4 +1,4 @@
-"""Generation: what a model wrote, cut at its end token."""
+"""Generation: the text that a model wrote, cut at its end token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a model wrote.
+    """The output of a model for one prompt.
 
-    text, ids    the answer, cut before the first end token; of a text with masks, what was written into them
-    steps        number of forward passes; of an autoregressive model, those up to and with the end token
-    confidence   mean probability of the tokens up to and with the end token, each at the step that committed it
-    ended        whether there is an end token
+    text, ids    the answer, cut before the first end token; for a text with masks, the tokens that replaced the masks
+    steps        number of forward passes; for an autoregressive model, up to and including the end token
+    confidence   mean probability of the tokens up to and including the end token, each at the step that committed it
+    ended        whether the model wrote an end token
     """
 
     text: str
@@ -32,7 +32,7 @@ class Generation:
 
     @classmethod
     def from_trace(cls, lens: Lens, trace: Trace) -> Generation:
-        """What the lens wrote while the trace was recorded; equal to what `generate` returns for the same prompt."""
+        """The generation that a trace recorded; equal to the result of `generate` for the same prompt."""
         data, start = trace.data, trace.prompt_length
         if trace.infill:
             used = np.flatnonzero(data["committed_at"].values >= 0)
@@ -49,7 +49,7 @@ class Generation:
 
 
 def filled_text(decode: Callable[[Sequence[int]], str], ids: Sequence[int], written: Sequence[bool]) -> str:
-    """The text of the written ids, run by run, with a space between two runs.
+    """The text of the written ids; separate spans are joined by a space.
 
     >>> filled_text(lambda ids: "".join(map(chr, ids)), [72, 105, 33, 72, 111], [True, True, False, True, True])
     'Hi Ho'

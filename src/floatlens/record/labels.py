@@ -59,7 +59,7 @@ def label_traces(
         "settings": as_json(settings.asdict()),
         "seed": settings.seed,
         "implementation": recorder.session.implementation,
-        "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
+        "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
         "interventions": as_json(list(interventions)),
         "versions": as_json(versions()),
         "floatlens": __version__,
@@ -97,7 +97,7 @@ def _label_row(
 
 
 def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
-    """What was written; of a text with masks, also the text with it."""
+    """Attributes of the output; for a text with masks, also the filled text."""
     if prompt.tail is None:
         return {"output": lens.decode(cut_at_end(ids, lens.end_ids)[0])}
     output = filled_text(lens.decode, ids, [token == lens.mask_id for token in prompt.tail])
@@ -105,7 +105,7 @@ def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
 
 
 def loaded_with(lens: Lens) -> dict[str, Any]:
-    """Return the options of `floatlens.load` that were chosen, as far as they change the results."""
+    """Return the options passed to `floatlens.load` that change the results."""
     found, dtype = lens.checkpoint, lens.options["dtype"]
     own_adapter = found.name not in ADAPTERS and found.adapter is not None
     chosen = {
@@ -120,15 +120,15 @@ def loaded_with(lens: Lens) -> dict[str, Any]:
 
 
 def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
-    """Return how this prompt is built again; None if only its token ids can say it.
+    """Return the arguments that build this prompt again; None if it can only be described by its token ids.
 
-    {"passages", "order", "template"} is what `lens.prompt` needs beside the question (no template for the default one),
-    {"text"} a raw text for `lens.text_prompt`, and {"infill"} a text with masks for `lens.infill_prompt`.
+    {"passages", "order", "template"} are arguments of `lens.prompt` besides the question (no template for the default
+    one), {"text"} is a raw text for `lens.text_prompt`, and {"infill"} a text with masks for `lens.infill_prompt`.
     """
     if lens.tokenizer is None or not prompt.question:
         return None
     with warnings.catch_warnings(), suppress(FloatLensError):
-        warnings.simplefilter("ignore")  # the tokenizer's, given when the prompt was built
+        warnings.simplefilter("ignore")  # the tokenizer already warned when the prompt was built
         how: dict[str, Any]
         if prompt.tail is not None:
             again, how = lens.infill_prompt(prompt.question), {"infill": prompt.question}
@@ -150,7 +150,7 @@ def _without_answer(prompt: Prompt) -> list[Region]:
 
 
 def replayed(lens: Lens, script: Script | None) -> dict[str, Any] | None:
-    """Return the name of a replay's order, and its text if the tokenizer makes the same tokens of it."""
+    """Return the name of a replay's order, and its text if the tokenizer encodes it to the same tokens."""
     if script is None:
         return None
     text = None if lens.tokenizer is None else str(lens.tokenizer.decode(list(script.ids)))

@@ -1,6 +1,6 @@
 """Import traces from the paper's own .npz files, which hold pickled object arrays.
 
-The pickles are read by `safe_pickle`, which runs nothing that they name.
+The pickles are read by `safe_pickle`, which runs none of their code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from floatlens.record import safe_pickle
 from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
-LARGEST = 8 << 30  # bytes that the members of a file may unpack to
+LARGEST = 8 << 30  # largest size in bytes of the unpacked members of a file
 SMALL, RATIO = 64 << 20, 500  # above SMALL bytes, at most RATIO per byte of the file; zeros could reach 1000
 Arrays = dict[str, Any]
 UNREADABLE = (
@@ -32,10 +32,10 @@ UNREADABLE = (
 
 
 def read_npz(path: str | Path) -> Arrays:
-    """The arrays of an .npz file; an object array of one object is that object."""
+    """Read the arrays of an .npz file; an object array with a single object is returned as that object."""
     path = Path(path)
     if not path.is_file():
-        raise FloatLensError(f"{path} does not exist; name an .npz file of the paper's scripts")
+        raise FloatLensError(f"{path} does not exist; pass an .npz file written by the paper's scripts")
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(member.file_size for member in archive.infolist())
@@ -60,7 +60,7 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
             return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
         wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if wanted != len(raw) - stream.tell():
-            raise ValueError(f"shape {shape} does not fit its size")
+            raise ValueError(f"shape {shape} does not match its size")
         array = np.frombuffer(raw, dtype, offset=stream.tell())
         return array.reshape(shape, order="F" if fortran else "C")
     except UNREADABLE as error:
@@ -68,17 +68,19 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
 
 
 def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace:
-    """A Trace from a file of the paper's scripts.
+    """Make a Trace from a file written by the paper's scripts.
 
-    Step data gives head-averaged attention per step (head -1); without it the full matrices give one step, per head
-    where the file has heads. Queries and keys give the QK factors, with query head h reading key head h // (H / H_kv).
+    Step data gives head-averaged attention per step (head -1); without it, the full matrices give a single step, per head
+    if the file has heads. Queries and keys give the QK factors, where query head h uses key head h // (H / H_kv).
     """
     arrays = read_npz(path)
     steps = arrays.get("step_attention_data")
     try:
         data = _from_steps(steps, arrays) if steps is not None and len(steps) else _from_matrices(arrays, path)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise FloatLensError(f"{path} is not laid out as the paper's files: {type(error).__name__} {error}") from None
+        raise FloatLensError(
+            f"{path} does not have the layout of the paper's files: {type(error).__name__} {error}"
+        ) from None
     prompt = int(_plain(arrays.get("input_length", 0)))
     length = data.sizes["position"]
     data.attrs = {

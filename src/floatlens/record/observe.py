@@ -1,7 +1,7 @@
 """Observe a model in the user's own loop: `with observe(model) as watch: model.generate(...)`, then `watch.trace()`.
 
-Every forward pass inside the block is a step. Models of transformers are observed through their attention interface, any
-other torch model by the torch functions that it calls; see `observation/attention.py`.
+Every forward pass inside the block is a step. Models of transformers are observed through their attention interface, other
+torch models through the torch functions that they call; see `observation/attention.py`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Regions = Prompt | Mapping[str, tuple[int, int]] | Sequence[Region | tuple[str, 
 
 
 class Observation:
-    """What was observed inside a block of `observe`: its steps, and the traces that they make.
+    """The result of a block of `observe`: the observed steps, and the traces made from them.
 
     steps     one `ObservedStep` per forward pass: tokens, and `results[name][layer]` of (B, *dims of the statistic)
-    encoder   the same for the encoder of an encoder-decoder model; empty for any other
+    encoder   the steps of the encoder, for an encoder-decoder model; empty otherwise
     """
 
     def __init__(self, log: PassLog, encoder: PassLog | None, facts: ModelFacts) -> None:
@@ -62,14 +62,14 @@ class Observation:
 
     @property
     def results(self) -> Results:
-        """What the last forward pass showed: `results[name][layer]` is (B, *dims of the statistic)."""
+        """The results of the last forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
         if not self.steps:
             raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
         return self.steps[-1].results
 
     @property
     def cross(self) -> Results:
-        """The same for cross-attention, whose positions are those of the encoder's sequence."""
+        """The results of the last forward pass for cross-attention; positions are those of the encoder's sequence."""
         if not self.steps:
             raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
         return self.steps[-1].cross
@@ -82,11 +82,11 @@ class Observation:
         Parameters
         ----------
         generation
-            Which one, if several ran inside the block; the last by default. A generation begins where the tokens of a
-            pass do not go on from those of the pass before.
+            Index of the generation, if several ran inside the block; the last by default. A new generation begins when
+            the tokens of a pass do not continue those of the previous pass.
         output
-            The finished sequences (batch, length), prompt and padding included. `model.generate` is listened to and needs
-            none. Without it, what the last step wrote is taken to be its most likely tokens.
+            The finished sequences (batch, length), including prompt and padding. Not needed with `model.generate`, whose
+            result is observed. Otherwise, without it, the last step is assumed to write its most likely tokens.
         """
         if output is not None:
             self._log.finish(torch.as_tensor(output))
@@ -102,15 +102,15 @@ class Observation:
         output: torch.Tensor | Sequence[Sequence[int]] | None = None,
         sample_id: str = "",
     ) -> Trace:
-        """The trace of one row of the batch; see `traces`. `sample_id` is a name that it carries."""
+        """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
         if output is not None:
             self._log.finish(torch.as_tensor(output))
         return make_trace(self._log, self._facts, row=row, generation=generation, sample_id=sample_id)
 
     def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
-        """The trace of the encoder's pass, for an encoder-decoder model: one step, in which nothing is written."""
+        """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
         if self._encoder is None:
-            raise FloatLensError("the model has no encoder apart from its decoder; use `trace`")
+            raise FloatLensError("the model has no separate encoder; use `trace`")
         return make_trace(self._encoder, self._facts, row=row, generation=generation)
 
 
@@ -138,25 +138,25 @@ def observe(
         Any torch model, or a `Lens`, whose model, tokenizer, family and mask token are then used. The passes of `model`
         itself are the steps.
     record
-        Names of statistics; by default all that need no matrix, and for a model without token ids those that need no
-        tokens either.
+        Names of statistics; by default all that need no full matrices, and for a model without token ids those that need
+        no tokens either.
     tokenizer
         The tokenizer, for token strings, the mask token and the end tokens of the trace.
     regions
         Named spans of the prompt, counted from its first token that is not padding: a `Prompt`, `{"doc1": (4, 20)}`, or a
-        list of `(name, start, end)`; a list of those gives each row its own. A `Prompt` also brings the gold evidence.
+        list of `(name, start, end)`; pass a list of these to give each row its own. A `Prompt` also has the gold evidence.
     family
-        Name of a family, if the model is one: it determines whether row j or j - 1 writes position j (as in "dream"). By
-        default a model that is given mask tokens writes them from their own rows, and any other appends tokens.
+        Name of the model's family, which determines whether row j or j - 1 writes position j (as in "dream"). By default,
+        a model that receives mask tokens writes each one from its own row, and any other model appends tokens.
     mask_id
         The mask token; by default that of the model's config or of the tokenizer.
     prompt_length
-        Length of the prompt, padding included; by default up to the first mask, or the first pass of an autoregressive
-        model. Say it where a prompt is read in several passes.
+        Length of the prompt, including padding; by default up to the first mask, or the first pass of an autoregressive
+        model. Set it if a prompt is read in several passes.
     matrices, layers, matrix_layers, implementation
         As in `Lens.watch`.
     rows
-        Observe only the first rows of the batch: guidance runs a second copy of it.
+        Observe only the first `rows` rows of the batch, for example when guidance adds a second copy of it.
 
     >>> attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
     >>> x = torch.ones(1, 4, 8)
@@ -178,11 +178,11 @@ def observe(
     if mask_id is None and (config is not None or tokenizer is not None):
         mask_id = find_mask_id(config, tokenizer)
     if family is not None and family.kind == "mdm" and family.mask_token and mask_id is None:
-        raise FloatLensError(f"family {family.name!r} writes over mask tokens; give the mask token as mask_id=")
+        raise FloatLensError(f"family {family.name!r} replaces mask tokens; pass the mask token as mask_id=")
     encoder, decoder = encoder_and_decoder(model)
     takes_tokens = hasattr(model, "get_input_embeddings")
     names = [*expand(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
-    # A model of any making may write over its queries and keys after the call, so no call waits.
+    # An arbitrary model may overwrite its queries and keys after the call, so calls are processed immediately.
     options: dict[str, Any] = {"implementation": implementation, "rows": rows}
     options |= {} if takes_tokens and passes_interface(model) else {"room": 0}
     session = NotingSession(names, layers=layers, matrix_layers=matrix_layers, **options)
@@ -207,14 +207,14 @@ def observe(
         yield watch
     if log.steps and not (session.observed or cross.observed or (inner is not None and inner.session.observed)):
         raise FloatLensError(
-            f"no attention was seen in {len(log.steps)} forward passes of {type(model).__name__}: it calls neither "
+            f"no attention was observed in {len(log.steps)} forward passes of {type(model).__name__}: it calls neither "
             f"scaled_dot_product_attention nor a softmax between two matrix products"
         )
 
 
 @contextmanager
 def _hooked(log: PassLog, end: torch.nn.Module, model: torch.nn.Module) -> Iterator[None]:
-    """Tell a log of every pass: it begins in the log's module and ends in `end`."""
+    """Log every pass: it begins in the log's module and ends in `end`."""
     expected = attention_layers(model.config) if hasattr(model, "config") and end is model else []
 
     def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -239,7 +239,7 @@ def _hooked(log: PassLog, end: torch.nn.Module, model: torch.nn.Module) -> Itera
 
 @contextmanager
 def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
-    """Learn from `model.generate` where the prompt ends and what was written."""
+    """Wrap `model.generate` to learn where the prompt ends and what was written."""
     generate = model.generate
     wanted = log.prompt_length
 
@@ -270,7 +270,7 @@ def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
 
 
 def encoder_and_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
-    """The two parts of an encoder-decoder model; None for any other."""
+    """The encoder and decoder of an encoder-decoder model; None for other models."""
     if isinstance(model, torch.nn.Transformer):
         return model.encoder, model.decoder
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
@@ -278,12 +278,12 @@ def encoder_and_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module | None,
     parts: Any = model
     encoder, decoder = parts.get_encoder(), parts.get_decoder()
     if encoder is model or decoder is model:
-        raise FloatLensError(f"{type(model).__name__} does not say which module is its encoder or its decoder")
+        raise FloatLensError(f"{type(model).__name__} does not define which module is its encoder or its decoder")
     return encoder, decoder
 
 
 def parts_of(model: torch.nn.Module, encoder: torch.nn.Module | None) -> dict[int, str]:
-    """Which modules belong to an encoder or to cross-attention, by their ids."""
+    """The part of each module that belongs to an encoder or to cross-attention, by module id."""
     found = {id(module): CROSS for name, module in model.named_modules() if CROSS_NAMES.search(name)}
     if encoder is not None:
         found |= {id(module): ENCODER for module in encoder.modules()}
@@ -310,7 +310,7 @@ def prompts_of(regions: Regions | Sequence[Regions] | None) -> list[Prompt]:
 
 
 def facts_of(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, mask_id: int | None) -> ModelFacts:
-    """What a trace says of a model."""
+    """The facts about a model that are stored in a trace."""
     config = getattr(model, "config", None)
     ends: list[int] = []
     generation = getattr(model, "generation_config", None)

@@ -1,4 +1,4 @@
-"""A Trace from the forward passes of the user's own loop: one row of the batch, as if it had run alone."""
+"""Make a Trace from the forward passes of a user's own loop: one row of the batch, as if it had run alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class KeptResults:
-    """What a `Recorder` reads of a session: the results of one row, step by step."""
+    """The part of a session that a `Recorder` reads: the results of one row, step by step."""
 
     statistics: Mapping[str, type[Statistic]]
     layout: PositionLayout
@@ -36,12 +36,12 @@ class KeptResults:
     results: Results
 
     def begin(self) -> None:
-        """The step was recorded."""
+        """Do nothing; called by the recorder after each step."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a trace says of the model. `end_ids` end an answer; `rules` say how weights were defined, if not by softmax."""
+    """Facts about the model. `end_ids` end an answer; `rules` define the weights of layers without softmax attention."""
 
     name: str
     tokenizer: PreTrainedTokenizerBase | None
@@ -116,14 +116,14 @@ def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sa
 
 
 def revised(step: Step, mask: int) -> bool:
-    """Whether a step replaces tokens that are no masks."""
+    """Whether a step replaces tokens that are not masks."""
     before_BT = step.tokens_BT
     after_BT = step.after_BT[:, : before_BT.shape[1]]
     return bool(((before_BT != after_BT) & (before_BT != mask) & (after_BT != mask)).any())
 
 
 def diffusion_steps(log: PassLog, steps: Sequence[ObservedStep], row: int) -> list[Step]:
-    """The steps of a row that is denoised."""
+    """The steps of a row of a diffusion model."""
     found = []
     for index, step in enumerate(steps):
         assert step.tokens_BT is not None
@@ -144,7 +144,7 @@ def diffusion_steps(log: PassLog, steps: Sequence[ObservedStep], row: int) -> li
 
 
 def appending_steps(log: PassLog, steps: Sequence[ObservedStep], row: int, end_ids: Collection[int]) -> list[Step]:
-    """The steps of a row to which tokens are appended, up to the one that writes its end token."""
+    """The steps of a row of an autoregressive model, up to the one that writes its end token."""
     found: list[Step] = []
     for index, step in enumerate(steps):
         assert step.tokens_BT is not None
@@ -220,7 +220,7 @@ def crop(
         elif dim in GROWING:
             value = value.narrow(axis, first, min(last, count) - first)
         elif dim == "writer":
-            # Rows that write are kept from the first of the whole batch on; the recorder counts from this row's own.
+            # Writing rows are stored from the first one of the batch; the recorder counts from the first of this row.
             shifted = log.family.shifted if log.family is not None else not log.is_diffusion(step.generation)
             earliest = min(max(0, s - int(shifted)) for s in log.starts[step.generation])
             skipped = min(count, max(0, start - int(shifted) - earliest))
@@ -270,7 +270,7 @@ def labels(
         "seed": 0,
         "implementation": log.session.implementation,
         "final_tokens_from": "given" if generation in log.finals else "most likely tokens of the last step",
-        "evidence_over": "committed tokens that stand in the gold evidence, without special tokens",
+        "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
         "interventions": as_json([]),
         "versions": as_json(versions()),
         "floatlens": __version__,
@@ -290,7 +290,7 @@ def labels(
 
 
 def add_cross(data: xr.Dataset, steps: Sequence[ObservedStep], row: int) -> xr.Dataset:
-    """The trace with cross-attention: `cross_received` (step, cross_layer, head, source), `cross_entropy`."""
+    """Add cross-attention to a trace's data: `cross_received` (step, cross_layer, head, source), `cross_entropy`."""
     steps = [steps[int(number)] for number in data["step"].values]
     layers = sorted(steps[0].cross.get("received", {}))
     if not layers:

@@ -1,4 +1,4 @@
-"""What of a run is recorded in its trace, checked against what exists."""
+"""Options of recording, and their validation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from floatlens.observation.session import IMPLEMENTATIONS, Implementation, Sessi
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """What to record of a run, and what to show while it goes on.
+    """What to record of a run, and what to show while it runs.
 
     Parameters
     ----------
     record
-        Names of statistics or of groups of them ("default", "cache_drift", "locality", "massive"); by default all that are
-        cheap.
+        Names of statistics or of groups of statistics ("default", "cache_drift", "locality", "massive"); by default all
+        that are cheap.
     layers, heads, record_steps
-        What to keep; None keeps all.
+        Layers, heads and steps to keep; None keeps all.
     matrices
         Any of "attention", "attention_mean", "queries", "keys".
     matrix_layers
@@ -29,7 +29,7 @@ class RecordOptions:
     show
         Statistics or matrices that are shown at each step without being kept in the trace.
     implementation
-        How attention is observed: "stream" (default: the fastest way on the device), "fused", "sdpa", "kernel" or
+        How attention is observed: "stream" (default, the fastest on the device), "fused", "sdpa", "kernel" or
         "exact"; see `Session`.
     """
 
@@ -46,7 +46,7 @@ class RecordOptions:
         object.__setattr__(self, "record", expand(self.record))
 
     def check(self, shape: Mapping[str, int | None], step_count: int) -> None:
-        """Refuse statistics, layers, heads and steps that do not exist; no weights are needed for that."""
+        """Raise an error for statistics, layers, heads and steps that do not exist; needs no weights."""
         if self.implementation not in IMPLEMENTATIONS:
             choices = ", ".join(IMPLEMENTATIONS)
             raise FloatLensError(f"implementation {self.implementation!r} is not known; use one of {choices}")
@@ -61,7 +61,7 @@ class RecordOptions:
         check_range(self.record_steps, step_count, "step")
 
     def session(self, layout: PositionLayout, rows: int) -> Session:
-        """The session that observes what is kept and what is shown."""
+        """A session that observes everything that is kept or shown."""
         return Session(
             [*dict.fromkeys((*self.record, *self.matrices, *self.show))],
             layout=layout,
@@ -73,12 +73,12 @@ class RecordOptions:
 
     @property
     def shown_only(self) -> set[str]:
-        """What is shown and not kept."""
+        """Names of statistics that are shown but not kept."""
         return set(self.show) - {*self.record, *self.matrices}
 
 
 def check_range(chosen: Collection[int] | None, count: int | None, what: str) -> None:
-    """Refuse layers, heads or steps that do not exist.
+    """Raise an error for layers, heads or steps that do not exist.
 
     >>> check_range([3], 3, "layer")
     Traceback (most recent call last):
@@ -88,7 +88,7 @@ def check_range(chosen: Collection[int] | None, count: int | None, what: str) ->
     if chosen is None or count is None:
         return
     if not chosen:
-        raise FloatLensError(f"no {what} was chosen; name at least one of 0 to {count - 1}")
+        raise FloatLensError(f"no {what} was selected; pass at least one of 0 to {count - 1}")
     for number in chosen:
         if not 0 <= number < count:
             raise FloatLensError(f"{what} {number} does not exist; there are {count}, from 0 to {count - 1}")

@@ -1,4 +1,4 @@
-"""The full matrices of a trace, as the arguments of views that people know: BertViz and CircuitsVis."""
+"""Convert the full matrices of a trace to the arguments of BertViz and CircuitsVis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def circuitsvis(trace: Trace, step: int | None, layer: int | None) -> dict[str, 
     if layer is not None:
         if layer not in layers:
             known = ", ".join(map(str, layers))
-            raise FloatLensError(f"the matrices of layer {layer} were not recorded; recorded are layers {known}")
+            raise FloatLensError(f"the matrices of layer {layer} were not recorded; the recorded layers are {known}")
         weights, layers = weights[[layers.index(layer)]], [layer]
     T = len(tokens)
     return {
@@ -40,7 +40,7 @@ def circuitsvis(trace: Trace, step: int | None, layer: int | None) -> dict[str, 
 def matrices(trace: Trace, step: int | None) -> tuple[np.ndarray[Any, Any], list[str], list[int], list[str]]:
     """Weights (layer, head, T, T) at a step, the token strings, and the numbers of layers and heads.
 
-    Rows that an autoregressive model computed at earlier steps never change, and are taken from there. Rows that were never
+    Rows that an autoregressive model computed at earlier steps do not change and are taken from there. Rows that were never
     recorded, such as those of finished blocks, are 0. The mean over heads counts as one head.
     """
     data = trace.data

@@ -1,7 +1,7 @@
-"""The forward passes of a model that someone else runs, kept as steps: what went in, what was observed, what came of it.
+"""A log of forward passes in a user's own loop, stored as steps: input, observations and result.
 
-A pass shows its tokens in its arguments and the length of its cache. Which tokens it committed is known when the next pass
-starts: what was a mask and is none any more, or what stands behind the tokens of the pass.
+The tokens of a pass are known from its arguments and the length of its cache. The tokens that it committed are known when
+the next pass starts: masks that were replaced, or tokens that were appended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Results = dict[str, dict[int, torch.Tensor]]
 
 
 class NotingSession(Session):
-    """A session that also notes whether queries may see later positions."""
+    """A session that also records whether queries may see later positions."""
 
     bidirectional: bool | None = None
 
@@ -47,17 +47,17 @@ class NotingSession(Session):
 
 @dataclass
 class ObservedStep:
-    """One forward pass. B rows; T positions so far, pads included.
+    """One forward pass. B rows; T positions so far, including padding.
 
-    tokens_BT      ids of the sequence, those in the cache included; None if the model was not called with token ids
+    tokens_BT      ids of the sequence, including those in the cache; None if the model was not called with token ids
     start          position of the first query
-    active         positions of the queries that the statistics are about
+    active         positions of the queries that the statistics cover
     real_BT        False for padding; None when nothing is padded
     results        `results[name][layer]` is (B, *dims of the statistic)
-    cross          the same for cross-attention, whose positions are those of the encoder's sequence
+    cross          results for cross-attention; positions are those of the encoder's sequence
     after_BT       ids after the step; None until they are known
     proposed_BT    the most likely token of each position that the step may write, -1 elsewhere
-    confidence_BT  its probability, or that of the token which was chosen; NaN elsewhere
+    confidence_BT  probability of that token, or of the token that was written once it is known; NaN elsewhere
     """
 
     index: int
@@ -87,10 +87,10 @@ class OpenPass:
 class PassLog:
     """The passes of one module: `begin` and `end` are called around each.
 
-    prompts         what is known of each row's prompt: its regions and gold evidence; one for all rows if there is one
+    prompts         each row's prompt with its regions and gold evidence; a single one applies to all rows
     mask_id         the mask token of a diffusion model
-    prompt_length   positions of the prompt, pads included; None: up to the first mask, or all of the first pass
-    problems        why no trace can be made of a generation, by its number
+    prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
+    problems        the reason why no trace can be made of a generation, by generation number
     """
 
     module: torch.nn.Module
@@ -109,7 +109,9 @@ class PassLog:
     rows: int = 0  # positions whose rows are in the running means
     tokens_BT: torch.Tensor | None = None
     open: OpenPass | None = None
-    pending: tuple[torch.Tensor, torch.Tensor] | None = None  # places (n, 2) that may be written, and their logits
+    pending: tuple[torch.Tensor, torch.Tensor] | None = (
+        None  # (row, position) pairs (n, 2) that may be written, and their logits
+    )
 
     def __post_init__(self) -> None:
         self.signature = inspect.signature(self.module.forward)
@@ -117,7 +119,7 @@ class PassLog:
     # --- before a pass --------------------------------------------------------------------------------------------------
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A pass starts with these arguments."""
+        """Start a pass with these arguments."""
         self.close()
         self.session.begin()
         if self.cross is not None:
@@ -154,7 +156,7 @@ class PassLog:
         self.open = OpenPass(self.tokens_BT, real_BT, forward, token)
 
     def _begins(self, tokens_BT: torch.Tensor) -> bool:
-        """Whether a pass with these tokens begins a generation, and does not go on from the pass before."""
+        """Whether a pass with these tokens begins a generation instead of continuing the previous pass."""
         if self.fresh or self.tokens_BT is None:
             return True
         starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
@@ -169,12 +171,12 @@ class PassLog:
         before = before if before is not None and known else ids_BQ.new_full((B, start), -1)
         tokens_BT = torch.cat([before[:, :start].to(ids_BQ.device), ids_BQ], 1)
         if not known or (self.family is not None and self.family.attention != "causal"):
-            # The rows before are not known, or those of a block are computed again and again: these rows alone.
+            # Earlier rows are not known, or the rows of a block are computed repeatedly: observe these rows only.
             return ForwardPass(tokens_BT, start, range(start, tokens_BT.shape[1]), range(0))
         return ForwardPass.appended(tokens_BT, start)
 
     def _count_rows(self, forward: ForwardPass) -> None:
-        """Note a cache from elsewhere, or one that was rolled back: means over all rows so far would be wrong."""
+        """Record a cache that was filled elsewhere or rolled back: means over all rows so far would be wrong."""
         if bool((forward.tokens_BT[:, : forward.start] < 0).any()):
             self.problems[self.generation] = f"the cache held {forward.start} positions that were computed before"
         elif forward.start and forward.final and forward.start != self.rows:
@@ -192,7 +194,7 @@ class PassLog:
         self.pending = None
 
     def _prompt_ends(self, tokens_BT: torch.Tensor) -> list[int]:
-        """Where each row's prompt ends, pads counted."""
+        """The position where each row's prompt ends, including padding."""
         B, T = tokens_BT.shape
         if self.prompt_length is not None:
             return [self.prompt_length] * B
@@ -220,13 +222,13 @@ class PassLog:
         return PositionLayout(real_BT, region_BT.to(device), names, gold_BT.to(device), writes_BT.to(device), self.mask)
 
     def prompt(self, row: int) -> Prompt:
-        """What is known of a row's prompt."""
+        """The prompt of a row, with its regions and gold evidence."""
         if not self.prompts:
             return Prompt("", [])
         return self.prompts[row if len(self.prompts) > 1 else 0]
 
     def is_diffusion(self, generation: int) -> bool:
-        """Whether a generation writes over masks."""
+        """Whether a generation replaces masks."""
         if self.family is not None:
             return self.family.kind == "mdm"
         first = next((step for step in self.steps if step.generation == generation), None)
@@ -235,7 +237,7 @@ class PassLog:
 
     @property
     def mask(self) -> int:
-        """The mask token; a number that is no token if there is none."""
+        """The mask token, or -1 if there is none."""
         return -2 if self.mask_id is None else self.mask_id
 
     @property
@@ -248,7 +250,7 @@ class PassLog:
     # --- after a pass ---------------------------------------------------------------------------------------------------
 
     def end(self, output: Any) -> None:
-        """The pass is over; `output` is None if it failed."""
+        """Finish the pass; `output` is None if it failed."""
         opened = self.open
         if opened is None:
             return
@@ -272,14 +274,14 @@ class PassLog:
         self.steps.append(step)
 
     def close(self) -> None:
-        """Leave the pass that has started, if there is one."""
+        """Abandon the pass that has started, if there is one."""
         if self.open is not None and self.open.token is not None:
             leave_pass(self.open.token)
         self.open = None
 
     @torch.no_grad()
     def _propose(self, step: ObservedStep, logits_BNV: torch.Tensor) -> None:
-        """Keep the most likely tokens of what the step may write, and the logits until it is known what it wrote."""
+        """Keep the most likely tokens of the positions that the step may write, and their logits until the next pass."""
         assert step.tokens_BT is not None
         B, T = step.tokens_BT.shape
         if self.is_diffusion(step.generation):
@@ -301,7 +303,7 @@ class PassLog:
         self.pending = (places, kept_nV)
 
     def _settle(self, tokens_BT: torch.Tensor | None) -> None:
-        """The last step is followed by these tokens; None if they are not known."""
+        """Store the tokens after the last step; None if they are not known."""
         pending, self.pending = self.pending, None
         if not self.steps or tokens_BT is None:
             return
@@ -322,7 +324,7 @@ class PassLog:
         step.confidence_BT[places[:, 0], places[:, 1]] = chosen.cpu()
 
     def finish(self, tokens_BT: torch.Tensor) -> None:
-        """The generation is over, and this is what was written."""
+        """Finish the generation with the tokens that were written."""
         self._settle(tokens_BT)
         self.finals[self.generation] = tokens_BT.cpu()
         self.fresh = True
@@ -345,10 +347,10 @@ def cached_length(cache: Any) -> int:
 def continues(
     before_BT: torch.Tensor, now_BT: torch.Tensor, mask: int = -2, starts: Sequence[int] | None = None
 ) -> bool:
-    """Whether tokens go on from those of the last pass: what was there stays, or a mask is involved.
+    """Whether tokens continue those of the last pass: they are equal wherever neither is a mask.
 
-    `starts` are where the rows' prompts end, for a model that may also replace what it has written; only when all of that
-    is masked again it begins anew.
+    `starts` are the ends of the rows' prompts, for a model that may also replace tokens it has written; a new generation
+    then begins only when all of them are masked again.
 
     >>> continues(torch.tensor([[5, 0, 0]]), torch.tensor([[5, 7, 0]]), mask=0)
     True
@@ -387,7 +389,7 @@ def gold_names(prompt: Prompt) -> set[str]:
 
 
 def logits_of(output: Any) -> torch.Tensor | None:
-    """The logits (B, N, V) of a model's output, in whatever form it comes."""
+    """The logits (B, N, V) of a model's output (an object, a dict, a tuple or a tensor)."""
     found = getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list) and output:
         found = next((x for x in output if isinstance(x, torch.Tensor) and x.ndim == 3), None)

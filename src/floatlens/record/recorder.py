@@ -1,4 +1,4 @@
-"""Recorder: arrays allocated once and filled step by step with what was observed."""
+"""Recorder: arrays allocated once and filled step by step with the observed statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows: TypeAlias = slice | list[int]  # all rows of a batch, or some
 
 
 class Recorder:
-    """Keeps what a session observed at the chosen steps, for every row of a batch.
+    """Stores the results of a session at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
     `shown_only` are statistics that are not kept. `revises`: the sampler may replace tokens, and these are counted.
@@ -62,9 +62,9 @@ class Recorder:
         self.final[:, :P] = batch.ids_BP.cpu().numpy()
 
     def add(self, step: Step) -> None:
-        """Record a step; the session still holds what its forward pass showed.
+        """Record a step; the session still holds the results of its forward pass.
 
-        A row that waits for others takes no step: each row counts its own.
+        A row that waits for others takes no step: steps are counted per row.
         """
         length = step.after_BT.shape[1]
         after, rows = step.after_BT.cpu().numpy(), list(range(len(self.last)))
@@ -90,7 +90,7 @@ class Recorder:
         return list(range(len(self.last))) if isinstance(rows, slice) else rows
 
     def _keep(self, at: int, rows: Rows, step: Step) -> None:
-        """Record a step of some rows, for which it is the one at index `at` of those that are kept."""
+        """Record a step of some rows at index `at` of the kept steps."""
         for array in self.arrays.values():
             array[rows, at] = np.nan
         self.tokens[rows, at, : step.tokens_BT.shape[1]] = step.tokens_BT[rows].cpu().numpy()
@@ -121,7 +121,7 @@ class Recorder:
             value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
         if self.batch.real_BP is None and name in FINITE and not math.isfinite(checked_sum(name, value_BL)):
             bad = next((layer for layer in order if not math.isfinite(checked_sum(name, layers[layer]))), None)
-            if bad is not None:  # else layers differ in their heads, and were filled up
+            if bad is not None:  # otherwise layers have different numbers of heads, and were padded with NaN
                 raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
         if name not in self.arrays:
             sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
@@ -134,7 +134,7 @@ class Recorder:
         self.arrays[name][(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
 
     def _writing(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
-        """Mean over the rows that wrote at the step of where they looked."""
+        """Store the mean attention of the rows that wrote at the step."""
         layout, name = self.session.layout, "received_writing"
         assert layout is not None
         first, end = writing_span(layout.writes_BN)
@@ -152,7 +152,7 @@ class Recorder:
                     self.arrays[name][row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
 
     def _evidence(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
-        """Of the committed tokens that stand in the gold evidence: mean mass on it, share whose top key is a copy."""
+        """Store, over committed tokens that occur in the gold evidence: mean mass on it, share whose top key is a copy."""
         layout = self.session.layout
         assert layout is not None
         gold_BN, tokens_BT, after_BT = layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
@@ -214,7 +214,7 @@ class Recorder:
                 continue
             dims, array = dims_of[name], whole[row][keep]
             kind = self.session.statistics.get(name)
-            if kind is not None and kind.final and np.isnan(array).all():  # only other rows have final rows
+            if kind is not None and kind.final and np.isnan(array).all():  # this prompt has no final rows
                 continue
             for axis, dim in enumerate(dims, start=2):
                 if dim in GROWING:
@@ -247,12 +247,12 @@ class Recorder:
 
 
 def checked_sum(name: str, value: torch.Tensor) -> float:
-    """A sum that is a number if the values are. `qk` has none at positions outside the window of every query."""
+    """A sum that is finite if the values are. `qk` is NaN at positions outside the window of every query."""
     return float(value[..., -1].sum() if name == "qk" else value.sum())
 
 
 def stack_layers(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The values of several layers (B, layer, ...); layers with fewer key/value heads or dims are filled up with NaN."""
+    """The values of several layers (B, layer, ...); layers with fewer key/value heads or dims are padded with NaN."""
     shapes = [value.shape for value in values]
     largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
     if all(list(shape) == largest for shape in shapes):

@@ -1,7 +1,7 @@
-"""Read pickled NumPy arrays without running what the pickle says.
+"""Read pickled NumPy arrays without running code from the pickle.
 
 A pickle names functions to call and states to set. Even NumPy's own constructors are not safe: `dtype.__setstate__` takes
-flags from the file, so that a void type with an object field reads bytes of the file as pointers. The stand-ins here accept
+flags from the file, so a void type with an object field would read bytes of the file as pointers. The stand-ins here accept
 the same calls and keep plain values only; arrays are rebuilt from their bytes.
 """
 
@@ -22,7 +22,7 @@ PLAIN = re.compile(r"[<>|=]?(?:[biufcSU]\d{1,9}|O8?|O)")  # numbers, text, objec
 
 
 class _DType:
-    """Stands in for numpy.dtype: a plain kind and a size; a byte order may follow as state."""
+    """Stand-in for numpy.dtype: a plain kind and a size; a byte order may follow as state."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         if not isinstance(code, str) or not PLAIN.fullmatch(code):
@@ -33,7 +33,7 @@ class _DType:
         if not isinstance(state, tuple) or len(state) < 5 or any(part is not None for part in state[2:5]):
             raise FloatLensError("the file holds an array with fields; only numbers and text are read")
         if state[1] not in ("<", ">", "|", "="):
-            raise FloatLensError(f"the file holds an array of byte order {str(state[1])[:10]!r}, which does not exist")
+            raise FloatLensError(f"the file holds an array of byte order {str(state[1])[:10]!r}, which is not valid")
         self.order = state[1] if state[1] != "|" else "="
 
     def resolve(self) -> np.dtype[Any]:
@@ -41,27 +41,27 @@ class _DType:
 
 
 class _NDArray:
-    """Stands in for numpy.ndarray until its state has been checked."""
+    """Stand-in for numpy.ndarray until its state has been checked."""
 
     value: Any = None
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) != 5:
-            raise FloatLensError("the file holds an array whose state has another form than NumPy's")
+            raise FloatLensError("the file holds an array whose state is not in NumPy's format")
         _, shape, dtype, fortran, data = state
         if not (
             isinstance(shape, tuple) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**40 for n in shape)
         ):
-            raise FloatLensError(f"the file holds an array of shape {str(shape)[:60]}, which does not exist")
+            raise FloatLensError(f"the file holds an array of shape {str(shape)[:60]}, which is not valid")
         if not isinstance(dtype, _DType):
             raise FloatLensError("the file holds an array without a type")
         kind, count = dtype.resolve(), math.prod(shape)
         if kind.hasobject:
             if not isinstance(data, list) or len(data) != count:
-                raise FloatLensError(f"the file holds an array of {count} objects, but not as many values")
+                raise FloatLensError(f"the file holds an array of {count} objects, but a different number of values")
             self.value = (shape, data)
         elif not isinstance(data, bytes) or len(data) != count * kind.itemsize:
-            raise FloatLensError(f"the file holds an array of shape {shape} whose bytes do not fit")
+            raise FloatLensError(f"the file holds an array of shape {shape} whose number of bytes does not match")
         else:
             flat = np.frombuffer(data, kind) if kind.itemsize else np.zeros(count, kind)
             self.value = flat.reshape(shape, order="F" if fortran else "C")
@@ -76,7 +76,7 @@ def _scalar(dtype: Any, data: Any = b"") -> Any:
         raise FloatLensError("the file holds a number without a type")
     kind = dtype.resolve()
     if kind.hasobject or len(data) != kind.itemsize or not data:
-        raise FloatLensError(f"the file holds a number of type {kind} whose bytes do not fit")
+        raise FloatLensError(f"the file holds a number of type {kind} whose number of bytes does not match")
     return np.frombuffer(data, kind)[0]
 
 
@@ -89,9 +89,9 @@ STAND_INS: dict[tuple[str, str], Any] = {
 
 
 class NumpyUnpickler(pickle._Unpickler):
-    """Read arrays, scalars and plain containers; refuse everything else by name.
+    """Read arrays, scalars and plain containers; raise an error that names anything else.
 
-    This is the unpickler written in Python: the one in C sets memory aside for the largest memo number that a file names.
+    This subclasses the unpickler written in Python: the C version allocates memory for the largest memo index in a file.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -111,7 +111,7 @@ def load(stream: io.BytesIO) -> Any:
 
 
 def _unwrap(value: Any, done: dict[int, Any], depth: int) -> Any:
-    """Replace stand-ins by arrays. Every object is converted once, so that shared references cost nothing."""
+    """Replace stand-ins by arrays. Every object is converted once, so shared references cost nothing."""
     if depth > MAX_DEPTH:
         raise FloatLensError(f"the file nests values more than {MAX_DEPTH} levels deep; it is not opened")
     if isinstance(value, _DType):

@@ -1,8 +1,8 @@
-"""Trace: everything recorded of one generation, labelled, as an xarray Dataset in a Zarr store.
+"""Trace: the labelled record of one generation, an xarray Dataset in a Zarr store.
 
-The schema (dims step, layer, head, kv_head, position, region, region_to; query, key and dim where matrices were asked
-for) is described in docs/trace.md. A position that does not exist yet at a step of an autoregressive model holds NaN
-(-1 in `tokens`), so nothing can mistake "not there" for "nothing received".
+The schema (dims step, layer, head, kv_head, position, region, region_to; query, key and dim if matrices were requested)
+is described in docs/trace.md. A position that does not exist yet at a step of an autoregressive model holds NaN
+(-1 in `tokens`), which distinguishes it from a position that received no attention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK_BYTES = 4 << 20
 
 
 class Trace:
-    """A labelled record of one generation. `data` is the xarray Dataset; everything else reads from it.
+    """A labelled record of one generation. `data` is the xarray Dataset; all methods and properties read from it.
 
     >>> trace = Trace.open("run/samples/question-1")          # doctest: +SKIP
     >>> trace.data["received"].sel(layer=0).mean("head")      # doctest: +SKIP
@@ -41,7 +41,7 @@ class Trace:
                 raise FloatLensError(f"this is not a trace: variable {name!r} should have dims {dims}, found {found}")
         self.data = data
 
-    # --- what was run -------------------------------------------------------------------------------------------------
+    # --- metadata of the run ------------------------------------------------------------------------------------------
 
     @property
     def model(self) -> str:
@@ -63,12 +63,12 @@ class Trace:
 
     @property
     def cached(self) -> bool:
-        """Whether each step extended a cache, so that its queries are the new positions alone."""
+        """Whether each step extended a cache, so that its queries are only the new positions."""
         return bool(int(self._fact("cached")))
 
     def _fact(self, name: str) -> str:
         if name not in self.data.attrs:
-            raise FloatLensError(f"the trace does not say its {name!r}; record it again with this version of FloatLens")
+            raise FloatLensError(f"the trace has no attribute {name!r}; record it again with this version of FloatLens")
         return str(self.data.attrs[name])
 
     @property
@@ -81,7 +81,7 @@ class Trace:
 
     @property
     def answer(self) -> str:
-        """What the model wrote, cut at its end token."""
+        """The text that the model wrote, cut at its end token."""
         return str(self.data.attrs.get("output", ""))
 
     @property
@@ -91,7 +91,7 @@ class Trace:
 
     @property
     def text(self) -> str:
-        """The text with its masks filled; empty for a trace of another kind."""
+        """The text with its masks filled; empty if the trace is not of a text with masks."""
         return str(self.data.attrs.get("text", ""))
 
     @property
@@ -110,14 +110,14 @@ class Trace:
 
     @property
     def regions(self) -> list[Region]:
-        """Named spans of positions, in order; they may leave gaps (the template's own tokens)."""
+        """Named spans of positions, in order; there may be gaps between them (tokens of the chat template)."""
         return [Region(r["name"], r["start"], r["end"]) for r in self._from_json("regions", [])]
 
     def _from_json(self, name: str, default: Any) -> Any:
         return json.loads(self.data.attrs[name]) if name in self.data.attrs else default
 
     def strings(self, step: int | None = None) -> list[str]:
-        """Token strings of the sequence that went into `step`; of the finished sequence when no step is given.
+        """Token strings of the sequence at the start of `step`, or of the finished sequence if no step is given.
 
         A position that does not exist yet is an empty string.
         """
@@ -149,18 +149,18 @@ class Trace:
         steps = int(max(self.data["step"].values[-1], at.max(initial=-1))) + 1
         return [np.flatnonzero(at == step).tolist() for step in range(steps)]
 
-    # --- what was seen ------------------------------------------------------------------------------------------------
+    # --- anchors ------------------------------------------------------------------------------------------------------
 
     def anchors(self, rule: str | Rule | RuleFunction = "sigma(3)") -> xr.DataArray:
-        """Anchors: bool (step, layer, position), on the mean over heads of received attention.
+        """Anchors: bool (step, layer, position), computed on received attention averaged over heads.
 
-        `rule` is the text of a rule, such as "sigma(3)" or the name of one that was registered, or a function
-        of received attention (see `register_rule`).
+        `rule` is the text of a rule, such as "sigma(3)" or the name of a registered rule, or a function of received
+        attention (see `register_rule`).
         """
         rule = parse_rule(rule)
         if "received" not in self.data:
             raise FloatLensError(
-                "this trace holds no received attention, so no anchors; trace again and record 'received'"
+                "this trace holds no received attention, which anchors need; trace again and record 'received'"
             )
         received = self.data["received"].mean("head")
         return xr.DataArray(
@@ -174,15 +174,15 @@ class Trace:
     # --- store --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, dtype: str = "float32") -> Path:
-        """Write the trace as a Zarr (v3) group, at once or not at all; floats as `dtype`, float16 or float32."""
+        """Write the trace atomically as a Zarr (v3) group; floats as `dtype`, float16 or float32."""
         if dtype not in ("float16", "float32"):
             raise FloatLensError(f"a trace stores floats as float16 or float32, not {dtype}")
         target = Path(path)
-        # Zarr has no settled type for strings: names of regions go into the attributes.
+        # Zarr has no stable string type, so names of regions are stored in the attributes.
         data = self.data.drop_encoding().drop_vars(REGION_DIMS, errors="ignore")
         if "region" in self.data.coords:
             data = data.assign_attrs(region_names=json.dumps([str(name) for name in self.data["region"].values]))
-        # Token ids and the like are stored in full: float16 ends at 2048 for whole numbers.
+        # Integers such as token ids stay float32: float16 is exact only up to 2048.
         floats = {n: v for n, v in data.data_vars.items() if v.dtype.kind == "f" and not v.attrs.get("whole")}
         data = data.assign({n: v.astype(dtype) for n, v in floats.items()})
         encoding = {
@@ -196,7 +196,7 @@ class Trace:
     def open(cls, path: str | Path) -> Trace:
         """Open a saved trace; arrays are read when they are used."""
         if not (Path(path) / "zarr.json").is_file():
-            raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; name a folder under RUN/samples")
+            raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; pass a folder under RUN/samples")
         try:
             check_store(path)
             data = xr.open_dataset(
@@ -236,30 +236,30 @@ class Trace:
         model: str = "",
         sample_id: str = "",
     ) -> Trace:
-        """Make a trace from attention matrices that you have: what a model of transformers returned. Nothing is run.
+        """Make a trace from attention matrices that a transformers model returned; no model is run.
 
-        It has received attention, the attention of writing rows, entropy and flow. QK factors and value norms are not in
-        these outputs: `observe` records them, and needs no matrices.
+        It has received attention, the attention of writing rows, entropy and flow. QK factors and value norms cannot be
+        computed from these outputs; `observe` records them, and needs no matrices.
 
         Parameters
         ----------
         outputs
-            Of a forward pass with `output_attentions=True`, or of `generate` with `return_dict_in_generate=True` as well;
-            `output_logits=True` adds the confidence of the tokens.
+            Output of a forward pass with `output_attentions=True`, or of `generate` with `return_dict_in_generate=True`
+            as well; `output_logits=True` adds the confidence of the tokens.
         input_ids
-            Token ids (batch, length) of a forward pass; the outputs of `generate` hold theirs.
+            Token ids (batch, length) of a forward pass; not needed for the outputs of `generate`.
         tokenizer
-            For token strings, and for the end token.
+            Tokenizer, for token strings and the end token.
         attention_mask
-            That of the call (batch, length), if the batch is padded.
+            The attention mask of the call (batch, length), if the batch is padded.
         regions
             Named spans of the prompt, as in `observe`.
         row
-            Which row of the batch.
+            Row of the batch.
         matrices
-            Matrices to keep in the trace: "attention", "attention_mean". By default none, as in any other trace.
+            Matrices to keep in the trace: "attention", "attention_mean"; none by default.
         model, sample_id
-            Names that the trace carries.
+            Names that are stored in the trace.
         """
         from floatlens.record.transformers_outputs import from_transformers
 
@@ -276,34 +276,34 @@ class Trace:
         )
 
     def load(self) -> Trace:
-        """Read everything into memory now."""
+        """Read all arrays into memory and return the trace."""
         self.data.load()
         return self
 
-    # --- looking at it ------------------------------------------------------------------------------------------------
+    # --- views --------------------------------------------------------------------------------------------------------
 
     def explore(self, *others: Trace, **options: Any) -> Any:
-        """The explorer in a notebook: this trace as a film, with others beside it (another model, the same question).
+        """Show this trace as a film in a notebook, with others next to it (for example another model, same question).
 
-        A widget with floatlens[notebook], else the same page in a frame; both have `.save("film.html")`. Options are
-        `rules` and `budget` of `floatlens.explorer.film.film`, `state` for where the film starts, and `frame=True`
-        for the page in any case, which also works without a kernel.
+        Returns a widget with floatlens[notebook], otherwise the same page in a frame; both have `.save("film.html")`.
+        Options are `rules` and `budget` of `floatlens.explorer.film.film`, `state` for where the film starts, and
+        `frame=True` to always use the frame, which also works without a kernel.
         """
-        from floatlens.explorer.widget import explore  # the report reads traces; traces do not know it
+        from floatlens.explorer.widget import explore  # imported here because the explorer imports traces
 
         return explore([self, *others], **options)
 
     def to_bertviz(self, step: int | None = None) -> dict[str, Any]:
-        """The attention matrices of a step (by default the last) for BertViz: `head_view(**trace.to_bertviz())`.
+        """Arguments of BertViz for the matrices of a step (by default the last): `head_view(**trace.to_bertviz())`.
 
-        The trace should have them: `lens.trace(..., matrices=["attention"])`. `model_view` takes the same arguments.
+        The trace must hold matrices: `lens.trace(..., matrices=["attention"])`. `model_view` takes the same arguments.
         """
         from floatlens.record.other_views import bertviz
 
         return bertviz(self, step)
 
     def to_circuitsvis(self, step: int | None = None, layer: int | None = None) -> dict[str, Any]:
-        """The same for CircuitsVis: `circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=0))`.
+        """Arguments of CircuitsVis: `circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=0))`.
 
         All recorded layers by default, each head with its name, such as L0H3.
         """
@@ -311,10 +311,10 @@ class Trace:
 
         return circuitsvis(self, step, layer)
 
-    # --- how it shows itself --------------------------------------------------------------------------------------------
+    # --- text and HTML representation -----------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, str]:
-        """What a person wants to know first, as label and text."""
+        """The most important facts about the trace, by label."""
         sizes = self.data.sizes
         written = int((self.data["committed_at"] >= 0).sum()) if self.infill else sizes["position"] - self.prompt_length
         given = sizes["position"] - written
@@ -343,13 +343,13 @@ class Trace:
 
 
 def _compressor(variable: xr.DataArray) -> Any:
-    """Zstandard on shuffled bytes: the first of all numbers, then the second, since neighbours share their exponents."""
+    """Zstandard on shuffled bytes (the first byte of all numbers, then the second), as neighbours share exponents."""
     from zarr.codecs import BloscCodec
 
     return BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=variable.dtype.itemsize)
 
 
 def _chunks(variable: xr.DataArray) -> tuple[int, ...]:
-    """Chunks of at most a few megabytes: whole in all dims but the first, so that a step is read in one piece."""
+    """Chunk sizes of at most a few megabytes, split along the first dim only, so that a step is read in one piece."""
     per_first = max(1, variable.nbytes // max(1, variable.shape[0]))
     return (max(1, min(variable.shape[0], CHUNK_BYTES // per_first)), *(max(1, n) for n in variable.shape[1:]))

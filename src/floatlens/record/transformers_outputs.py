@@ -1,7 +1,7 @@
-"""A Trace from attention matrices that transformers returned: `output_attentions=True`, of a forward pass or of `generate`.
+"""Make a Trace from attention matrices that transformers returned (`output_attentions=True`), by a pass or `generate`.
 
-Nothing is run. What follows from the weights alone is computed (received attention, writing rows, entropy, flow); the QK
-factors and value norms need queries, keys and values, which these outputs do not have: `observe` records them.
+No model is run. Statistics of the weights are computed (received attention, writing rows, entropy, flow). QK factors and
+value norms need queries, keys and values, which these outputs do not have; `observe` records them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 class StepWeights:
     """One forward pass of one row, without padding.
 
-    tokens_T        ids that went in
+    tokens_T        ids of the input
     weights_LHQT    attention of its queries, the last of the sequence, on all keys
     confidence      probability of the token that was appended; NaN if it is not known
     """
@@ -53,10 +53,12 @@ def from_transformers(
 ) -> Trace:
     """The trace of one row of a batch; see `Trace.from_transformers`."""
     if unknown := [name for name in matrices if name not in ("attention", "attention_mean")]:
-        raise FloatLensError(f"matrices {unknown[0]!r} do not follow from attention; use attention or attention_mean")
+        raise FloatLensError(
+            f"matrices {unknown[0]!r} cannot be computed from attention; use attention or attention_mean"
+        )
     for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
         if getattr(outputs, name, None):
-            raise FloatLensError("outputs of encoder-decoder models are not taken; run the model inside fl.observe")
+            raise FloatLensError("outputs of encoder-decoder models are not supported; run the model inside fl.observe")
     if getattr(outputs, "beam_indices", None) is not None:
         raise FloatLensError("beam search moves rows between steps, so there is no trace; generate with num_beams=1")
     attentions = getattr(outputs, "attentions", None)
@@ -72,7 +74,7 @@ def from_transformers(
         final, P = np.append(steps[-1].tokens_T, following(outputs, row, steps, mask)), len(steps[0].tokens_T)
     else:
         if input_ids is None:
-            raise FloatLensError("the outputs of a forward pass do not hold their tokens; give them as input_ids=")
+            raise FloatLensError("the outputs of a forward pass do not hold their tokens; pass them as input_ids=")
         steps = [one_pass(attentions, torch.as_tensor(input_ids)[row].cpu(), row, mask)]
         final, P = steps[0].tokens_T, len(steps[0].tokens_T)
     prompt = next(iter(prompts_of(regions)), None)
@@ -117,7 +119,7 @@ def from_transformers(
 
 
 def ends_of(tokenizer: Any) -> tuple[int, ...]:
-    """The token that ends an answer, if a tokenizer tells it."""
+    """The ids of the end token, if the tokenizer has one."""
     found = getattr(tokenizer, "eos_token_id", None)
     return () if found is None else (int(found),)
 
@@ -125,11 +127,11 @@ def ends_of(tokenizer: Any) -> tuple[int, ...]:
 def one_pass(
     attentions: Sequence[torch.Tensor], ids_T: torch.Tensor, row: int, mask_T: torch.Tensor | None
 ) -> StepWeights:
-    """A pass over a whole sequence, without its padding."""
+    """The weights of a pass over a whole sequence, without its padding."""
     weights = np.stack([layer[row].detach().float().cpu().numpy() for layer in attentions])
     if weights.shape[-1] != len(ids_T):
         raise FloatLensError(
-            f"input_ids have {len(ids_T)} tokens, and the attention {weights.shape[-1]} keys; give the ids of this pass"
+            f"input_ids have {len(ids_T)} tokens, but the attention has {weights.shape[-1]} keys; pass the ids of this pass"
         )
     kept = np.arange(len(ids_T)) if mask_T is None else mask_T.nonzero()[:, 0].numpy()
     return StepWeights(ids_T.numpy()[kept], weights[:, :, kept][..., kept])
@@ -145,7 +147,9 @@ def generated_steps(outputs: Any, row: int, mask_P: torch.Tensor | None, ends: t
     steps: list[StepWeights] = []
     for index, layers in enumerate(outputs.attentions):
         T = P + index
-        first = pad if layers[0].shape[2] == T else T - layers[0].shape[2]  # without a cache, all rows come again
+        first = (
+            pad if layers[0].shape[2] == T else T - layers[0].shape[2]
+        )  # without a cache, all rows are computed again
         rows = [keys_in_place(layer[row].detach().float().cpu().numpy(), T)[:, first - T :, pad:] for layer in layers]
         confidence = float("nan")
         if getattr(outputs, "logits", None) is not None:
@@ -157,7 +161,7 @@ def generated_steps(outputs: Any, row: int, mask_P: torch.Tensor | None, ends: t
 
 
 def keys_in_place(weights_HQK: Array, length: int) -> Array:
-    """Weights on all keys: a static cache has room for more of them, that of a sliding window holds the last ones only."""
+    """Weights on all keys: drops unused keys of a static cache, and adds the keys that a sliding window left out."""
     K = weights_HQK.shape[-1]
     if length <= K:
         return weights_HQK[..., :length]
@@ -173,7 +177,7 @@ def following(outputs: Any, row: int, steps: Sequence[StepWeights], mask_P: torc
 def measure(
     steps: Sequence[StepWeights], final_N: Array, P: int, regions: Sequence[Region], matrices: Sequence[str]
 ) -> xr.Dataset:
-    """Everything that follows from the weights, as a Dataset."""
+    """All statistics of the weights, as a Dataset."""
     L, H = steps[0].weights_LHQT.shape[:2]
     S, N = len(steps), len(final_N)
     names = [OTHER, *dict.fromkeys(region.name for region in regions)]
@@ -191,7 +195,7 @@ def measure(
     pooled_LRR = np.zeros((L, len(names), len(names)))
     for index, step in enumerate(steps):
         T, Q = len(step.tokens_T), step.weights_LHQT.shape[2]
-        if Q == T:  # all rows are computed anew
+        if Q == T:  # all rows are computed again
             sums_LHN[:], entropies_LH[:], pooled_LRR[:], rows = 0, 0, 0, 0
         weights = step.weights_LHQT.astype(np.float64)
         sums_LHN[..., :T] += weights.sum(2)

@@ -1,7 +1,7 @@
-"""Watch: a run step by step, while it happens, and its traces when it is over.
+"""Watch: iterate over the steps of a run while it happens, and get its traces at the end.
 
-The model is observed only inside a forward pass: between two steps it may be used for something else, and a run may be
-given up at any step.
+The model is observed only during a forward pass: between two steps it may be used for something else, and a run may be
+abandoned at any step.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class WatchedStep(NamedTuple):
-    """One step, and what its forward pass showed: `results[name][layer]` is (B, *dims of the statistic)."""
+    """One step and the results of its forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
 
     step: Step
     results: dict[str, dict[int, torch.Tensor]]
 
 
 class Watch(Iterator[WatchedStep]):
-    """Made by `Lens.watch`: each `next` runs one step, and `traces()` returns what was recorded.
+    """The result of `Lens.watch`: each `next` runs one step, and `traces()` returns the recorded traces.
 
-    `alone`: no step builds on what an earlier one showed, so that steps which are not kept need not be observed.
-    `attention_layers`: the layers that compute attention; one that is not seen is an error.
+    `alone`: no step depends on the results of an earlier one, so steps that are not kept need not be observed.
+    `attention_layers`: the layers that compute attention; it is an error if one of them was not observed.
 
     >>> for step, results in lens.watch(["Where was Ada Lovelace born?"]):   # doctest: +SKIP
     ...     print(step.index, results["received"][0].mean(1).argmax(-1))     # the top anchor of layer 0
@@ -55,7 +55,7 @@ class Watch(Iterator[WatchedStep]):
 
     def __next__(self) -> WatchedStep:
         session = self.recorder.session
-        # A step that stands alone need not be observed if it is not kept; others build on all rows before them.
+        # A step that does not depend on earlier ones need not be observed if it is not kept.
         session.paused = self.alone and self.index not in self.recorder.steps
         with observing(self.model, session, self.configs):
             step = next(self.steps, None)
@@ -79,9 +79,9 @@ class Watch(Iterator[WatchedStep]):
 
 
 def check_observed(model: PreTrainedModel, missing: Sequence[int]) -> None:
-    """Refuse to record a model whose attention was not seen in some layers: the trace would be silently empty there."""
+    """Raise an error if the attention of some layers was not observed: the trace would be silently empty there."""
     if missing:
         raise FloatLensError(
-            f"no attention was seen in layer {missing[0]} of {type(model).__name__}, and in {len(missing)} layers in all: "
-            f"its attention does not pass transformers' attention interface, so it cannot be traced or changed"
+            f"no attention was observed in layer {missing[0]} of {type(model).__name__}({len(missing)} layers in all): "
+            f"its attention does not use transformers' attention interface, so it cannot be traced or changed"
         )

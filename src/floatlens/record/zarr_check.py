@@ -1,8 +1,8 @@
 """Check a stored trace before anything opens it.
 
 Zarr's metadata name codecs and data types that are resolved to code: an array of objects with the codec `pickle` runs code
-when it is read, and a store of Zarr's format 2 is opened by other rules than ours. Metadata can also declare shapes that no
-memory holds. So the JSON files of a store are read here first, and anything that FloatLens does not write is refused.
+when it is read, and a store of Zarr's format 2 follows other rules. Metadata can also declare shapes that do not fit in
+memory. So the JSON files of a store are read here first, and anything that FloatLens does not write is rejected.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ARRAY_FIELDS = {
 GROUP_FIELDS = {"zarr_format", "node_type", "attributes"}
 MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trace takes a few hundred kilobytes
 MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
-FREE_BYTES = 64 << 20  # declared bytes that need no proof on disk
+FREE_BYTES = 64 << 20  # declared bytes up to this size are not compared with the size on disk
 MAX_RATIO = 1000  # declared bytes per byte on disk beyond that
 ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
 
 def check_store(path: str | Path) -> None:
-    """Refuse a folder that is not a trace as FloatLens writes it: one flat Zarr group of format 3.
+    """Raise an error if a folder is not a trace as FloatLens writes it: one flat Zarr group of format 3.
 
     Raises
     ------
     FloatLensError
-        With the file and the field that are wrong.
+        Names the file and the field that are wrong.
     """
     root = Path(path)
     _check_files(root)
@@ -67,7 +67,7 @@ def check_store(path: str | Path) -> None:
 
 
 def _check_files(root: Path) -> None:
-    """Refuse links that lead out of the store, and whatever is neither a file nor a folder."""
+    """Raise an error for links that lead out of the store, and for anything that is not a file or folder."""
     home = root.resolve()
     for entry in root.rglob("*"):
         if entry.is_symlink() and not entry.resolve().is_relative_to(home):
@@ -77,7 +77,7 @@ def _check_files(root: Path) -> None:
 
 
 def _check_chunks(folder: Path, array: dict[str, Any]) -> None:
-    """Refuse chunks that unpack to more than the array's metadata say, or that do not say to how much they unpack."""
+    """Raise an error for chunks that unpack to more than the metadata declares, or whose unpacked size is unknown."""
     expected = math.prod(array["chunk_grid"]["configuration"]["chunk_shape"]) * DATA_TYPES[array["data_type"]]
     measure = {"zstd": unpacked_size, "blosc": blosc_size}.get(
         array["codecs"][-1]["name"], lambda file: file.stat().st_size
@@ -119,7 +119,7 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
     dtype = found.get("data_type")
     _expect(file, "data_type", dtype, isinstance(dtype, str) and dtype in DATA_TYPES, "a plain number type")
     shape = found.get("shape")
-    _expect(file, "shape", shape, _is_shape(shape, 0), "a list of whole numbers")
+    _expect(file, "shape", shape, _is_shape(shape, 0), "a list of integers")
     grid = found.get("chunk_grid")
     regular = isinstance(grid, dict) and grid.get("name") == "regular" and isinstance(grid.get("configuration"), dict)
     chunks = grid["configuration"].get("chunk_shape") if regular and isinstance(grid, dict) else None

@@ -41,7 +41,7 @@ def test_a_gpu_needs_tensor_cores_for_bfloat16(
     ("changed", "message"),
     [
         ({"k_BKTD": torch.zeros(1, 2, 5, 8, dtype=torch.float16)}, "queries are torch.float32 and keys torch.float16"),
-        ({"k_BKTD": torch.zeros(1, 3, 5, 8)}, r"queries \(1, 2, 5, 8\) and keys \(1, 3, 5, 8\) do not fit"),
+        ({"k_BKTD": torch.zeros(1, 3, 5, 8)}, r"queries \(1, 2, 5, 8\) and keys \(1, 3, 5, 8\) do not match"),
         ({"q_BHQD": torch.zeros(1, 2, 5, 512), "k_BKTD": torch.zeros(1, 2, 5, 512)}, "head dim is 512"),
         ({"regions": Regions(torch.zeros(1, 4), 2)}, r"regions have shape \(1, 4\); use \(B, Q\) = \(1, 5\)"),
         ({"lse_BHQ": torch.zeros(1, 2, 4)}, r"lse_BHQ has shape \(1, 2, 4\)"),

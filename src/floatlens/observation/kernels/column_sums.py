@@ -1,9 +1,9 @@
 """Sums down the columns of attention on a GPU, in one pass that never holds the T×T matrix.
 
 `column_sums` returns what the default statistics need of an attention call: the weights summed over the queries of each
-region, the entropy of the rows, and the factors of the scores. `available` tells whether a device can run it; where it
-cannot, the stream path computes the same numbers. Scores with a soft cap, a bias or a learned sink, and masks that are
-not an `IntervalMask`, are left to the stream path.
+region, the entropy of the rows, and the factors of the scores. `available` returns whether a device can run it; on other
+devices the stream path computes the same numbers. Scores with a soft cap, a bias or a learned sink, and masks that are
+not an `IntervalMask`, are also computed by the stream path.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FULL = IntervalMask.full()
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Sums over the queries of one attention call; queries that are padding count nowhere.
+    """Sums over the queries of one attention call; padded queries are not counted.
 
-    Shapes: B batch, H query heads, Q queries, T keys, R regions. Everything is float32, but for `count_BT` (int32).
+    Shapes: B batch, H query heads, Q queries, T keys, R regions. Everything is float32, except `count_BT` (int32).
 
     pooled_BHRT    attention weights summed over the queries of each region; summed over R as well: received attention
     spread_BH      entropy of the attention rows in nats, summed over the queries
@@ -36,7 +36,7 @@ class ColumnSums:
     qk_norm_BHT    |q||k|, summed over the same queries
     qk_cos_BHT     cosine of q and k, summed over the same queries; 0 for a zero vector
     count_BT       number of those queries: divide the three sums by it for column means
-    lse_BHQ        natural log of each row's sum of exp(score), as given or as found by the first pass
+    lse_BHQ        natural log of each row's sum of exp(score), as passed in or computed by the first pass
     """
 
     pooled_BHRT: torch.Tensor
@@ -84,7 +84,7 @@ def is_interpreted() -> bool:
 
 
 def choose_tiles(dtype: torch.dtype, head_dim: int, queries: int, capability: tuple[int, int] = (8, 0)) -> Tiles:
-    """Tile sizes for a device of some compute capability, chosen so that the main loop keeps its sums in registers.
+    """Tile sizes for a device of the given compute capability, chosen so that the main loop keeps its sums in registers.
 
     They come from compiling the kernels, not from measurements: see docs/kernel.md.
 
@@ -141,7 +141,7 @@ def column_sums(
     start = torch.zeros(B, dtype=torch.int32, device=device) if start_B is None else _as_int32(start_B, device)
     sizes = tiles or choose_tiles(q.dtype, D, Q, _capability(device))
     query_tiles, key_tiles = -(-Q // sizes.queries), -(-T // sizes.keys)
-    padded = max(16, 1 << (D - 1).bit_length())  # tensor cores take at least 16
+    padded = max(16, 1 << (D - 1).bit_length())  # tensor cores need at least 16
     scale2 = (D**-0.5 if scaling is None else scaling) * LOG2E
     strides = (*q.stride()[:3], *k.stride()[:3])
     limits = (mask.first_query(Q, T), mask.back, mask.ahead, mask.block)
@@ -154,7 +154,7 @@ def column_sums(
 
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         if lse_BHQ is None:
-            # Here the queries stay; the tile that stays is the larger one, as long as there are enough queries for it.
+            # Here the tile of queries stays on the chip, so it is the larger one if there are enough queries.
             stay, pass_by = sorted((sizes.queries, sizes.keys), reverse=sizes.queries < Q)
             lse = empty(B, H, Q)
             kernels.logsumexp_kernel[(-(-Q // stay), B * H)](
@@ -190,7 +190,7 @@ def _as_int32(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _check(q_BHQD: torch.Tensor, k_BKTD: torch.Tensor, regions: Regions | None, lse_BHQ: torch.Tensor | None) -> None:
-    """Refuse what the kernels cannot read."""
+    """Raise an error for inputs that the kernels cannot read."""
     if q_BHQD.dtype != k_BKTD.dtype or q_BHQD.dtype not in TYPES:
         raise TypeError(
             f"queries are {q_BHQD.dtype} and keys {k_BKTD.dtype}; both must be one of bfloat16, float16 and float32"
@@ -198,7 +198,7 @@ def _check(q_BHQD: torch.Tensor, k_BKTD: torch.Tensor, regions: Regions | None, 
     B, H, Q, D = q_BHQD.shape
     if k_BKTD.shape[0] != B or k_BKTD.shape[3] != D or H % k_BKTD.shape[1]:
         raise ValueError(
-            f"queries {tuple(q_BHQD.shape)} and keys {tuple(k_BKTD.shape)} do not fit; use (B, H, Q, D) and (B, K, T, D) "
+            f"queries {tuple(q_BHQD.shape)} and keys {tuple(k_BKTD.shape)} do not match; use (B, H, Q, D) and (B, K, T, D) "
             "with H a multiple of K"
         )
     if D > LARGEST_HEAD:

@@ -1,7 +1,8 @@
-"""Attention masks as three integers: how far back, how far ahead, and in blocks of which length a query may see.
+"""Attention masks as three integers: the number of keys before and after a query that it may see, and a block length.
 
 Under every mask here, the keys that a query may see form one interval, and both of its ends move forward with the query.
-A kernel can therefore decide from the integers alone which tiles are hidden, whole or cut, and needs no mask in memory.
+A kernel can therefore decide from the integers alone which tiles are fully hidden, fully visible or partly visible, and
+needs no mask in memory.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class IntervalMask:
         return keys - queries if self.offset is None else self.offset
 
     def dense(self, queries: int, keys: int, start_B: torch.Tensor | None = None) -> torch.Tensor:
-        """Write the mask out: True where a query may see a key (B, Q, T). Rows of padding are False.
+        """The dense mask: True where a query may see a key (B, Q, T). Rows of padding are False.
 
         For tests and for comparison with a mask that a model passes; the kernels never call it.
         """

@@ -1,4 +1,4 @@
-"""The sums of an attention call by the GPU kernel, where it can take the call; else the stream path serves it."""
+"""Sums of an attention call by the GPU kernel; calls that the kernel does not support are left to the stream path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from floatlens.observation.kernels.regions import MOST, Regions
 
 
 class KernelSums:
-    """Runs the kernel on calls. Masks and regions are the same for all layers of a step, and are read once."""
+    """Runs the kernel on calls. Masks and regions are the same for all layers of a step, so they are converted once."""
 
     def __init__(self) -> None:
         self.masks: dict[object, tuple[object, tuple[IntervalMask, torch.Tensor | None] | None]] = {}
@@ -23,10 +23,10 @@ class KernelSums:
         self.regions.clear()
 
     def take(self, call: Call) -> bool:
-        """Compute what the default statistics need of a call, and leave it in the call; False if the kernel cannot."""
+        """Compute the sums that the default statistics need and store them in the call; False if it is not supported."""
         if not is_supported(call):
             return False
-        # Each entry holds its tensor, so that no other one can take its address.
+        # Each entry keeps its tensor alive, so that no other tensor can get the same address.
         mask, real, rows = call.mask, call.layout.real_BN, (call.first_query, call.Q, call.T, call.length)
         key = (None if mask is None else mask.data_ptr(), id(real), call.causal, rows)
         if key not in self.masks:
@@ -55,7 +55,7 @@ class KernelSums:
 
 
 def is_supported(call: Call) -> bool:
-    """Whether device, types and sizes of a call suit the kernel; masks are looked at apart."""
+    """Whether the kernel supports the device, dtypes and sizes of a call; masks are checked separately."""
     q, k = call.q_BHQD, call.k_BKTD
     if call.implicit is not None or call.softcap is not None or call.bias is not None or call.sinks_H is not None:
         return False
@@ -65,10 +65,10 @@ def is_supported(call: Call) -> bool:
 
 
 def interval_mask(call: Call) -> tuple[IntervalMask, torch.Tensor | None] | None:
-    """The mask of a call as integers, and the first real position of each row; None if it is no such mask.
+    """The mask of a call as integers, and the first real position of each row; None if the mask has another form.
 
-    A mask that a model passes is a matrix. Its first and last rows suggest what it is, and the matrix that the suggestion
-    writes out must then equal it in every row that is not padding.
+    A model passes its mask as a matrix. Its first and last rows suggest candidates; a candidate is accepted if its dense
+    matrix equals the model's in every row that is not padding.
     """
     offset, Q, T = call.query_keys.start, call.Q, call.T
     start_B = None
@@ -95,7 +95,7 @@ def interval_mask(call: Call) -> tuple[IntervalMask, torch.Tensor | None] | None
 
 
 def suggestions(visible_BQT: torch.Tensor, start_B: torch.Tensor | None, offset: int) -> list[IntervalMask]:
-    """What a mask may be, read from the row of the batch with the fewest pads."""
+    """Candidates for a mask, read from the row of the batch with the least padding."""
     _, Q, T = visible_BQT.shape
     row = 0 if start_B is None else int(start_B.argmin())
     start = 0 if start_B is None else int(start_B[row])

@@ -1,13 +1,13 @@
-"""Regions of the queries, and which tiles of queries lie inside one: most tiles of a long text do.
+"""Regions of the queries, and which tiles of queries lie inside a single region, as most tiles of a long text do.
 
-The weights of such a tile are summed as they are; only the others need a mask per query.
+The weights of such a tile are summed directly; only the other tiles need a mask per query.
 """
 
 from __future__ import annotations
 
 import torch
 
-MOST = 64  # sums per region live in registers
+MOST = 64  # the sums per region are held in registers
 
 
 class Regions:

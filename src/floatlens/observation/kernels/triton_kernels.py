@@ -1,13 +1,13 @@
 # mypy: ignore-errors
 """Triton kernels for sums down the columns of the attention matrix, which is never written to memory.
 
-`column_kernel` is the pass that matters: a tile of keys stays on the chip, tiles of queries pass by, and each weight is
+`column_kernel` is the main pass: a tile of keys stays on the chip, tiles of queries are streamed, and each weight is
 `exp2(q·k · scale · log2(e) - lse · log2(e))`. The scores are held transposed (keys × queries), so that
 
 - every sum over queries is a sum along a row, owned by one program: no atomics, and the same bits on every run;
 - the weights are the left operand of the product with the regions' membership, and stay in registers.
 
-`logsumexp_kernel` finds the log of each row's sum where the forward kernel did not return it. `query_kernel` reads the
+`logsumexp_kernel` computes the log of each row's sum if the forward kernel did not return it. `query_kernel` reads the
 queries once for their norms and for the sums of each tile, since the column mean of q·k is (mean of q)·k.
 
 Suffixes: N keys of a tile, M queries of a tile, D head dim, R regions.
@@ -20,7 +20,7 @@ LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 NEVER: tl.constexpr = tl.constexpr(-1e30)  # exp2 of it is 0, and 0 · NEVER is 0, as 0 · -inf is not
 
-# Numbers that change from step to step; a specialised kernel for each would be compiled again and again.
+# Arguments that change from step to step; specialising on them would recompile the kernel for every value.
 VARYING = ["Q", "T", "R", "offset", "back", "ahead", "block"]
 
 
@@ -90,7 +90,7 @@ def logsumexp_kernel(
     H, GROUP, Q, T, offset, back, ahead, block, scale2,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Natural log of each row's sum of exp(score): a tile of queries stays, tiles of keys pass. Grid (tiles, B·H)."""
+    """Natural log of each row's sum of exp(score); a tile of queries stays, keys are streamed. Grid (tiles, B·H)."""
     tile, row = tl.program_id(0), tl.program_id(1)
     b, h = row // H, row % H
     first = tl.load(start + b)
@@ -99,7 +99,8 @@ def logsumexp_kernel(
     i = tile * BM + tl.arange(0, BM)
     q_MD = _load_rows(q, q_t, i, Q, D, DP, True)
 
-    # Both ends of the interval move forward with the query: the tile's first and last tell which keys any or all may see.
+    # Both ends of the interval move forward with the query, so the first and last query of the tile give the keys that any
+    # or all of its queries may see.
     any_low, all_high = _visible_keys(tl.maximum(tile * BM + offset, first), first, back, ahead, block)
     all_low, any_high = _visible_keys(tl.minimum(tile * BM + BM, Q) - 1 + offset, first, back, ahead, block)
     begin, end = any_low // BN, tl.cdiv(tl.minimum(any_high + 1, T), BN)
@@ -181,7 +182,7 @@ def column_kernel(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, RP: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """All sums over queries: a tile of keys stays, tiles of queries pass. Grid (tiles of keys, B·H).
+    """All sums over queries: a tile of keys stays, tiles of queries are streamed. Grid (tiles of keys, B·H).
 
     `order` lists the tiles of queries that lie in one region, then the others; `rank` counts the first kind before a tile.
     """
@@ -257,8 +258,8 @@ def column_kernel(
         norm_N += tl.sum(tl.where(seen_NM, norm_M[None, :], 0.0), 1)
         count_N += tl.sum(tl.where(seen_NM, 1.0, 0.0), 1)
 
-    # Of the tiles that passed whole, the product of a key with the sum of their queries. The keys are loaded again, by a
-    # load that differs from the first: if the compiler merged the two, they would hold registers during the loops.
+    # For fully visible tiles: the product of a key with the sum of their queries. The keys are loaded again, by a load that
+    # differs from the first: if the compiler merged the two, the keys would occupy registers during the loops.
     d = tl.arange(0, DP)
     q_D = tl.zeros([DP], tl.float32)
     unit_D = tl.zeros([DP], tl.float32)
@@ -275,7 +276,7 @@ def column_kernel(
     cos_N += tl.sum(wide_ND * unit_D[None, :], 1)
     length_N = tl.sqrt(tl.sum(wide_ND * wide_ND, 1))
 
-    # Columns of padding, and those past the last key, hold anything until here.
+    # Columns of padding, and those after the last key, hold arbitrary values up to here.
     real = (j >= first) & (j < T)
     inverse_N = tl.where(length_N > 0, 1.0 / length_N, 0.0)
     at = row64 * T + j

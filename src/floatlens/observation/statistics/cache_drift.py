@@ -1,8 +1,8 @@
 """Cache drift: how much the keys and values of each position change from one step to the next.
 
-A causal model computes a key once and keeps it; a bidirectional model computes all of them again at every step, although
-most hardly change (arXiv 2510.14973, 2604.12056). What a cache could reuse is read off these numbers. A position's vector
-is that of all key/value heads together. Keys are compared after RoPE, which turns both by the same angle.
+A causal model computes a key once and keeps it; a bidirectional model computes all keys again at every step, although most
+hardly change (arXiv 2510.14973, 2604.12056). The numbers show what a cache could reuse. The vector of a position combines
+all key/value heads. Keys are compared after RoPE, which rotates both by the same angle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def key_drift(call: Call) -> torch.Tensor:
 
 
 def value_drift(call: Call) -> torch.Tensor:
-    """The same for values; rows that extend a cache come with their own values only."""
+    """Relative change and cosine of the values that the call computed (B, 2, positions)."""
     return _drift(call, "value", call.v_BKTD[:, :, call.query_keys] if call.fresh else call.v_BKTD[:, :, -call.Q :])
 
 
@@ -38,7 +38,7 @@ def _drift(call: Call, name: str, now_BKQD: torch.Tensor) -> torch.Tensor:
 
 
 class Drift(Statistic):
-    """A number per position; NaN if the position was not computed at this step and at the one before."""
+    """One number per position; NaN if the position was not computed at both this step and the previous one."""
 
     dims = ("position",)
     tiled, by_row, compares = False, True, True
@@ -46,7 +46,7 @@ class Drift(Statistic):
 
 @register_statistic
 class KeyChange(Drift):
-    """|k − k'| / |k'| with the key k' of the step before."""
+    """|k − k'| / |k'| with the key k' of the previous step."""
 
     name = "key_change"
 
@@ -60,7 +60,7 @@ class KeyChange(Drift):
 
 @register_statistic
 class KeyCosine(Drift):
-    """Cosine of a key with that of the step before."""
+    """Cosine of a key with the key of the previous step."""
 
     name = "key_cos"
 
@@ -74,7 +74,7 @@ class KeyCosine(Drift):
 
 @register_statistic
 class ValueChange(Drift):
-    """|v − v'| / |v'| with the value v' of the step before."""
+    """|v − v'| / |v'| with the value v' of the previous step."""
 
     name = "value_change"
 
@@ -88,7 +88,7 @@ class ValueChange(Drift):
 
 @register_statistic
 class ValueCosine(Drift):
-    """Cosine of a value with that of the step before."""
+    """Cosine of a value with the value of the previous step."""
 
     name = "value_cos"
 

@@ -1,4 +1,4 @@
-"""Evidence: what the rows that write the answer attend to, kept until it is known which of them were committed.
+"""Evidence: where the rows that write the answer attend, kept until it is known which of them were committed.
 
 Which positions a step commits is decided after the forward pass, so the mass on the gold evidence and the most attended
 key are taken for every row that may write (the answer's, at most a few dozen); `trace` picks the committed ones.

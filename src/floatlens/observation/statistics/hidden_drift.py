@@ -13,7 +13,7 @@ from floatlens.observation.registry import register_statistic
 
 @register_statistic
 class HiddenChange(HiddenStatistic):
-    """|h − h'| / |h'| with the state h' of the step before; NaN if the position was not computed at both steps."""
+    """|h − h'| / |h'| with the state h' of the previous step; NaN if the position was not computed at both steps."""
 
     name = "hidden_change"
     dims = ("position",)
@@ -28,7 +28,7 @@ class HiddenChange(HiddenStatistic):
 
 @register_statistic
 class HiddenCosine(HiddenChange):
-    """Cosine of a state with that of the step before."""
+    """Cosine of a state with the state of the previous step."""
 
     name = "hidden_cos"
     number = 1

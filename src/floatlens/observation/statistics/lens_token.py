@@ -1,6 +1,6 @@
-"""Logit lens: the token that a layer would write, from its state through the model's final norm and output embeddings.
+"""Logit lens: the token that a layer predicts, from its state through the model's final norm and output embeddings.
 
-For the rows that may write the answer. At the last layer it is the token that the model itself puts first.
+Recorded for the rows that may write the answer. At the last layer it is the model's own most likely token.
 """
 
 from __future__ import annotations

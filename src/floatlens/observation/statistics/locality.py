@@ -1,6 +1,6 @@
-"""Locality: how far away does a query look, and how much of its attention goes to masks near and far (arXiv 2511.21338)?
+"""Locality: the distance of attention, and its share on near and distant masks (arXiv 2511.21338).
 
-Distances are in positions. Each number is a mean over queries; in a causal model with a cache, over all queries so far.
+Distances are counted in positions. Each number is a mean over queries; with a cache, over all queries so far.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def distances(call: Call, start: int, end: int, keys: int) -> torch.Tensor:
 
 
 class MeanOverQueries(Statistic):
-    """Mean over queries of a number or several; rows that extend a cache add to those before them."""
+    """Mean over queries of one or more numbers; rows that extend a cache are added to the earlier ones."""
 
     def __init__(self) -> None:
         self.sum = torch.zeros(0)
         self.count_B = torch.zeros(0)
 
     def counted(self, call: Call) -> torch.Tensor:
-        """Number of queries per row that the mean is over."""
+        """Number of queries per row in the mean."""
         return call.queries_B
 
     def start(self, call: Call) -> None:
@@ -83,7 +83,7 @@ class Near(MeanOverQueries):
 
 @register_statistic
 class NearUniform(Near):
-    """The same if every query attended evenly to all that it may see: what `near` is compared with."""
+    """`near` of uniform attention to all visible keys: the baseline that `near` is compared with."""
 
     name = "near_uniform"
 

@@ -1,4 +1,4 @@
-"""QK geometry, the whole: the column mean of the score q·k, before scaling."""
+"""QK geometry: the column mean of the score q·k, before scaling."""
 
 from __future__ import annotations
 

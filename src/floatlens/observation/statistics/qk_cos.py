@@ -1,4 +1,4 @@
-"""QK geometry, the angle: the column mean of the cosine between query and key."""
+"""QK geometry: the column mean of the cosine between query and key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QKCos(ColumnMean):
 
 
 def inverse(norm: torch.Tensor) -> torch.Tensor:
-    """1 over a norm, and 0 over 0.
+    """1 / norm, and 0 where the norm is 0.
 
     >>> inverse(torch.tensor([2.0, 0.0]))
     tensor([0.5000, 0.0000])

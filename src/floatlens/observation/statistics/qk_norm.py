@@ -1,4 +1,4 @@
-"""QK geometry, the norms: the column mean of |q||k|."""
+"""QK geometry: the column mean of the product of norms |q||k|."""
 
 from __future__ import annotations
 

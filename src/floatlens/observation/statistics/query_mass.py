@@ -1,6 +1,6 @@
 """Query mass: the attention of the question's tokens on the gold evidence, per head (after arXiv 2506.09944).
 
-It scores retrieval heads without looking at what is generated.
+It scores retrieval heads without using the generated text.
 """
 
 from __future__ import annotations

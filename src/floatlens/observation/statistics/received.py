@@ -35,7 +35,7 @@ class Received(Statistic):
 
 @register_statistic
 class ReceivedFinal(Received):
-    """The same over all rows that will not be computed again: the prompt and the finished blocks of a block model.
+    """Received attention over all rows that will not be computed again: the prompt and finished blocks of a block model.
 
     A model without such rows has no value here; for an autoregressive model it would be `received` itself.
     """

@@ -1,4 +1,4 @@
-"""The signed column means of implicit attention: what a state-space layer adds and subtracts, without a convention."""
+"""The signed column means of implicit attention, before the convention that turns it into weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from floatlens.observation.statistic import Statistic
 
 @register_statistic
 class ReceivedSigned(Statistic):
-    """Mean over queries of α_ij as it is: neither absolute nor normalised; mean over the channels of a head.
+    """Mean over queries of the signed α_ij, not normalised; mean over the channels of a head.
 
-    Computed by a scan against the reading order, without a matrix. State-space layers only.
+    Computed by a reverse scan, without a matrix. State-space layers only.
     """
 
     name = "received_signed"
@@ -24,7 +24,7 @@ class ReceivedSigned(Statistic):
     def result(self, call: Call) -> torch.Tensor:
         if call.implicit is None:
             raise FloatLensError(
-                "statistic 'received_signed' is about state-space layers, and this model has attention; record 'received'"
+                "statistic 'received_signed' is for state-space layers, but this model has attention; record 'received'"
             )
         return call.implicit.signed_sums() / call.queries_B.view(-1, 1, 1)
 

@@ -1,4 +1,4 @@
-"""Attention of the writing rows: where does the query look whose logits write the token?
+"""Attention of the writing rows: where the query attends whose logits write the token.
 
 An autoregressive model writes from its newest query, a masked diffusion model from the query at the position that it
 commits (or the one before it, in shifted models), so these rows can be compared where the mean over all queries cannot.

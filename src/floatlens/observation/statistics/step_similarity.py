@@ -1,7 +1,7 @@
-"""Step similarity: does a head attend alike from one step to the next (arXiv 2509.24014)?
+"""Step similarity: how similar a head's attention is from one step to the next (arXiv 2509.24014).
 
-The attention of the step before is computed once more from its queries and keys, tile by tile, so that no matrix is kept.
-That doubles the cost of the weights; it is recorded on request only.
+The attention of the previous step is computed again from its queries and keys, tile by tile, so that no matrix is kept.
+This doubles the cost of the weights, so it is only recorded on request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from floatlens.observation.tile import Tile, attention_rows
 
 @register_statistic
 class StepSimilarity(Statistic):
-    """Mean over queries of the attention that stays: sum over keys of min(now, before), 1 minus the total variation.
+    """Mean over queries of the overlap of attention: sum over keys of min(now, before), 1 minus the total variation.
 
     Over the queries that were computed at both steps; NaN if there are none, as in a causal model with a cache.
     """
@@ -33,7 +33,7 @@ class StepSimilarity(Statistic):
         self.before: Call | None = call.memory.get(key)
         self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
         self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
-        if call.fresh:  # what a causal model adds to its cache is never computed again
+        if call.fresh:  # rows that extend a cache are never computed again
             q, k = call.q_BHQD.clone(), call.k_BKTD.clone()
             call.memory[key] = replace(
                 call, q_BHQD=q, k_BKTD=k, v_BKTD=call.v_BKTD[:, :, :0], lse_BHQ=None, norm_BKT=None, memory={}
@@ -49,7 +49,7 @@ class StepSimilarity(Statistic):
             return
         now = tile.weights_BHQT[:, :, low - first - tile.start : high - first - tile.start]
         then = attention_rows(before, low - old, high - old)
-        # The keys of both that stand at the same positions.
+        # The keys of both steps at the same positions.
         key = max(call.first_key, before.first_key)
         now, then = now[..., key - call.first_key :], then[..., key - before.first_key :]
         keys = min(now.shape[-1], then.shape[-1])

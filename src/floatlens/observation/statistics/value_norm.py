@@ -1,4 +1,4 @@
-"""Norm of the value of each position: a sink is known to carry a small one."""
+"""Norm of the value vector of each position; attention sinks are known to have small ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from floatlens.observation.statistic import RunningSum, Statistic
 
 @register_statistic
 class ValueNorm(Statistic):
-    """|v_j| per key/value head. With a cache only new positions are computed: a value never changes once written."""
+    """|v_j| per key/value head. With a cache only new positions are computed, because cached values do not change."""
 
     name = "value_norm"
     dims = ("kv_head", "position")
