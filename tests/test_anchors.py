@@ -78,7 +78,7 @@ def test_a_registered_rule_is_used_by_its_name_with_its_settings() -> None:
         assert parse_rule("beyond(1, most=2)").id == "beyond(times=1, most=2)"
         received = np.array([0.3, 0.3, 0.3, 0.1])
         np.testing.assert_array_equal(parse_rule("beyond(1, most=2)")(received), [True, True, False, False])
-        with pytest.raises(FloatLensError, match="most must be a whole number"):
+        with pytest.raises(FloatLensError, match="most must be an integer"):
             parse_rule("beyond(most=1.5)")
         with pytest.raises(FloatLensError, match="already registered"):
             register_rule(rename(lambda a: a > 1, "sigma"))

@@ -1,4 +1,4 @@
-"""Which positions are anchors? The rules of the field, each with a name that every result carries.
+"""Anchor rules: which positions are anchors. The id of the rule is stored with every result.
 
 With a_j the received attention (mean over queries, so it sums to 1 over the T positions that exist):
 
@@ -6,12 +6,12 @@ With a_j the received attention (mean over queries, so it sums to 1 over the T p
 |---|---|---|
 | sigma(k=3) | a_j > mean(a) + k·std(a), population std | arXiv 2601.07894, drift and QK figures |
 | excess(eps=3) | T·a_j > mean over the others of T·a + eps (column sums) | arXiv 2510.15731 |
-| top(n=1) | the n largest | what the published absorption curve of MDMs shows |
-| first | position 0 | the published absorption curve of ARMs |
+| top(n=1) | the n largest | the published absorption curve of masked diffusion models (MDMs) |
+| first | position 0 | the published absorption curve of autoregressive models (ARMs) |
 | share(eps=0.3) | a_j over the share of queries that may see j > eps | Gu et al. 2024, attention sink |
 
-A rule may find none. `minimum=n` fills up with the largest; it is off by default and part of the rule's id. A rule of
-your own is a function of received attention, registered by `@fl.register_rule` or passed as it is.
+A rule may find no anchors. `minimum=n` adds the largest positions up to n; it is off by default and part of the rule's id.
+A custom rule is a function of received attention, registered by `@fl.register_rule` or passed directly.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from floatlens.registry import Registry
 from floatlens.specs import NAME, parse_spec
 
 Array = np.ndarray[Any, Any]
-UNEVEN = ("causal", "two-way")  # attention under which row-uniform weights do not give every key the same
-ROUNDING = 0.01  # shares of an even share: an excess below this is rounding
+UNEVEN = ("causal", "two-way")  # attention types in which row-uniform weights give keys different amounts
+ROUNDING = 0.01  # as a fraction of 1/T: an excess below this is rounding
 RuleFunction: TypeAlias = Callable[..., Array]
 
 RULES: Registry[RuleFunction] = Registry("anchor rule")
@@ -43,7 +43,7 @@ def register_rule(function: RuleFunction) -> RuleFunction:
     function
         Takes received attention (..., T), with NaN for positions that do not exist yet, and, if it has a second parameter,
         the share of queries that may see each key (..., T). Returns a bool array (..., T). Its keyword-only parameters are
-        the rule's settings: numbers with defaults; one whose default is an int takes whole numbers of 1 or more.
+        the rule's settings: numbers with defaults; a setting with an int default takes integers of 1 or more.
 
     >>> @register_rule
     ... def above(a, visible, *, level=0.5):
@@ -105,7 +105,7 @@ def excess(a: Array, visible: Array, *, eps: float = 3.0) -> Array:
 
 @register_rule
 def top(a: Array, visible: Array, *, n: int = 1) -> Array:
-    """The n largest; of equals, the earlier one.
+    """The n largest positions; ties go to the earlier position.
 
     >>> top(np.array([0.2, 0.5, 0.3]), np.ones(3), n=2)
     array([False,  True,  True])
@@ -118,7 +118,7 @@ def top(a: Array, visible: Array, *, n: int = 1) -> Array:
 
 @register_rule
 def first(a: Array, visible: Array) -> Array:
-    """Position 0, whatever it receives.
+    """Position 0, regardless of what it receives.
 
     >>> first(np.array([0.1, 0.9]), np.ones(2))
     array([ True, False])
@@ -130,7 +130,7 @@ def first(a: Array, visible: Array) -> Array:
 
 @register_rule
 def share(a: Array, visible: Array, *, eps: float = 0.3) -> Array:
-    """Positions that get more than eps from those queries that may see them.
+    """Positions that receive more than eps on average from the queries that may see them.
 
     >>> share(np.array([0.2, 0.2]), np.array([1.0, 0.5]))
     array([False,  True])
@@ -141,7 +141,7 @@ def share(a: Array, visible: Array, *, eps: float = 0.3) -> Array:
 
 @dataclass(frozen=True)
 class Rule:
-    """An anchor rule with its settings. Made by `parse_rule`; applied to received attention.
+    """An anchor rule with its settings. Made by `parse_rule`; call it on received attention.
 
     `function` is set for a rule that was passed as a function and not registered.
 
@@ -190,7 +190,7 @@ class Rule:
 
 
 def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
-    """Read an anchor rule from its text, settings by name or in order; a function becomes a rule as it is.
+    """Parse an anchor rule, with settings by name or in order; a function is wrapped as a rule.
 
     >>> parse_rule("sigma(3)").id, parse_rule("excess(eps=2, minimum=1)").id, parse_rule("first").id
     ('sigma(k=3)', 'excess(eps=2, minimum=1)', 'first')
@@ -205,7 +205,7 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
         registered = named in RULES and RULES[named] is spec
         return Rule(named, dict(_settings_of(spec)), function=None if registered else spec)
     if not isinstance(spec, str):
-        raise FloatLensError(f"anchor rule {spec!r} is neither a text such as sigma(3) nor a function")
+        raise FloatLensError(f"anchor rule {spec!r} is neither a string such as sigma(3) nor a function")
     found = parse_spec(spec, "anchor rule", "sigma(3)")
     if found.name not in RULES:
         raise FloatLensError(f"anchor rule {spec!r} is not known; use one of {', '.join(RULES)}, such as sigma(3)")
@@ -221,7 +221,7 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
             raise found.error(f"{key} should be a number, not {value!r}")
         counts = key == "minimum" or isinstance(defaults[key], int)
         if counts and (number < (key != "minimum") or number != int(number)):
-            raise found.error(f"{key} must be a whole number, 1 or more, not {value}")
+            raise found.error(f"{key} must be an integer of 1 or more, not {value}")
         if key == "minimum":
             minimum = int(number)
         else:
@@ -230,10 +230,10 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
 
 
 def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: str) -> Array:
-    """Find anchors (bool, same shape) in received attention (..., T), by a rule on what it has beyond the baseline `u`.
+    """Find anchors (bool, same shape) in received attention (..., T), by a rule applied to its excess over the baseline `u`.
 
-    Every rule but `first` looks at `a − u + 1/T`, which is `a` itself under bidirectional attention. An excess below a
-    hundredth of an even share is rounding and no anchor.
+    Every rule except `first` is applied to `a − u + 1/T`, which is `a` itself under bidirectional attention. An excess
+    below 0.01/T is rounding and not an anchor.
 
     Parameters
     ----------
@@ -261,10 +261,10 @@ def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: st
 
 
 def baseline(received: Array, attention: str) -> Array:
-    """Return what row-uniform attention under the run's mask would show (same shape): `u`; NaN where there is no position.
+    """Received attention `u` of row-uniform attention under the run's mask (same shape); NaN where there is no position.
 
     Causal attention favours the first positions by construction. Under full attention, and for the queries of one
-    block, which all see the same keys, `u` is constant. Heads that read forwards and as many that read backwards favour
+    block, which all see the same keys, `u` is constant. With equal numbers of forward and backward heads, it favours
     both ends.
 
     >>> baseline(np.array([[0.5, 0.5, np.nan]]), "causal"), baseline(np.array([0.7, 0.3]), "bidirectional")
@@ -291,8 +291,8 @@ def key_visibility(present: Array, attention: str) -> Array | None:
         Bool (..., T): positions that exist; all of them are queries.
     attention
         Which keys a query may see. "bidirectional": all. "block": all too, since received attention is the mean over the
-        queries of one block, which see the same keys. "causal": those up to its own position. "two-way": up to it in
-        half of the heads and from it on in the others, so that every key is seen by half of them and one more.
+        queries of one block, which see the same keys. "causal": keys up to its own position. "two-way": keys up to its
+        own position in half of the heads, and from its own position in the other half.
 
     >>> key_visibility(np.array([True, True, True, True]), "causal")
     array([1.  , 0.75, 0.5 , 0.25])

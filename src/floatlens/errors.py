@@ -1,6 +1,6 @@
-"""Errors that a user can fix: one sentence that names the thing, the value and the way out.
+"""Usage errors: one sentence that names the problem, the value and the fix.
 
-The command line prints the sentence and exits with code 2; it shows a traceback only with --debug.
+The command line prints the message and exits with code 2; it shows a traceback only with --debug.
 """
 
 

@@ -32,10 +32,10 @@ def atomic_write(target: Path) -> Iterator[Path]:
 
 
 def write_durably(target: Path, content: bytes) -> None:
-    """Replace a file so that after a power cut either the old or the new content is there, and the new one if this
+    """Replace a file so that after a power cut it holds either the old or the new content, and the new one if this
     function returned.
 
-    The content reaches the disk before the rename, and the folder's entry before the return.
+    The content is flushed to disk before the rename, and the folder's entry before the return.
     """
     temporary = _write_temporary(target, content)
     try:
@@ -47,7 +47,7 @@ def write_durably(target: Path, content: bytes) -> None:
 
 
 def create_durably(target: Path, content: bytes) -> None:
-    """Write a file that must not exist; FileExistsError if it does, also if two processes try at the same moment."""
+    """Write a file that must not exist; raises FileExistsError if it does, even if two processes try at the same time."""
     temporary = _write_temporary(target, content)
     try:
         os.link(temporary, target)  # unlike a rename, this never replaces a file

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 PromptLike: TypeAlias = Prompt | str | Sequence[int]
 
-# Tokens by which chat models end their turn, beside the end token of their config.
+# Tokens with which chat models end their turn, in addition to the end token of their config.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
 
 
@@ -83,21 +83,21 @@ def load(
     revision
         Revision of a Hub model.
     adapter
-        Folder of a LoRA adapter in peft's format. It is added to the weights in place; the family "canvas" keeps it apart.
+        Folder of a LoRA adapter in peft's format. It is merged into the weights; the family "canvas" keeps it separate.
     sampler
         Name of the sampler, for families that have several ("llada2", "llada2.1").
     block_length
-        Tokens per block of a block-causal model whose config does not tell (family "a2d-block").
+        Tokens per block of a block-causal model whose config does not define it (family "a2d-block").
     dtype
-        "auto" is the checkpoint's own dtype on an accelerator and float32 on a CPU.
+        "auto" is the checkpoint's dtype on an accelerator and float32 on a CPU.
     device_map
-        Passed to transformers; "auto" puts the layers of a large model on several GPUs, one after another.
+        Passed to transformers; "auto" distributes the layers of a large model over several GPUs.
     quantization_config, attn_implementation
         Passed to transformers.
     tp_plan
         "auto" splits each layer over the processes of torchrun, which all run the same script.
     allow_pickle
-        Whether to load pickled weights (.bin); they are refused by default.
+        Whether to load pickled weights (.bin); by default this is an error.
     """
     lens = Lens(
         find(name, revision=revision, family=family, adapter=adapter, sampler=sampler, block_length=block_length),
@@ -115,7 +115,7 @@ def load(
 class Lens:
     """A loaded model with its tokenizer, its family's facts and its sampler.
 
-    Made by `load`. The weights of a lens that is made directly are read when they are first needed; the options are those
+    Made by `load`. If a lens is created directly, its weights are read when they are first needed; the options are those
     of `load`.
     """
 
@@ -155,7 +155,7 @@ class Lens:
 
     @property
     def block_length(self) -> int | None:
-        """Tokens per block of a model that writes in blocks of its own; None for any other."""
+        """Tokens per block of a block model; None for other models."""
         return self.checkpoint.block_length
 
     @property
@@ -165,7 +165,7 @@ class Lens:
 
     @property
     def batched(self) -> bool:
-        """Whether the sampler writes several prompts at once; if not, those of a batch are written one after another."""
+        """Whether the sampler writes several prompts at once; if not, prompts of a batch are written one by one."""
         return SAMPLERS[self.sampler].batched
 
     @cached_property
@@ -213,11 +213,11 @@ class Lens:
 
     @cached_property
     def mask_id(self) -> int:
-        """The mask token of a diffusion model: from its config, else from its tokenizer."""
+        """The mask token of a diffusion model, from its config or otherwise from its tokenizer."""
         found = find_mask_id(self.config, self.tokenizer)
         if found is not None:
             return found
-        raise FloatLensError(f"{self.name} has no mask token: config.json should have the field 'mask_token_id'")
+        raise FloatLensError(f"{self.name} has no mask token; add the field 'mask_token_id' to config.json")
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -241,7 +241,7 @@ class Lens:
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """Mask, end and padding tokens, as samplers need them."""
+        """Mask, end and padding tokens for samplers."""
         return SpecialTokens(self.mask_id if self.has_mask else None, self.end_ids, self.pad_id)
 
     @cached_property
@@ -273,9 +273,9 @@ class Lens:
         answers
             The gold answers.
         order
-            The question "last", "first", or on "both" sides of the passages.
+            Position of the question: "last", "first", or on "both" sides of the passages.
         template
-            The text around them; see `floatlens.data.template`.
+            The text around question and passages; see `floatlens.data.template`.
         chat
             Whether to apply the tokenizer's chat template.
         """
@@ -284,7 +284,7 @@ class Lens:
         return build(self.tokenizer, question, passages, gold=gold, answers=answers, **options)
 
     def text_prompt(self, text: str, regions: sequences.Regions = None) -> Prompt:
-        """Build the prompt of a raw text: no question around it and no chat template, such as a protein's sequence.
+        """Build the prompt of a raw text, such as a protein sequence, without a chat template.
 
         Special tokens that are written in the text count as such. A warning is issued if more than 20 % of the tokens are
         unknown to the tokenizer.
@@ -294,8 +294,8 @@ class Lens:
         text
             The text to continue.
         regions
-            Regions of your own: spans of characters by name, such as {"site": (3, 9)}, or "marks" for a text that marks
-            them itself, as in "[[doc1: Ada lives in Rusk.]] [[query: Where?]]". By default all of it is the region `text`.
+            Custom regions: spans of characters by name, such as {"site": (3, 9)}, or "marks" for a text with marks, as in
+            "[[doc1: Ada lives in Rusk.]] [[query: Where?]]". By default all of it is the region `text`.
         """
         self._needs_tokenizer()
         made = sequences.text_prompt(self.tokenizer, text, regions)
@@ -330,7 +330,7 @@ class Lens:
     def _needs_tokenizer(self) -> None:
         if self.tokenizer is None:
             raise FloatLensError(
-                f"{self.name} has no tokenizer, so it cannot read text; give token ids: Prompt.from_ids([...])"
+                f"{self.name} has no tokenizer, so it cannot read text; pass token ids: Prompt.from_ids([...])"
             )
 
     def _prompts(self, prompts: Sequence[PromptLike]) -> list[Prompt]:
@@ -356,7 +356,7 @@ class Lens:
         block_length: int | None = None,
         **sampler_settings: Any,
     ) -> Settings:
-        """The settings of the lens's sampler, checked; no weights are needed for that.
+        """Return the validated settings of the lens's sampler; needs no weights.
 
         Parameters
         ----------
@@ -369,7 +369,7 @@ class Lens:
         seed
             Seed of the random numbers (0).
         block_length
-            Tokens per block, for samplers that write block by block; by default the model's own, if it has one.
+            Tokens per block, for samplers that write in blocks; by default the model's block length, if it has one.
         **sampler_settings
             Settings of one sampler only, such as `top_p` or `remasking`: see docs/models.md.
         """
@@ -427,20 +427,20 @@ class Lens:
         Parameters
         ----------
         *given
-            Interventions, as objects or as texts; those of nested blocks add up. Layers and heads that the model does not
-            have, and interventions that contradict each other, are refused on entering, before any weights are read.
+            Interventions, as objects or as texts; nested blocks add to each other. It is an error to name layers or heads
+            that the model does not have, or to combine interventions that contradict each other.
         reference
-            Prompts by which ablate-heads ranks heads and computes their means.
+            Prompts that ablate-heads uses to rank heads and compute their means.
         """
         if self.options["tp_plan"] is not None:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
     def settings_of(self, prompts: Sequence[Prompt], **given: Any) -> Settings:
-        """The settings by which prompts are decoded: those of `settings`.
+        """The settings used to decode prompts, from the arguments of `settings`.
 
-        Those of a replay come from the given texts. A text with masks has as many steps as masks by default, and its length
-        takes the place of `max_new_tokens`.
+        For a replay they come from the given texts. For a text with masks, the default number of steps is the number of
+        masks, and its length is used instead of `max_new_tokens`.
         """
         scripts, tails = scripts_of(prompts), tails_of(prompts)
         if scripts is not None:
@@ -452,12 +452,12 @@ class Lens:
         return self.settings(**given)
 
     def _new_positions(self, batch: PromptBatch, settings: Settings) -> int:
-        """Number of columns after the end of the prompts, or of the longest row's, that may be written."""
+        """Number of columns that may be written after the end of the prompts, or of the longest row."""
         last = max(end + settings.canvas(len(p.ids)) for end, p in zip(batch.ends, batch.prompts, strict=True))
         return last - batch.ids_BP.shape[1]
 
     def _block_of(self, settings: Settings) -> int | None:
-        """The block length of a sampler whose blocks are counted from the start of each prompt; None for any other."""
+        """The block length of a sampler whose blocks are counted from the start of each prompt; None for other samplers."""
         return settings.block_length if SAMPLERS[self.sampler].aligned and hasattr(settings, "block_length") else None
 
     def _batch(self, prompts: Sequence[Prompt], settings: Settings | None = None) -> PromptBatch:
@@ -468,11 +468,11 @@ class Lens:
 
     @property
     def waits(self) -> bool:
-        """Whether rows of a batch wait for each other, so that they have different numbers of steps."""
+        """Whether rows of a batch wait for each other, which gives them different numbers of steps."""
         return SAMPLERS[self.sampler].aligned
 
     def _parts(self, prompts: Sequence[Prompt]) -> list[slice]:
-        """Which prompts are decoded together: all of them, or each for itself. Interventions and replays count steps."""
+        """The prompts that are decoded together: all, or one at a time if interventions or replays count steps."""
         if self.batched and not (self.waits and (interventions.in_force(self) or scripts_of(prompts))):
             return [slice(0, len(prompts))]
         return [slice(row, row + 1) for row in range(len(prompts))]
@@ -513,7 +513,7 @@ class Lens:
         block_length: int | None = None,
         **sampler_settings: Any,
     ) -> Generation | list[Generation]:
-        """Write after a prompt, or after each of a list of prompts in one left-padded batch.
+        """Generate text after a prompt, or after each prompt of a list in one left-padded batch.
 
         Parameters
         ----------
@@ -540,7 +540,7 @@ class Lens:
         return made[0] if single else made
 
     def finish(self, batch: PromptBatch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
-        """Run all steps of a batch, and return what was written for each prompt."""
+        """Run all steps of a batch, and return the generation of each prompt."""
         B, P = batch.ids_BP.shape
         counts = torch.zeros(B, dtype=torch.long)
         final = batch.ids_BP
@@ -558,14 +558,14 @@ class Lens:
             written_N, confidence_N, count = final[row, end : lengths[row]], kept[row, end:], int(counts[row])
             if tail_BN is not None:
                 made.append(self._filled(written_N, confidence_N, tail_BN[row], count))
-            else:  # a canvas of whole blocks may be longer than what was asked for
+            else:  # a canvas of whole blocks may be longer than requested
                 made.append(self._generation(written_N[: settings.max_new_tokens].tolist(), confidence_N, count))
         return made
 
     def _filled(
         self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int
     ) -> Generation:
-        """What was written into the masks of a text; an end token does not cut it."""
+        """The generation of a text with masks; it is not cut at an end token."""
         written_N = (tail_N == self.mask_id).cpu()
         text = filled_text(self.decode, final_N.tolist(), written_N.tolist())
         mean = float(confidence_N[written_N].nanmean())
@@ -578,13 +578,13 @@ class Lens:
         return Generation(self.decode(ids), ids, len(used) if self.family.kind == "arm" else steps, mean, ended)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out; the ids themselves if there is no tokenizer."""
+        """The text of token ids without special tokens; the ids themselves if there is no tokenizer."""
         if self.tokenizer is None:
             return " ".join(map(str, ids))
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def token_strings(self, ids: Sequence[int]) -> dict[str, str]:
-        """Token strings by the text of their ids; the id in brackets if there is no tokenizer."""
+        """Token strings by id (as a string); the id in brackets if there is no tokenizer."""
         if self.tokenizer is None:
             return {str(i): f"<{i}>" for i in ids}
         pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
@@ -614,16 +614,16 @@ class Lens:
         implementation: Implementation = "stream",
         **sampler_settings: Any,
     ) -> Trace:
-        """Generate and record: one forward pass per step, by default all layers and heads.
+        """Generate text and record a trace: one forward pass per step, by default all layers and heads.
 
         Parameters
         ----------
         prompt
             A question, a `Prompt`, or token ids.
         passages, gold, answers
-            What belongs to a question: texts to answer from, the index of the gold ones, the gold answers.
+            Texts to answer the question from, the index of the gold ones, and the gold answers.
         sample_id
-            A name that the trace carries.
+            A name that is stored in the trace.
         max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
             Settings of the sampler: see `settings`.
         record, layers, heads, record_steps, matrices, matrix_layers, implementation
@@ -671,14 +671,14 @@ class Lens:
         implementation: Implementation = "stream",
         **sampler_settings: Any,
     ) -> list[Trace]:
-        """Trace a batch of prompts together; each trace equals the one that its prompt gives alone.
+        """Trace a batch of prompts together; each trace equals the trace of its prompt alone.
 
         Parameters
         ----------
         prompts
             Questions, prompts or lists of token ids.
         sample_ids
-            Names that the traces carry, one per prompt.
+            Names that are stored in the traces, one per prompt.
         max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
             Settings of the sampler: see `settings`.
         record, layers, heads, record_steps, matrices, matrix_layers, implementation
@@ -722,7 +722,7 @@ class Lens:
         sample_id: str = "",
         **recording: Any,
     ) -> Trace:
-        """Trace a given answer as if the model wrote it: revealed in a given order, nothing sampled.
+        """Trace a given answer as if the model wrote it: revealed in a given order, without sampling.
 
         A masked diffusion model runs one pass per step, an autoregressive model extends its cache token by token. Replaying
         a greedy generation in its own order, `lens.replay(prompt, trace.written, trace.order)`, gives its trace.
@@ -730,20 +730,20 @@ class Lens:
         Parameters
         ----------
         prompt, passages, gold
-            What the answer follows: see `trace`.
+            The prompt of the answer: see `trace`.
         answer
-            A text, without the end token unless it has one in it, or token ids.
+            The answer as text (an end token is not added) or as token ids.
         order
             "left-to-right", "random" (by `seed`), or a list of indices into the answer's tokens; an element that is a list
-            itself names tokens that are revealed together. An autoregressive model takes the first only, and a model that
-            writes in blocks an order that finishes each block before the next.
+            contains tokens that are revealed together. An autoregressive model only supports "left-to-right", and a block
+            model an order that finishes each block before the next.
         seed
-            Seed of a random order, and of the random tokens that stand for masks in DiffusionGemma.
+            Seed of a random order, and of the random tokens that DiffusionGemma uses instead of masks.
         regions
-            Regions inside the answer, in place of the one region `answer`: spans by name (of characters, or of positions for
-            ids), or "marks". Regions of a raw text before it: see `text_prompt`.
+            Regions inside the answer, instead of the single region `answer`: spans by name (of characters, or of positions
+            for ids), or "marks". For regions of a raw text before it, see `text_prompt`.
         sample_id
-            A name that the trace carries.
+            A name that is stored in the trace.
         **recording
             What to record, such as `layers` or `matrices`: see `watch`.
         """
@@ -763,22 +763,22 @@ class Lens:
         sample_id: str = "",
         **options: Any,
     ) -> Trace:
-        """Trace how the masks inside a text are written: `lens.infill("The [MASK] of France is Paris.")`.
+        """Fill the masks inside a text and record a trace: `lens.infill("The [MASK] of France is Paris.")`.
 
-        For masked diffusion models and masked language models. `trace.answer` is what was written, `trace.text` the text
-        with it.
+        For masked diffusion models and masked language models. `trace.answer` is the text of the filled masks, `trace.text`
+        the complete text.
 
         Parameters
         ----------
         text
-            A text with [MASK] where the model should write, once per token; the model's own mask token works as well. A
-            space before a mask belongs to the mask.
+            A text with one [MASK] per token that the model should write; the model's own mask token works as well. A space
+            before a mask belongs to the mask.
         regions
             Regions of the text, as for `text_prompt`; by default all of it is `text`. The masks are the region `answer`.
         answers
-            What would be right, for the trace.
+            The correct answers, stored in the trace.
         sample_id
-            A name that the trace carries.
+            A name that is stored in the trace.
         **options
             Settings of the sampler (see `settings`; `steps` is the number of masks by default), and what to record (see
             `watch`).
@@ -795,7 +795,7 @@ class Lens:
         seed: int = 0,
         regions: sequences.Regions = None,
     ) -> Prompt:
-        """The prompt with a given answer, which `traces`, `watch` and `generate` replay instead of writing their own.
+        """The prompt with a given answer, which `traces`, `watch` and `generate` replay instead of sampling.
 
         The parameters are those of `replay`.
         """
@@ -814,7 +814,7 @@ class Lens:
         return dataclasses.replace(made, script=script, regions=[*made.regions, *parts])
 
     def _given(self, tail: Sequence[int], ids: Sequence[int]) -> list[bool]:
-        """Which tokens of a text that fills masks are visible from the start; it should be as long as the tail."""
+        """Which tokens of a text that fills masks are visible from the start; it must be as long as the tail."""
         given = [token != self.mask_id for token in tail]
         if len(ids) != len(tail) or any(known and a != b for known, a, b in zip(given, tail, ids, strict=True)):
             raise FloatLensError(
@@ -842,7 +842,7 @@ class Lens:
         implementation: Implementation = "stream",
         **sampler_settings: Any,
     ) -> Watch:
-        """Trace a batch of prompts step by step: iterate over steps and what each showed, then call `.traces()`.
+        """Trace a batch of prompts step by step: iterate over steps and their results, then call `.traces()`.
 
         A run may be abandoned at any step; between two steps the model is unchanged. A sampler that writes one prompt at a
         time takes one prompt here.
@@ -854,10 +854,10 @@ class Lens:
         max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
             Settings of the sampler: see `settings`.
         record
-            Names of statistics or of groups of them: "default" (all that are cheap), "cache_drift", "locality", "massive";
-            docs/statistics.md lists them.
+            Names of statistics or of groups of statistics: "default" (all that are cheap), "cache_drift", "locality",
+            "massive"; docs/statistics.md lists them.
         layers, heads, record_steps
-            What to keep; None keeps all.
+            Layers, heads and steps to keep; None keeps all.
         matrices
             Full matrices to keep: any of "attention", "attention_mean", "queries", "keys".
         matrix_layers
@@ -865,7 +865,7 @@ class Lens:
         show
             Statistics or matrices that are shown at each step without being kept in the trace.
         implementation
-            "stream" (in tiles, the default) or "exact" (from whole matrices, a slow reference).
+            "stream" (in tiles, the default) or "exact" (from full matrices, a slow reference).
         """
         ready = self._prompts(prompts)
         chosen = self.settings_of(
@@ -908,5 +908,5 @@ class Lens:
         return Watch(self.model, steps_of_batch, recorder, finished, alone=alone, attention_layers=layers_seen)
 
     def check_record(self, settings: Settings, **options: Any) -> None:
-        """Refuse to record what does not exist; no weights are needed for that. Options are those of `RecordOptions`."""
+        """Raise an error for statistics, layers, heads or steps that do not exist. Options are those of `RecordOptions`."""
         RecordOptions(**options).check(self.shape, settings.step_count)

@@ -1,8 +1,8 @@
-"""Named things that can be added from one file, inside the package or outside it.
+"""Registries of named entries, each of which can be added from one file inside or outside the package.
 
-A registry knows the folder its built-in entries live in and imports it on the first look-up; each file there registers
-itself with one line. Packages of users do the same: their entry point in the group `floatlens.plugins` names a module,
-and importing that module registers what it defines.
+A registry imports the folder with its built-in entries on the first look-up; each file there registers itself with one
+line. Users' packages do the same: their entry point in the group `floatlens.plugins` names a module, and importing that
+module registers its entries.
 
     [project.entry-points."floatlens.plugins"]
     my-package = "my_package.floatlens_plugin"
@@ -85,21 +85,21 @@ class Registry(Generic[T]):
         self._lock = threading.RLock()
 
     def add(self, name: str, entry: T, *, priority: int = 0, source: Any = None) -> T:
-        """Add an entry and return it. Entries with a higher priority come first, then those that were added first.
+        """Add an entry and return it. Entries with a higher priority come first, then those added first.
 
-        A name that is taken is refused, unless the same line of code adds it again, as when a notebook cell is run twice:
-        `source` is the class or function by which that is known, by default the entry itself.
+        It is an error if the name is taken, unless the same line of code adds it again, as when a notebook cell is run
+        twice: `source` is the class or function that is compared, by default the entry itself.
         """
         source = entry if source is None else source
         if not str(getattr(source, "__module__", None)).startswith(f"{self.package}."):
-            self._load_built_in()  # so that an entry from outside cannot take the name of a built-in one
+            self._load_built_in()  # so that a plug-in cannot take the name of a built-in entry
         if name in self._entries and not _same_source(self._sources[name], source):
             raise FloatLensError(f"the {self.noun} {name!r} is already registered; choose another name")
         self._entries[name], self._sources[name] = (priority, entry), source
         return entry
 
     def load(self) -> None:
-        """Import the built-in entries and the plug-ins, once; another thread waits until they are there."""
+        """Import the built-in entries and the plug-ins once; other threads wait until this is done."""
         if self._loaded:
             return
         with self._lock:
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
 
     def _load_built_in(self) -> None:
         with self._lock:
-            # started: a module of the package looks something up while it loads
+            # started: a module of the package uses the registry while it loads
             if self._started or self.package is None:
                 return
             self._started = True
@@ -152,7 +152,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Forget, at the end of the block, what was added inside it; for tests."""
+        """Remove, at the end of the block, the entries that were added inside it; for tests."""
         self.load()
         before = dict(self._entries), dict(self._sources)
         try:

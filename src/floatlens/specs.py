@@ -1,6 +1,6 @@
-"""Texts such as `mask-anchors(rule=sigma(3), layers=0:4)`: a name and its arguments, read by one parser.
+"""The parser of strings such as `mask-anchors(rule=sigma(3), layers=0:4)`: a name and its arguments.
 
-Anchor rules, interventions and choices of heads are all written this way. Values stay texts here; the
+Anchor rules, interventions and selections of heads are all written this way. Values stay strings here; the
 caller converts them to numbers.
 """
 
@@ -20,7 +20,7 @@ OPENS, CLOSES = "([", ")]"
 
 @dataclass(frozen=True)
 class Spec:
-    """A name with its arguments, in the order in which they are written; an argument without a name has an empty one."""
+    """A name with its arguments in written order, as (name, value); the name of a positional argument is empty."""
 
     noun: str
     text: str
@@ -28,13 +28,13 @@ class Spec:
     arguments: tuple[tuple[str, str], ...]
 
     def error(self, problem: str) -> FloatLensError:
-        """An error that says which text it is about."""
+        """An error that quotes the parsed text."""
         return FloatLensError(f"{self.noun} {self.text!r}: {problem}")
 
     def bind(self, parameters: Sequence[str], by_name: Sequence[str] = ()) -> dict[str, str]:
-        """Values by parameter name; arguments without a name are taken in the order of `parameters`.
+        """Values by parameter name; positional arguments are assigned in the order of `parameters`.
 
-        Those in `by_name` must be named.
+        Parameters in `by_name` must be passed by name.
 
         >>> parse_spec("top(4, by=mass)", "heads").bind(["n", "by"])
         {'n': '4', 'by': 'mass'}
@@ -57,7 +57,7 @@ class Spec:
 
 
 def parse_spec(text: str, noun: str, example: str = "") -> Spec:
-    """Read a name and its arguments. `noun` says in errors what the text should be, `example` how one is written.
+    """Parse a name and its arguments. `noun` and `example` are used in error messages.
 
     >>> parse_spec("mask-anchors(sigma(k=3, minimum=1), layers=[0, 2])", "intervention").arguments
     (('', 'sigma(k=3, minimum=1)'), ('layers', '[0, 2]'))
@@ -80,7 +80,7 @@ def parse_spec(text: str, noun: str, example: str = "") -> Spec:
 
 
 def split_arguments(text: str) -> list[str] | None:
-    """The parts between commas that stand in no bracket; None if the brackets do not match.
+    """Split at commas outside brackets; None if the brackets do not match.
 
     >>> split_arguments("a, b(c, d), [e, f]")
     ['a', 'b(c, d)', '[e, f]']
@@ -101,7 +101,7 @@ def split_arguments(text: str) -> list[str] | None:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a list that is written with or without its brackets.
+    """The items of a list, written with or without brackets.
 
     >>> split_list("[doc1, gold]"), split_list("query")
     (['doc1', 'gold'], ['query'])

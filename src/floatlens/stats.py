@@ -1,16 +1,16 @@
-"""Intervals and tests: how sure is a number, and what may be concluded from it?
+"""Confidence intervals and statistical tests.
 
-Two sets live here, and nowhere else:
+There are two sets of intervals:
 
 - **Intervals for claims.** `interval_of_mean`, `interval_of_difference` (paired) and `interval_of_contrast`, chosen by
   simulation so that a 95 % interval covers the truth 95 ± 1.5 % of the time from 12 samples on
   (`python -m benchmarks.coverage` prints the table). `judge` turns an interval into a verdict, `p_value` inverts an
   interval, `holm` corrects for several claims.
-- **Seeded bootstrap intervals** of scores and curves, by percentile or BCa. They are deterministic, but cover less than
-  they say with few samples (normal and exponential values: 80 to 84 % with 5, 87 to 90 % with 12), so figures and tables may
-  show them and claims may not rest on them.
+- **Seeded bootstrap intervals** of scores and curves, by percentile or BCa. They are deterministic, but with few samples
+  they cover less than 95 % (normal and exponential values: 80 to 84 % with 5 samples, 87 to 90 % with 12), so they are used
+  in figures and tables, but not for claims.
 
-NaN marks a sample without a value; it is left out everywhere.
+NaN marks a sample without a value; such samples are always ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ Values: TypeAlias = Sequence[float] | Array
 Interval: TypeAlias = tuple[float, float]
 
 LEVEL = 0.95
-SMALLEST_N = 12  # from here on all intervals keep their promise (with 11, paired 0/1 values fall to 88.9 % at worst)
+SMALLEST_N = (
+    12  # the smallest n at which all intervals keep their coverage (with 11, paired 0/1 values: 88.9 % at worst)
+)
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 TOO_FEW = "too few samples"
 
@@ -42,11 +44,11 @@ NO_INTERVAL: Interval = (NAN, NAN)
 
 
 def interval_of_mean(values: Values, *, binary: bool = False, level: float = LEVEL) -> tuple[float, Interval]:
-    """Mean of the values and its interval.
+    """Mean of the values and its confidence interval.
 
-    Real values: the wider end, on each side, of Student's t and of Hall's t corrected for skewness. Values that are 0
-    or 1 by nature (`binary=True`, for the caller to decide: a real number that happens to be 0 for all samples is not
-    binary): Agresti and Coull.
+    Real values: on each side, the wider end of Student's t and of Hall's t corrected for skewness. Values that can only
+    be 0 or 1 (`binary=True`; the caller decides, because real numbers may happen to be 0 for all samples): Agresti and
+    Coull.
 
     >>> value, (low, high) = interval_of_mean([0.1, 0.4, 0.2, 0.3, 0.2, 0.3, 0.2, 0.1, 0.4, 0.3, 0.2, 0.3])
     >>> round(value, 3), round(low, 3), round(high, 3)
@@ -71,7 +73,7 @@ def interval_of_difference(
 ) -> tuple[float, Interval]:
     """Mean of a − b over pairs and its interval; entry i of both is the same sample (see `pair_by_id`).
 
-    Real values: as for a mean, of the differences. Values that are 0 or 1 by nature (`binary=True`): Bonett and Price.
+    Real values: as for a mean, of the differences. Values that can only be 0 or 1 (`binary=True`): Bonett and Price.
 
     >>> won, lost = [1] * 9 + [0] * 3, [0] * 12
     >>> value, (low, high) = interval_of_difference(won, lost, binary=True)
@@ -81,7 +83,7 @@ def interval_of_difference(
     left, right = np.asarray(a, float), np.asarray(b, float)
     if left.shape != right.shape:
         raise FloatLensError(
-            f"a paired difference needs as many values on both sides, not {left.size} and {right.size}; "
+            f"a paired difference needs the same number of values on both sides, not {left.size} and {right.size}; "
             "pair them by id first (stats.pair_by_id)"
         )
     both = np.isfinite(left) & np.isfinite(right)
@@ -98,9 +100,9 @@ def interval_of_difference(
 def interval_of_contrast(scores_NK: Array, weights_K: Values, *, level: float = LEVEL) -> tuple[float, Interval]:
     """Mean over samples of a weighted sum of 0/1 scores under K conditions, and its interval.
 
-    A contrast such as `gain_MDM − 2·gain_ARM` (weights 1, −1, −2, 2) takes few distinct values, and with few samples all of
-    them may be equal, where Student's interval has no width at all. One imagined sample is added on each side, as Bonett and
-    Price do for two conditions, at ±sqrt(sum of squared weights / 3): the smallest that covers by simulation.
+    A contrast such as `gain_MDM − 2·gain_ARM` (weights 1, −1, −2, 2) takes few distinct values. With few samples all of
+    them may be equal, and Student's interval has width 0. One pseudo-sample is added on each side, as Bonett and Price do
+    for two conditions, at ±sqrt(sum of squared weights / 3): the smallest value with sufficient coverage in simulations.
 
     >>> value, (low, high) = interval_of_contrast(np.zeros((12, 4)), [1, -1, -2, 2])
     >>> value, round(low, 3), round(high, 3)
@@ -137,8 +139,8 @@ def student_hall(values: Array, level: float = LEVEL) -> tuple[Array, Array]:
     """Ends of the interval of a mean over the last axis: the wider of Student's t and Hall's transformed t.
 
     Student's t ignores skewness and fails on the side of the long tail. Hall (1992) maps t to a variable without
-    skewness by a cubic, which is inverted here; on short-tailed or heavy-tailed symmetric values it is the one that fails.
-    Of the two, the wider end on each side covers in all cases that were simulated.
+    skewness by a cubic, which is inverted here; it fails on short-tailed or heavy-tailed symmetric values. The wider end
+    of the two on each side has sufficient coverage in all simulated cases.
 
     >>> [round(float(end), 3) for end in student_hall(np.array([1.0, 2.0, 3.0]))]
     [-0.484, 4.484]
@@ -164,7 +166,7 @@ def _undo_hall(y: float, bend: Array) -> Array:
 
 
 def agresti_coull(ones: Any, n: Any, level: float = LEVEL) -> tuple[Array, Array]:
-    """Ends of the interval of a share: Wald's, after adding z²/2 ones and as many zeros.
+    """Ends of the interval of a proportion: Wald's, after adding z²/2 ones and z²/2 zeros.
 
     >>> [round(float(end), 3) for end in agresti_coull(9, 10)]
     [0.574, 1.0]
@@ -176,7 +178,7 @@ def agresti_coull(ones: Any, n: Any, level: float = LEVEL) -> tuple[Array, Array
 
 
 def bonett_price(gained: Any, lost: Any, n: Any, level: float = LEVEL) -> tuple[Array, Array]:
-    """Ends of the interval of a paired difference of shares: Wald's, after adding one gain and one loss.
+    """Ends of the interval of a paired difference of proportions: Wald's, after adding one gain and one loss.
 
     >>> [round(float(end), 3) for end in bonett_price(0, 0, 12)]
     [-0.198, 0.198]
@@ -225,8 +227,8 @@ def pair_by_id(left: Mapping[str, float], right: Mapping[str, float]) -> tuple[A
 def judge(value: float, interval: Interval, n: int, effect: float) -> str:
     """Verdict on a claim that a statistic exceeds the smallest effect that matters.
 
-    `supported` if the whole interval lies above that effect, `not supported` if it lies below, else `inconclusive`; with
-    fewer than 12 samples always `too few samples`.
+    `supported` if the whole interval lies above that effect, `not supported` if it lies below, otherwise
+    `inconclusive`; with fewer than 12 samples always `too few samples`.
 
     >>> judge(0.3, (0.2, 0.4), n=24, effect=0.1), judge(0.0, (-0.1, 0.05), n=24, effect=0.1)
     ('supported', 'not supported')
@@ -244,7 +246,7 @@ def judge(value: float, interval: Interval, n: int, effect: float) -> str:
 def p_value(interval: Callable[..., tuple[float, Interval]], *data: Any, null: float = 0.0, **settings: Any) -> float:
     """Two-sided p-value of `null` by inverting one of the intervals above: 1 minus the level at which it reaches `null`.
 
-    So it is below 0.05 exactly where the 95 % interval leaves `null` out. NaN where there is no interval, never below 1e-12.
+    It is below 0.05 exactly when the 95 % interval excludes `null`. NaN if there is no interval; never below 1e-12.
 
     >>> values = [0.1, 0.4, 0.2, 0.3, 0.2, 0.3, 0.2, 0.1, 0.4, 0.3, 0.2, 0.3]
     >>> round(p_value(interval_of_mean, values, null=0.2), 3)
@@ -272,7 +274,7 @@ def p_value(interval: Callable[..., tuple[float, Interval]], *data: Any, null: f
 
 
 def holm(p_values: Values) -> Array:
-    """P-values adjusted for their number by Holm's step-down method; NaN stays NaN and does not count.
+    """P-values adjusted for multiple testing by Holm's step-down method; NaN stays NaN and is not counted.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -335,7 +337,7 @@ def _standard_ranks(values: Array) -> Array:
 
 RESAMPLES = 4999
 CURVE_RESAMPLES = 1999
-FEWEST_FOR_BOOTSTRAP = 5  # a bootstrap over fewer says nothing about other samples
+FEWEST_FOR_BOOTSTRAP = 5  # a bootstrap over fewer samples is not informative
 ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 CURVE_ENDS = (0.025, 0.975)  # not the same floating-point numbers as ENDS
 
@@ -360,7 +362,7 @@ class Difference(Estimate):
 def bootstrap(
     data: tuple[Array, ...], statistic: Callable[..., Any], *, paired: bool = False, vectorized: bool = True
 ) -> Interval:
-    """95 % interval of any statistic by bootstrap over samples: BCa, or percentile where BCa has no answer.
+    """95 % interval of any statistic by bootstrap over samples: BCa, or percentile where BCa is undefined.
 
     >>> bootstrap((np.array([1.0, 1.0, 1.0]),), np.mean)
     (1.0, 1.0)
@@ -405,7 +407,7 @@ def bootstrap_difference(
 ) -> tuple[float, Interval, int]:
     """Mean of `left` minus mean of `right`, its bootstrap interval (BCa) and the number of samples of the smaller side.
 
-    Two sides with the same ids are compared sample by sample; otherwise each side is resampled on its own.
+    Two sides with the same ids are compared sample by sample; otherwise each side is resampled separately.
 
     >>> bootstrap_difference(np.array([2.0, 3.0]), np.array([2.0, 1.0]), ["a", "b"], ["b", "a"])
     (1.0, (1.0, 1.0), 2)
@@ -469,7 +471,7 @@ def sign_flip_p(differences: Values, seed: int = 0) -> float:
 
 
 def macro_mean(datasets: Sequence[Values], seed: int = 0) -> Estimate:
-    """Mean over data sets of their means, each data set counting the same; questions are drawn within data sets.
+    """Mean of the means of data sets, equally weighted; questions are resampled within data sets.
 
     >>> macro_mean([[1, 1, 1, 1], [0]]).value
     0.5
@@ -514,7 +516,7 @@ def slope(x: Values, y: Array) -> Array:
 
 
 def wilson(share: float, n: int) -> Interval:
-    """Wilson's 95 % interval of a share, for model cards.
+    """Wilson's 95 % interval of a proportion, for model cards.
 
     >>> [round(x, 3) for x in wilson(0.9, 100)]
     [0.826, 0.945]
@@ -538,7 +540,7 @@ def judge_threshold(interval: Interval, threshold: float = 0.0) -> str:
 
 
 def judge_scores(interval: Interval) -> str:
-    """Verdict on 0/1 scores without a smallest effect: an end at zero itself decides nothing.
+    """Verdict on 0/1 scores without a smallest effect: an interval that touches zero is inconclusive.
 
     >>> judge_scores((0.1, 0.3)), judge_scores((-0.6, -0.2)), judge_scores((-0.6, 0.0)), judge_scores((0.0, 0.0))
     ('supported', 'not supported', 'inconclusive', 'inconclusive')
@@ -547,7 +549,7 @@ def judge_scores(interval: Interval) -> str:
 
 
 def too_few(n: int, what: str = "samples") -> str:
-    """Reason why a bootstrap cannot decide, or an empty string if there are enough samples.
+    """The reason why there are too few samples for a bootstrap, or an empty string if there are enough.
 
     >>> too_few(3)
     'only 3 samples can be used; at least 5 are needed'
@@ -557,7 +559,7 @@ def too_few(n: int, what: str = "samples") -> str:
 
 
 def finite_or_none(value: float) -> float | None:
-    """The number as JSON has it: null where it does not exist.
+    """The number for JSON: None (null) if it is NaN or infinite.
 
     >>> finite_or_none(0.5), finite_or_none(float("nan"))
     (0.5, None)

@@ -412,11 +412,11 @@ class TestLoading:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (lambda: paper.temporal(layer=7), "no temporal figure of layer 7 in the paper; there are 0, 31"),
-            (lambda: paper.retrieval_heads("llama"), "model 'llama' in the paper; there are llada, dream"),
-            (lambda: paper.qk(layer=0), "no QK figure of layer 0 in the paper; there are 11, 28"),
-            (lambda: paper.rollout("dream"), "model 'dream' in the paper; there are llada, llama"),
-            (lambda: paper.rollout("llada", gold=2), "gold at 2 in the paper; there are 1, 5, 10"),
+            (lambda: paper.temporal(layer=7), "no temporal figure of layer 7 in the paper; use one of 0, 31"),
+            (lambda: paper.retrieval_heads("llama"), "model 'llama' in the paper; use one of llada, dream"),
+            (lambda: paper.qk(layer=0), "no QK figure of layer 0 in the paper; use one of 11, 28"),
+            (lambda: paper.rollout("dream"), "model 'dream' in the paper; use one of llada, llama"),
+            (lambda: paper.rollout("llada", gold=2), "gold at 2 in the paper; use one of 1, 5, 10"),
             (lambda: paper.rollout("llama", gold=1), "one picture for all placements .* leave out gold=1"),
         ],
     )

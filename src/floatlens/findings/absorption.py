@@ -1,12 +1,12 @@
-"""Absorption: how much of all attention do the anchors take, layer by layer?
+"""Absorption: the share of all attention that goes to the anchors, layer by layer.
 
 Absorb(S, l) = 100 · sum of received attention over the anchors S, in percent (arXiv 2601.07894, after 2510.15731).
-The published curves measure position 0 of an ARM and the one strongest position of an MDM, which are different rules.
-Here all models are measured by the same one, and `table` puts the rules side by side because the choice decides the
-picture.
+The published curves measure position 0 of an autoregressive model (ARM) and the strongest position of a masked diffusion
+model (MDM), which are different rules. Here all models are measured by the same rule, and `table` shows the rules side by
+side because the result depends on this choice.
 
 Under a causal mask the first positions receive more than others even if attention is perfectly uniform. Absorption is
-therefore reported raw and beyond that baseline `u`; claims rest on the latter.
+therefore reported both raw and in excess of that baseline `u`; claims use the latter.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")
 def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] = RULES) -> xr.Dataset:
     """Measure how much attention the anchors absorb, in percent of all attention, mean over steps.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | absorption | sample, rule, layer | received attention on the anchors; 0 if there are none |
-    | beyond | sample, rule, layer | the same beyond what uniform attention under the run's mask would give them |
+    | beyond | sample, rule, layer | the same, minus what uniform attention under the run's mask would give them |
     | n_anchors | sample, rule, layer | mean number of anchors per step |
     | sink, sink_raw | sample, layer | received attention of position 0, beyond uniform attention and raw |
     """
@@ -74,7 +74,7 @@ def _measure_one(trace: Trace, layer: Layers, rules: Sequence[str]) -> xr.Datase
 
 
 def table(traces: Traces, *, rule: str | Sequence[str] = RULES) -> pd.DataFrame:
-    """Return the rules side by side: one row per model, rule and layer, mean ± std over samples, number of anchors."""
+    """Return one row per model, rule and layer: mean ± std over samples, and number of anchors."""
     measured = traces if is_measured(traces, "absorption") else measure(traces, rule=rule)
     parts = []
     for model in models_of(measured):
@@ -131,7 +131,7 @@ def figure(
             for model in models:
                 part = drawn[(drawn["rule"] == name) & (drawn["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-                if model not in models_of(measured):  # published curves stay behind
+                if model not in models_of(measured):  # published curves are drawn in the background
                     look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
                 draw.band(axes, part, along, **look)
             axes.set_title(name)
@@ -256,7 +256,7 @@ REPORT = ReportText(
     views={
         "layers": (
             "Attention on the anchors by layer, one panel per rule",
-            "Each panel measures all models by the same rule. The rule decides the picture, so all are shown side by "
+            "Each panel measures all models by the same rule. The result depends on the rule, so all are shown side by "
             "side. The band is one standard deviation over samples.",
         )
     },

@@ -1,4 +1,4 @@
-"""The models of a measurement, each with its own part of the samples."""
+"""Split a measurement by model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def per_layer(part: xr.Dataset, name: str) -> Array:
 
 
 def extreme(part: xr.Dataset, name: str, most: bool = True) -> tuple[int, float]:
-    """The layer at which a number is largest (or smallest), and the number there; −1 if it is nowhere."""
+    """The layer at which a number is largest (or smallest), and its value there; layer −1 if it is NaN everywhere."""
     values = per_layer(part, name)
     if not np.isfinite(values).any():
         return -1, float("nan")

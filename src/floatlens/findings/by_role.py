@@ -1,4 +1,4 @@
-"""Where does attention go when the retrieved passage is wrong? The writing rows of a deployment, by role of the passages."""
+"""Attention of the writing rows by role of the passages (such as correct or wrong), for a deployment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from floatlens.record.trace import Trace
 def attention_by_role(traces: Iterable[Trace], streams: Mapping[str, Lives]) -> pd.DataFrame:
     """Return one row per trace and role of passages: the attention of the writing rows to it, mean over steps and layers.
 
-    `share` is the sum over the role's passages, `per_token` the mean per token of them relative to all passages of the
-    prompt (1: as much as any other passage). A role that is not among the retrieved passages has no row.
+    `share` is the sum over the role's passages; `per_token` is their mean per token, relative to all passages of the
+    prompt (1: as much as the average passage). A role that is not among the retrieved passages has no row.
     """
     samples = {
         f"{data}, {stage}, {sample.id}": (data, stage, sample)

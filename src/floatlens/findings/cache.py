@@ -1,8 +1,8 @@
-"""Cache drift: which keys and values could be kept from one step to the next?
+"""Cache drift: which keys and values could be reused from one step to the next.
 
-A bidirectional model computes all keys and values again at every step. Caches for diffusion models keep those that hardly
+A bidirectional model computes all keys and values again at every step. Caches for diffusion models reuse those that hardly
 change (arXiv 2510.14973, 2604.12056). The change of a position is the mean of the relative changes of its key and of its
-value; positions that a model keeps in a cache of its own are not computed again and do not count.
+value; positions that the model itself caches are not computed again and are not counted.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LABELS = {
 def measure(traces: Traces) -> xr.Dataset:
     """Measure how much keys, values and hidden states change from step to step, mean over steps and positions.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
-    | key_change, value_change, hidden_change | sample, layer | norm of the difference over the norm before |
-    | key_cos, value_cos, hidden_cos | sample, layer | cosine with the step before |
+    | key_change, value_change, hidden_change | sample, layer | norm of the difference / norm at the previous step |
+    | key_cos, value_cos, hidden_cos | sample, layer | cosine with the vector of the previous step |
     | reusable | sample, threshold, layer | share of positions whose key and value both change by less than it |
     | reusable_by_step | sample, step, layer | the same at each step, at a tolerance of 0.1 |
-    | rank | sample, layer | share of positions that change more than the most attended one of the step before, minus 1/2 |
-    | attended | sample, layer | rank correlation over positions of received attention at the step before and change |
+    | rank | sample, layer | share of positions that change more than the previous step's most attended one, minus 1/2 |
+    | attended | sample, layer | rank correlation over positions of received attention at the previous step and change |
     """
     return per_sample(traces, _measure_one, "cache", tolerance=TOLERANCE)
 
@@ -79,7 +79,7 @@ def share_below(change: Array, tolerance: float) -> Array:
 
 
 def rank_of_attended(a_SLT: Array, change_SLT: Array) -> Array:
-    """Share of positions that change more than the most attended one of the step before, ties half, minus 1/2 (layer).
+    """Share of positions that change more than the previous step's most attended one, ties half, minus 1/2 (layer).
 
     >>> a = np.array([[[0.2, 0.7, 0.1]], [[0.2, 0.7, 0.1]]])
     >>> change = np.array([[[np.nan, np.nan, np.nan]], [[0.3, 0.1, 0.2]]])
@@ -100,7 +100,7 @@ def rank_of_attended(a_SLT: Array, change_SLT: Array) -> Array:
 
 
 def attended_correlation(a_SLT: Array, change_SLT: Array) -> Array:
-    """Rank correlation over positions of the attention at the step before and the change, mean over steps (layer)."""
+    """Rank correlation over positions of attention at the previous step and change, mean over steps (layer)."""
     S, L, _ = change_SLT.shape
     found = np.full((S, L), np.nan)
     for step in range(1, S):
@@ -117,7 +117,7 @@ def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib")
     measured = traces if is_measured(traces, "cache") else measure(traces)
     if view == "layers":
         return layer_lines(measured, LABELS, backend=backend, note="Relative change from one step to the next")
-    note = f"Share of positions whose key and value both change by less than {TOLERANCE:g} since the step before"
+    note = f"Share of positions whose key and value both change by less than {TOLERANCE:g} since the previous step"
     return step_maps(measured, "reusable_by_step", "share of positions", note=note, backend=backend)
 
 
@@ -192,7 +192,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
     for model, kind, part in by_model(measured):
         share = mean(part["reusable"].sel(threshold=TOLERANCE).values)
         if not np.isfinite(share):
-            found.append(f"{model} ({kind}) keeps its keys and values in a cache, so that they do not change.")
+            found.append(f"{model} ({kind}) keeps its keys and values in a cache, so they do not change.")
             continue
         key, value = (mean(part[name].values) for name in ("key_change", "value_change"))
         found.append(
@@ -213,7 +213,7 @@ REPORT = ReportText(
         ),
         "reuse": (
             "Share of positions that could be reused, by step and layer",
-            "Steps across, layers down. Dark: a cache would have little to compute again.",
+            "Columns are steps, rows are layers. Dark: a cache would have to recompute little.",
         ),
     },
     tables=tables,

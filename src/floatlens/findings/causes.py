@@ -1,7 +1,7 @@
-"""Causes: what are anchors and retrieval heads for? Break them and see what breaks.
+"""Causes: what anchors and retrieval heads are for, measured by removing or changing them.
 
-Beyond arXiv 2601.07894, which observes. Measured on the answers of `floatlens ablate`: the same questions without and
-with an intervention, and with its matched control, in which as many random positions or heads are treated alike.
+This goes beyond arXiv 2601.07894, which only observes. Measured on the answers of `floatlens ablate`: the same questions
+without an intervention, with it, and with its matched control, which treats the same number of random positions or heads.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ VIEWS = ("dose", "effects")
 
 
 def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
-    """Measure what each intervention does to each question, one row per model and question.
+    """Measure the effect of each intervention on each question, one row per model and question.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
-    | accuracy, f1, em, agreement, confidence, kl, gold_nll, ended, well_formed, ... | sample, intervention | under it |
-    | NAME_control | sample, intervention | under its matched control, mean over seeds; NaN where there is none |
+    | accuracy, f1, em, agreement, confidence, kl, gold_nll, ended, well_formed, ... | sample, intervention | with it |
+    | NAME_control | sample, intervention | with its matched control, mean over seeds; NaN if there is none |
     | NAME_plain | sample | without any intervention |
 
-    `group` and `dose` (along intervention) say which curve an intervention is a point of.
+    `group` and `dose` (along intervention) identify the curve that an intervention is a point of.
     """
     if isinstance(answers, xr.Dataset):
         return answers
@@ -83,10 +83,10 @@ def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
 
 
 def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataFrame:
-    """Return one row per model and intervention: the score without it, under it and under its control, with intervals.
+    """Return one row per model and intervention: the score without it, with it and with its control, with intervals.
 
-    `loss` is what the intervention takes from the score beyond its control (without a control, beyond the plain run);
-    for surprise and KL, where less is better, what it adds.
+    `loss` is the loss of score beyond that of its control (without a control, compared with the plain run). For surprise
+    and KL, where less is better, it is the increase.
     """
     measured = measure(answers)
     check_score(score)
@@ -117,9 +117,9 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
 
 
 def loss(measured: xr.Dataset, score: str, place: int) -> Array:
-    """What an intervention takes from the score of each question beyond its control; NaN where the control failed.
+    """Loss of score of each question beyond that of the control; NaN where the control failed.
 
-    For a model that was never asked under the control, what it takes beyond the plain run.
+    For a model without answers under the control, the loss compared with the plain run.
     """
     under, control = (measured[key].values[:, place] for key in (score, f"{score}_control"))
     models = measured["model"].values
@@ -136,7 +136,7 @@ def check_score(score: str) -> None:
 def figure(
     answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "dose", backend: str = "matplotlib"
 ) -> Figure | pd.DataFrame:
-    """Draw the score over the dose and its control (`dose`), or what each intervention takes beyond it (`effects`)."""
+    """Draw the score over the dose with its control (`dose`), or the loss of each intervention beyond it (`effects`)."""
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     numbers = table(answers, score=score)
@@ -153,9 +153,9 @@ ACROSS_LAYERS = "across=layers"
 def _places(
     measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed: bool = False, across_layers: bool = False
 ) -> list[int]:
-    """Interventions of a kind: in these layers, or in all when none are named; `dosed`: those given in doses.
+    """Indices of interventions of a kind: in these layers, or in all by default; `dosed`: only those given in doses.
 
-    `across_layers`: those that act across layers, not across steps.
+    `across_layers`: only those that act across layers instead of across steps.
     """
     found = []
     for place, (name, dose) in enumerate(zip(measured["intervention"].values, measured["dose"].values, strict=True)):
@@ -173,14 +173,14 @@ def _halves(measured: xr.Dataset, kind: str) -> dict[str, list[int]]:
 
 
 def _losses(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
-    """Mean over interventions of what each takes beyond its control; NaN where a question lacks one."""
+    """Mean over interventions of the loss beyond the control; NaN if one is missing for a question."""
     if not places:
         return np.full(measured.sizes["sample"], np.nan)
     return np.mean([loss(measured, score, place) for place in places], axis=0)
 
 
 def _raw(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
-    """The same beside the un-intervened run."""
+    """Mean over interventions of the loss compared with the plain run."""
     if not places:
         return np.full(measured.sizes["sample"], np.nan)
     plain = measured[f"{score}_plain"].values
@@ -325,7 +325,7 @@ def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
 
 
 def _loss_of_mdm(measured: xr.Dataset, places: Sequence[int], mdm: str | None) -> Outcome:
-    """What interventions take from the accuracy of an MDM beyond their controls."""
+    """Loss of an MDM's accuracy under interventions beyond that of their controls."""
     return _loss_of(
         measured,
         _losses(measured, "accuracy", places),
@@ -344,7 +344,7 @@ def _mean(measured: xr.Dataset, name: str, places: Sequence[int]) -> Array:
 
 
 def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
-    """Mean loss over questions; without the intervention in the run, the reason says so."""
+    """Mean loss over questions; the reason is set if the run does not hold the intervention."""
     more: dict[str, Any] = (
         {} if np.isfinite(values).any() else {"reason": "the run holds no such intervention with its control"}
     )
@@ -374,9 +374,9 @@ def sentences(measured: xr.Dataset) -> list[str]:
         worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
         plain = float(of["plain"].iloc[0])
         found.append(
-            f"{short(str(model))} has {percent(plain)} right when it is left alone. What costs it most beyond the "
-            f"matched control is {worst['intervention']}: {points(-float(worst['loss']))} points "
-            f"({percent(float(worst['under']))} right under it, {percent(float(worst['control']))} under the control)."
+            f"{short(str(model))} answers {percent(plain)} correctly without interventions. The largest loss beyond the "
+            f"matched control is under {worst['intervention']}: {points(-float(worst['loss']))} points "
+            f"({percent(float(worst['under']))} correct with it, {percent(float(worst['control']))} with the control)."
         )
     return found
 
@@ -386,13 +386,13 @@ REPORT = ReportText(
     question="What are anchors and retrieval heads for?",
     views={
         "dose": (
-            "Score over the dose, beside the control",
-            "The more anchors are masked or heads taken out, the further right. The control treats as many random "
-            "positions or heads alike; where the two lines part, it matters which ones are taken.",
+            "Score over the dose, compared with the control",
+            "The dose is the number of masked anchors or removed heads. The control treats the same number of random "
+            "positions or heads; where the two lines differ, it matters which ones are chosen.",
         ),
         "effects": (
-            "What each intervention takes beyond its control",
-            "Zero is as much as random positions or heads take. Lines are 95 % intervals over questions.",
+            "Loss under each intervention beyond its control",
+            "Zero is the loss with random positions or heads. Lines are 95 % intervals over questions.",
         ),
     },
     tables=tables,

@@ -1,8 +1,8 @@
-"""Decision depth: in which layer, and at which step, is a token decided?
+"""Decision depth: the layer and the step at which a token is decided.
 
-By the logit lens: the token that each layer would write. A token is decided at the layer from which on it leads and stays
-ahead. arXiv 2508.19982 says that diffusion models know their answer long before they write it. If retrieval heads fetch the
-answer, they should sit just below the layer of decision.
+Measured by the logit lens, which gives the token that each layer predicts. A token is decided at the first layer from which
+it is the most likely token up to the last layer. arXiv 2508.19982 finds that diffusion models know their answer long before
+they write it. If retrieval heads fetch the answer, they should be just below the layer of decision.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from floatlens.findings.writing import answer_positions
 from floatlens.record.trace import Trace
 
 VIEWS = ("layers", "steps")
-BINS = 8  # parts of the time until a token is written
+BINS = 8  # bins of the time until a token is written
 LABELS = {
     "decided": "tokens decided\nat this layer or before",
     "hits": "copy score of the heads\n(share of the model's)",
@@ -34,13 +34,13 @@ LABELS = {
 def measure(traces: Traces) -> xr.Dataset:
     """Measure where and when the tokens of the answer are decided.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | decision_depth | sample | depth of the layer of decision at the commit, mean over the answer's tokens |
-    | decided | sample, layer | share of tokens that lead from this layer on, at their commit |
+    | decided | sample, layer | share of tokens that lead from this layer to the last, at their commit |
     | hits | sample, layer | share of all heads' copy score at this layer |
     | heads_depth | sample | score-weighted depth of the retrieval heads |
-    | early | sample | share of tokens that lead at the last layer from half of the steps before their commit on |
+    | early | sample | share of tokens that lead at the last layer during the second half of the steps before commit |
     | leads | sample, elapsed | share of tokens that lead at the last layer, by the share of steps elapsed until the commit |
     """
     return per_sample(traces, _measure_one, "decision")
@@ -93,7 +93,7 @@ def leading(trace: Trace) -> list[Array]:
 
 
 def decision_layer(lead_L: Array) -> int | None:
-    """The first layer from which on the token leads; None if it does not lead in the end.
+    """The first layer from which the token leads up to the last layer; None if it does not lead at the last layer.
 
     >>> decision_layer(np.array([True, False, True, True])), decision_layer(np.array([True, False]))
     (2, None)
@@ -105,7 +105,7 @@ def decision_layer(lead_L: Array) -> int | None:
 
 
 def leads_from_half(lead_S: Array) -> bool:
-    """Whether a token leads at all steps from half of those before its commit on; the last step is the commit.
+    """Whether a token leads at all steps of the second half before its commit; the last step is the commit.
 
     >>> leads_from_half(np.array([False, False, True, True, True])), leads_from_half(np.array([True, True, False]))
     (True, False)
@@ -124,7 +124,7 @@ def by_elapsed(leads: list[Array]) -> Array:
 
 
 def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib") -> Figure | pd.DataFrame:
-    """Draw where tokens are decided beside where heads retrieve (`layers`), or when (`steps`)."""
+    """Draw the layers where tokens are decided next to those where heads retrieve (`layers`), or the steps (`steps`)."""
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "decision") else measure(traces)

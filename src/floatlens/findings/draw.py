@@ -1,4 +1,4 @@
-"""Marks that several figures share: maps of attention, hatched anchors, regions on the axis, lines with a band."""
+"""Drawing functions shared by several figures: attention maps, hatched anchors, regions on the axis, lines with a band."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AXIS_TOKENS = 60  # up to this many positions, the axis shows the tokens themsel
 
 
 def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> AxesImage:
-    """Steps down, positions across. Received attention spans decades, so colour goes with its square root."""
+    """Draw a map with steps as rows and positions as columns; colour is the square root, as attention spans decades."""
     if norm is None:
         norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(values_ST, initial=0.0)), 1e-9))
     image = axes.imshow(np.ma.masked_invalid(values_ST), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
@@ -34,9 +34,9 @@ def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm:
 
 
 def hatch_anchors(axes: Axes, anchors_ST: Array, *, colour: str = "#00a5a5") -> None:
-    """A hatched box over each run of steps in which a position is an anchor.
+    """Draw a hatched box over each run of steps in which a position is an anchor.
 
-    Where columns are narrower than the lines of a hatching, the box is drawn around the column and left clear.
+    If columns are too narrow for hatching, only the outline of the box is drawn.
     """
     points = axes.get_position().width * axes.figure.bbox.width / axes.figure.dpi * 72 / anchors_ST.shape[1]
     narrow = points < 4
@@ -52,7 +52,7 @@ def hatch_anchors(axes: Axes, anchors_ST: Array, *, colour: str = "#00a5a5") -> 
 
 
 def commit_front(axes: Axes, committed_at: Array, steps: Array) -> None:
-    """Where and when each position receives its final token; between rows where steps were left out."""
+    """Mark where and when each position receives its final token; between rows if steps were left out."""
     positions = np.flatnonzero(committed_at >= 0)
     rows = np.interp(committed_at[positions], steps, np.arange(len(steps)))
     look: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 2.2, "mfc": "white", "mec": INK, "mew": 0.5}
@@ -60,7 +60,7 @@ def commit_front(axes: Axes, committed_at: Array, steps: Array) -> None:
 
 
 def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequence[str] = ()) -> None:
-    """Names of the regions over the map, with fine lines where they begin and end; the gold document's is bold."""
+    """Write the names of the regions above the map, with thin lines at their ends; the gold document's name is bold."""
     top = axes.get_xaxis_transform()
     width = shown.stop - shown.start
     for region in regions:
@@ -81,7 +81,7 @@ def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequenc
 
 
 def token_axis(axes: Axes, tokens: Sequence[str], first: int = 0, most: int = AXIS_TOKENS) -> None:
-    """Tokens on the axis when there are at most `most`, so that they can be read; on hover always."""
+    """Show tokens on the axis if there are at most `most`, so that they are readable; otherwise position numbers."""
     if len(tokens) <= min(most, AXIS_TOKENS):
         axes.set_xticks(np.arange(len(tokens)), labels=[plain(t) for t in tokens], rotation=90, fontsize=5.5)
         axes.tick_params(axis="x", length=1.5, pad=1)
@@ -90,7 +90,7 @@ def token_axis(axes: Axes, tokens: Sequence[str], first: int = 0, most: int = AX
 
 
 def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: int = 0, rows: str = "step") -> None:
-    """In a window or a notebook, the position's token and value under the pointer."""
+    """Show the token and value under the pointer, in a window or a notebook."""
 
     def describe(x: float, y: float) -> str:
         column, row = round(x), round(y)
@@ -102,7 +102,7 @@ def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: in
 
 
 def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.0, **line: Any) -> None:
-    """A line of the table's `mean` along a column, with its `std` over samples as a band."""
+    """Draw a line of the table's `mean` along a column, with its `std` over samples as a band."""
     x, mean, std = part[along].to_numpy(), scale * part["mean"].to_numpy(), scale * part["std"].to_numpy()
     if len(x) > 16:
         line["markersize"] = 2.0
@@ -112,7 +112,7 @@ def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.
 
 
 def plain(token: str) -> str:
-    """A token as one reads it on an axis: spaces and line ends made visible.
+    """A token as shown on an axis, with spaces and line ends made visible.
 
     >>> plain(" the"), plain("Ċ"), plain("▁the")
     ('the', '⏎', 'the')
@@ -123,7 +123,7 @@ def plain(token: str) -> str:
 
 
 def mark_columns(axes: Axes, marked: Array) -> None:
-    """Small triangles over the positions that are anchors at any step."""
+    """Draw small triangles above the positions that are anchors at any step."""
     columns = np.flatnonzero(marked)
     axes.plot(
         columns,
@@ -138,7 +138,7 @@ def mark_columns(axes: Axes, marked: Array) -> None:
 
 
 def name_rows(axes: Axes, labels: Sequence[int]) -> None:
-    """The rows' own numbers on the axis when they are not simply counted from 0: layers may be recorded in part."""
+    """Label the rows with their own numbers if they are not 0, 1, 2, …, since only some layers may be recorded."""
     if list(labels) != list(range(len(labels))):
         every = max(1, len(labels) // 8)
         axes.set_yticks(range(0, len(labels), every), labels=[str(n) for n in labels[::every]])

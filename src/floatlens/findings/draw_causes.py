@@ -1,4 +1,4 @@
-"""How the figures of causes look: scores over the dose, and what each intervention takes."""
+"""Figures of the finding `causes`: scores over the dose, and the effect of each intervention."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
 
 
 def _dose_line(axes: Axes, part: pd.DataFrame, look: dict[str, Any], factor: float, starts: bool) -> None:
-    """The intervention as a line, its control dashed; both start at the un-intervened score where a dose is a number."""
+    """Draw the intervention as a line and its control dashed; both start at the plain score if doses are numbers."""
     plain = factor * float(part["plain"].iloc[0])
     x = part["dose"].to_numpy(float)
     for key, line in (("under", {"ls": "-"}), ("control", {"ls": "--", "mfc": "white", "label": "_"})):
@@ -98,14 +98,14 @@ def draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
 
 
 def _axis(group: str) -> str:
-    """What the dose of a group counts."""
+    """Axis label of a group's dose."""
     known = {"layers={n}": "layer", "heads=top({n}": "heads", "rule=top({n}": "anchors"}
     known["by={n}"] = "positions further on"
     return next((word for part, word in known.items() if part in group), "dose")
 
 
 def _titled(text: str) -> str:
-    """An intervention's text without what every reader fills in.
+    """A short title for an intervention.
 
     >>> _titled("mask-anchors(rule=top(n=4), layers=deep)"), _titled("ablate-heads(heads=top({n}))")
     ('mask-anchors, top 4, deep', 'ablate-heads, top n')

@@ -1,15 +1,16 @@
-"""Drift: do the anchors move while the model writes?
+"""Drift: whether the anchors move while the model writes.
 
-Section 3.1 of arXiv 2601.07894. An MDM's anchors wander over denoising steps; an ARM's stay at the first token.
-Other work (arXiv 2509.24014) says that attention patterns hardly change over steps, so the step-to-step similarity of
-per-head patterns is measured as well: both can be true, of different heads and layers.
+Section 3.1 of arXiv 2601.07894: the anchors of a masked diffusion model (MDM) move over denoising steps, those of an
+autoregressive model (ARM) stay at the first token. Other work (arXiv 2509.24014) finds that attention patterns hardly
+change over steps, so the step-to-step similarity of per-head patterns is measured as well: both can be true for different
+heads and layers.
 
 Two sets of query rows are measured. *All rows*: received attention, the mean over all queries, as in the paper's
-figures. For an ARM it is a running mean to which a step adds one row, and therefore calm by construction. *Writing
+figures. For an ARM it is a running mean to which each step adds one row, so it changes little by construction. *Writing
 rows*: the rows whose logits write the tokens of the answer (see `writing`), one per token in both kinds of model. The
-claim MDM against ARM rests on the writing rows, over equal numbers of tokens; this is its primary variant, named
+claim that compares MDM and ARM uses the writing rows, over equal numbers of tokens; this is its primary variant, chosen
 before anything was measured. All rows are reported as well, and so are the writing rows of both models on identical
-text (see `same_text`), where traces of replayed answers are given beside those of the models' own.
+text (see `same_text`), if traces of replayed answers are given in addition to the models' own.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from floatlens.stats import NAN, interval_of_mean
 
 VIEWS = ("heatmap", "numbers")
 COLUMN = 2.1  # inches per model at least
-TOKENS_PER_INCH = 9  # that can be read below a column, beside its colour bar
+TOKENS_PER_INCH = 9  # tokens that are readable below a column with a colour bar
 IDENTICAL = "floating on identical text"
-FEWEST_TOKENS = 4  # written tokens that both models must have, one per quarter of `renewal`
+FEWEST_TOKENS = 4  # written tokens that both models need, one per quarter of `renewal`
 LABELS = {
     "floating": "floating (all rows)",
     "renewal": "renewal (all rows)",
@@ -60,12 +61,12 @@ TASKS = {
 def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
     """Measure how much the anchors move, per sample and layer. Definitions: `paper.definitions`.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | floating | sample, layer | mean distance of the anchor mass over all pairs of steps |
     | renewal | sample, layer | distance between the first and the last quarter of the steps |
     | without_anchors | sample, layer | share of steps that have no anchor |
-    | floating_writing, renewal_writing | sample, layer, tokens | the same of the writing rows over the first tokens |
+    | floating_writing, renewal_writing | sample, layer, tokens | the same for the writing rows, over the first tokens |
     | spread_writing | sample, layer, tokens | effective number of attended positions over those that a writing row sees |
     | n_written | sample | tokens of the answer that were written |
     | text, text_tokens | sample, n_text | texts that were replayed, and their numbers of tokens |
@@ -78,7 +79,7 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> 
     | turnover | sample, layer | 1 − Jaccard of the anchors of neighbouring steps, mean over steps |
     | turnover_total | sample, layer | 1 − Jaccard of the anchors of the first and the last step |
     | top_turnover | sample, layer | share of steps at which the strongest position changes |
-    | dwell, n_anchors | sample, layer | steps that a position stays an anchor; anchors per step |
+    | dwell, n_anchors | sample, layer | number of steps that a position stays an anchor; anchors per step |
     | centre | sample, step, layer | centre of mass of received attention |
     | wasserstein | sample, layer | 1-Wasserstein distance between the profiles of neighbouring steps, in positions |
     | top_variance_steps | sample, layer | variance of the strongest position over steps |
@@ -138,7 +139,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
 
 
 def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
-    """Movement of the centre, raw and beyond the null; for masked diffusion models, whose positions exist from the start."""
+    """Movement of the centre, raw and beyond the null; only for MDMs, whose positions all exist from the start."""
     shift, movement = np.full(a_SLT.shape[1], np.nan), np.full(a_SLT.shape[1], np.nan)
     open_T = trace.data["committed_at"].values >= 0
     ends = a_SLT[[0, -1]]
@@ -152,7 +153,7 @@ def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
 
 
 def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
-    """Floating, renewal and spread of the writing rows over the first 1, 2, … tokens; nothing if they were not recorded."""
+    """Floating, renewal and spread of the writing rows over the first 1, 2, … tokens; empty if not recorded."""
     if "received_writing" not in trace.data:
         return _nothing_written([AVERAGE] if layer == "average" else choose_layers(trace, layer))
     rows_SLT = writing_profile(trace)
@@ -182,7 +183,7 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
 
 
 def _nothing_written(layers: Sequence[int]) -> xr.Dataset:
-    """The numbers of writing rows where there are none, so that the trace can be put beside others."""
+    """Empty variables of the writing rows, so that a trace without them can be combined with others."""
     empty = ("layer", "tokens"), np.empty((len(layers), 0))
     names = ("floating_writing", "renewal_writing", "spread_writing")
     return xr.Dataset(
@@ -191,7 +192,7 @@ def _nothing_written(layers: Sequence[int]) -> xr.Dataset:
 
 
 def task_of(trace: Trace) -> str:
-    """The kind of task that a trace's data set sets; the name of the data set if it is not one of the world's.
+    """The kind of task of a trace's data set; the name of the data set if it is not one of the synthetic world's.
 
     In a study, the sample id begins with the name of the data set.
     """
@@ -200,7 +201,7 @@ def task_of(trace: Trace) -> str:
 
 
 def _head_similarity(trace: Trace, layers: Array) -> Array:
-    """Mean over heads and steps, one layer at a time: the trace's largest variable is never copied whole."""
+    """Mean over heads and steps, one layer at a time to avoid copying the trace's largest variable."""
     received = trace.data["received"].transpose("step", "layer", "head", "position")
     chosen = trace.data["layer"].values if AVERAGE in layers else layers
     found = []
@@ -223,8 +224,8 @@ def figure(
 ) -> Figure | pd.DataFrame:
     """Draw received attention, steps × positions, with anchors and commits (`heatmap`), or numbers by layer (`numbers`).
 
-    One column per model, one row per layer: those asked for, "average", or the first, middle and last. `positions`
-    selects a part of the sequence. With `backend="none"`, returns the data that would be drawn, one row per cell.
+    One column per model, one row per layer: the given layers, "average", or by default the first, middle and last.
+    `positions` selects a part of the sequence. With `backend="none"`, returns the data of the figure, one row per cell.
     `paper` adds the published maps of LLaDA, layers 0 and 31, to the heatmap.
     """
     style.check_backend(backend)
@@ -329,9 +330,9 @@ def _panel(
 
 
 def over_equal_tokens(measured: xr.Dataset, name: str, mdm: str | None, arm: str | None) -> Array:
-    """A number of the writing rows over as many tokens as both models wrote for the question, mean over layers (sample).
+    """A number of the writing rows over equal numbers of tokens in both models, mean over layers (sample).
 
-    NaN where one of them wrote fewer than `FEWEST_TOKENS`.
+    The number of tokens of a question is that of the shorter answer; NaN if it is below `FEWEST_TOKENS`.
     """
     values = np.full(measured.sizes["sample"], np.nan)
     if name not in measured:
@@ -511,8 +512,8 @@ def length_matched_tasks(
 ) -> LengthMatched | None:
     """Between-task minus within-task distance over pairs of samples of equal length; None without both kinds of pairs.
 
-    All pairs share samples, so the interval rests on the jackknife's pseudo-values, one per sample. The permutation
-    shuffles tasks among samples of equal length.
+    Pairs share samples, so the interval uses the jackknife's pseudo-values, one per sample. The permutation shuffles
+    tasks among samples of equal length.
 
     >>> mass = np.tile(np.eye(2), (3, 1))
     >>> found = length_matched_tasks(mass, np.array(["a", "b"] * 3), np.full(6, 2))
@@ -654,17 +655,17 @@ REPORT = ReportText(
     question="Do the anchors move while the model writes?",
     views={
         "heatmap": (
-            "Received attention, steps down, positions across",
-            "Dark is much attention, on a square-root scale. Framed or hatched cells are anchors; a vertical streak "
-            "is an anchor that stays, a broken one an anchor that moves. Dots show where and when a token is "
+            "Received attention by step (rows) and position (columns)",
+            "Dark cells receive much attention, on a square-root scale. Framed or hatched cells are anchors; a vertical "
+            "line is an anchor that stays, a broken one an anchor that moves. Dots show where and when a token is "
             "committed.",
         ),
         "numbers": (
             "Movement by layer",
             "Floating is the mean distance of the anchors of two steps: 0 for a fixed sink, about 0.5 for one move "
             "halfway. Renewal compares the first and the last quarter of the steps. The received attention of an ARM "
-            "is a running mean, which is calm by construction; the claim MDM against ARM therefore rests on the "
-            "writing rows.",
+            "is a running mean, which changes little by construction; the claim that compares MDM and ARM therefore uses "
+            "the writing rows.",
         ),
     },
     tables=tables,

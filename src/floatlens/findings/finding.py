@@ -1,7 +1,7 @@
-"""What a finding is: a measurement, its figures, its claims, and what the report says about it.
+"""The class `Finding`: a measurement, its figures, its claims, and its text in the report.
 
-A new finding is one file with one `register_finding(Finding(...))` line, in this folder or in a package of your own. A
-new claim is a function with `@register_claim(...)` above it, also for a finding that exists already.
+A new finding is one file with one `register_finding(Finding(...))` line, in this folder or in your own package. A new claim
+is a function decorated with `@register_claim(...)`, also for an existing finding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def as_table(title: str, frame: pd.DataFrame, spell: Callable[[Any], str]) -> Re
 
 @dataclass(frozen=True)
 class ReportText:
-    """What the report says about a finding.
+    """The report's text about a finding.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class ReportText:
     tables
         `tables(measured)` returns the numbers to print.
     sentences
-        `sentences(measured)` returns one or more sentences per model on what was measured.
+        `sentences(measured)` returns one or more sentences per model that describe the results.
     notes
-        `notes(measured)` returns what a reader must know, such as samples that were left out.
+        `notes(measured)` returns notes for the reader, such as how many samples were left out.
     select
-        `select(measured, view)` returns the samples that one figure can show together.
+        `select(measured, view)` returns the samples that can be shown together in one figure.
     """
 
     title: str
@@ -72,28 +72,28 @@ class ReportText:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence made testable: a statistic with one value per sample, and the smallest effect that would matter.
+    """A testable claim: a statistic with one value per sample, and the smallest effect that matters.
 
     Parameters
     ----------
     id
-        A short name that is used once, such as "drift.moves".
+        A unique short name, such as "drift.moves".
     finding
         The finding whose measurements the claim is tested on.
     sentence, source
         The claim in plain words, and where it was made.
     statistic
-        What is averaged over samples.
+        Description of the number that is averaged over samples.
     effect, why
         The smallest effect that matters, in units of the statistic, and the reason for it.
     rejected_if
-        What would reject the claim.
+        The result that would reject the claim.
     needs
-        What must have been recorded or asked.
+        The traces or answers that the claim needs.
     test
-        `test(measured, ...)` returns an `Outcome`. Its keyword parameters say what it is about: `mdm` for a claim on a
-        masked diffusion model, `arm` for one on an autoregressive model, `mdm` and `arm` for a comparison, `model` for
-        any model by itself.
+        `test(measured, ...)` returns an `Outcome`. Its keyword parameters define which models it tests: `mdm` for a claim on
+        a masked diffusion model, `arm` for one on an autoregressive model, `mdm` and `arm` for a comparison, `model` for
+        any single model.
     """
 
     id: str
@@ -135,9 +135,9 @@ class Claim:
         )
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
-        """Test the claim on every model, or pair of models, that it is about.
+        """Test the claim on every model, or pair of models, that it applies to.
 
-        Of several pairs, those without a sample in common are left out.
+        If there are several pairs, those without a sample in common are left out.
         """
         about = self.about
         if about == ("model",):
@@ -154,14 +154,14 @@ class Claim:
 
     @property
     def about(self) -> tuple[str, ...]:
-        """Which models the claim is about: ("model",), ("mdm",), ("arm",) or ("mdm", "arm")."""
+        """The kinds of models that the claim tests: ("model",), ("mdm",), ("arm",) or ("mdm", "arm")."""
         named = inspect.signature(self.test).parameters
         return ("model",) if "model" in named else tuple(kind for kind in ("mdm", "arm") if kind in named)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of the paper.
+    """One finding of the paper, or of related work.
 
     Parameters
     ----------
@@ -172,22 +172,22 @@ class Finding:
     figure
         `figure(traces_or_measured, view=..., backend=...)` draws one of the `views`.
     report
-        What the report says.
+        The text in the report.
     views, maps
-        The figures. Those in `maps` need traces; all others can also be drawn from what `measure` returned.
+        Names of the figures. Those in `maps` need traces; the others can also be drawn from the result of `measure`.
     reads
-        "traces", "answers", or "both" (a pair of the two): what of a run is measured.
+        The part of a run that is measured: "traces", "answers", or "both" (a pair of the two).
     setting
-        The traces that the finding is made for: "short" (a question without passages, as in the paper's figures of
-        anchors) or "passages". A run that has only the other kind is measured on that.
+        The traces that the finding uses: "short" (questions without passages, as in the paper's figures of anchors) or
+        "passages". If a run has only the other kind, that one is used.
     part
-        The part of a study that makes what the finding reads.
+        The part of a study that produces the finding's data.
     applies
-        Whether a table of answers has what the finding needs.
+        Function that returns whether a table of answers has the data that the finding needs.
     records
-        Statistics, or groups of them, that its traces hold beyond the default ones; a study records them.
+        Statistics, or groups of statistics, that the finding needs beyond the default ones; a study records them.
 
-    A finding can be called, which measures: `drift(traces)` is the same as `drift.measure(traces)`.
+    Calling a finding measures it: `drift(traces)` is the same as `drift.measure(traces)`.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Finding:
         return self.measure(samples, **settings)
 
     def claim(self, samples: Any, **settings: Any) -> Verdict:
-        """Test the first claim; all MDMs among the samples count as one side, all ARMs as the other."""
+        """Test the first claim; all masked diffusion models are one side, all autoregressive models the other."""
         first = self.registered_claims()[0]
         about = {name: value for name, value in settings.items() if name in ("mdm", "arm", "model")}
         others = {name: value for name, value in settings.items() if name not in about}
@@ -218,16 +218,16 @@ class Finding:
         return first.verdict(measured, **about)
 
     def claims(self, samples: Any, **settings: Any) -> list[Verdict]:
-        """Test all claims, for each model by itself or for each pair of an MDM and an ARM."""
+        """Test all claims, for each model or for each pair of a masked diffusion model and an autoregressive model."""
         measured = samples if is_measured(samples, self.name) else self.measure(samples, **settings)
         return [verdict for claim in self.registered_claims() for verdict in claim.verdicts(measured)]
 
     def registered_claims(self) -> list[Claim]:
-        """The claims that name this finding, in the order in which they were registered."""
+        """The claims of this finding, in the order of registration."""
         return [claim for claim in CLAIMS.values() if claim.finding == self.name]
 
 
-# In the order of the paper, then of what other papers say; this is the order of the report. Plug-ins follow.
+# The order of the report: findings of the paper, then of other papers. Plug-ins follow.
 PAPER_ORDER = (
     "drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes",
     "softness", "cache", "similarity", "massive", "values", "locality", "decision",
@@ -237,7 +237,7 @@ CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings")
 
 
 def register_finding(finding: Finding) -> Finding:
-    """Add a finding, so that studies, the report and the command line know it by its name."""
+    """Register a finding, so that studies, the report and the command line can use it by name."""
     place = PAPER_ORDER.index(finding.name) if finding.name in PAPER_ORDER else len(PAPER_ORDER)
     return FINDINGS.add(finding.name, finding, priority=len(PAPER_ORDER) - place, source=finding.measure)
 
@@ -254,7 +254,7 @@ def register_claim(
     rejected_if: str = "",
     needs: str = "",
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
-    """Add a claim: a function from what `finding` measured to an `Outcome`. The parameters are those of `Claim`.
+    """Register a claim: a function from the measurements of `finding` to an `Outcome`. The parameters are those of `Claim`.
 
     >>> @register_claim("mine.large", finding="mine", sentence="It is large.", source="me", effect=0.5)  # doctest: +SKIP
     ... def large(measured, *, mdm=None):

@@ -1,10 +1,10 @@
-"""Flow: from which parts of the prompt does the answer draw, and does it follow the gold document?
+"""Flow: which parts of the prompt the answer attends to, and whether it follows the gold document.
 
-Region flow of arXiv 2601.07894. The claim rests on the writing rows (see `writing`): their attention to each document
+Region flow of arXiv 2601.07894. The claim uses the writing rows (see `writing`): their attention to each document
 per token of the document, because a sum over tokens favours long documents. The rollout (Abnar and Zuidema 2020)
-multiplies the regions' attention, (A + I)/2 with the residual stream, through the layers. Over all layers it converges
-to one vector, the same for every source, so that nothing in it depends on the answer any more; it stops at the last
-layer at which its rows still differ, and that layer is reported.
+multiplies the regions' attention, (A + I)/2 with the residual stream, through the layers. Over many layers it converges
+to a vector that is the same for every source, and no longer depends on the answer. It therefore stops at the last layer
+at which its rows still differ, and that layer is reported.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ GOLD = "#007a7a"
 TARGETS = ("gold document", "another document", "query", "bos", "answer")
 
 
-STOP = 0.1  # total variation; below it, nothing in the rollout depends on the source
+STOP = 0.1  # total variation; below it, the rollout no longer depends on the source
 
 
 def measure(traces: Traces, *, step: int | None = None, residual: bool = True, stop: float = STOP) -> xr.Dataset:
-    """Measure where attention flows between regions, mean over steps or at one step.
+    """Measure how attention flows between regions, as a mean over steps or at one step.
 
     The rollout stops at the last layer at which two of its rows differ by `stop` in total variation; 0 rolls out all
     layers.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | writing | sample, layer, region_to | attention of the writing rows to each region, mean over the answer's tokens |
     | writing_per_token | sample, layer, region_to | the same per token of the region |
@@ -56,7 +56,7 @@ def measure(traces: Traces, *, step: int | None = None, residual: bool = True, s
     | gold | sample | names of the gold documents' regions |
     | gold_position | sample | number of the (first) gold document, counted from 1; −1 without one |
     | follows | sample | writing rows: attention per token of a gold document minus of another, over the mean document |
-    | follows_rollout | sample | the same of the rollout from the answer |
+    | follows_rollout | sample | the same for the rollout from the answer |
     """
     return per_sample(
         traces,
@@ -166,7 +166,7 @@ def figure(
     measured = traces if is_measured(traces, "flow") else measure(traces, step=step, residual=residual)
     if source not in measured["region"].values:
         known = ", ".join(map(str, measured["region"].values))
-        raise FloatLensError(f"there is no region {source!r} to start from; there are {known}")
+        raise FloatLensError(f"there is no region {source!r} to start from; the regions are {known}")
     data = _cells(measured) if view == "rollout" else _lines(measured, source, "layer" if view == "layers" else "step")
     if paper and view == "rollout":
         data = pd.concat([data, published.flow_rows()], ignore_index=True)
@@ -284,9 +284,9 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
 
 
 def largest_of_interest(data: pd.DataFrame) -> float:
-    """The top of the colour scale: the largest flow between different regions, not counting the pull of bos.
+    """The top of the colour scale: the largest flow between different regions, not counting flow to bos.
 
-    Through many causal layers nearly everything ends at bos; a scale up to it would show nothing else.
+    After many causal layers nearly all flow ends at bos; a scale that includes it would hide everything else.
     """
     between = data[(data["region"] != data["region_to"]) & (data["region_to"] != "bos")]
     return max(float(between["flow"].max()), 1e-6)
@@ -370,7 +370,7 @@ def normalised(rows: Array) -> Array:
 def rollout(pooled_LRR: Array, *, residual: bool = True) -> Array:
     """Product of the layers' flows, the first layer's rightmost; each (A + I)/2, rows normalised, with the residual.
 
-    A region that is not there yet (NaN) is left out and stays NaN.
+    A region that does not exist yet (NaN) is left out and stays NaN.
 
     >>> rollout(np.array([[[0.0, 1.0], [0.0, 1.0]]]))
     array([[0.5, 0.5],
@@ -391,7 +391,7 @@ def rollout(pooled_LRR: Array, *, residual: bool = True) -> Array:
 def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
     """Flow to a gold document minus to another one, over the mean over documents; NaN without both.
 
-    What a position draws by itself cancels when every position was gold equally often.
+    The effect of position cancels if every position was gold equally often.
 
     >>> round(follows(np.array([0.6, 0.2, 0.2]), ["doc1", "doc2", "answer"], ["doc1"]), 6)
     1.0
@@ -433,7 +433,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 
 def select(measured: xr.Dataset, view: str) -> xr.Dataset:
-    """For the map, the samples with the commonest number of documents: prompts of 5 and of 20 share no readable map."""
+    """For the map, select the samples with the most common number of documents, as others need a different map."""
     if view != "rollout":
         return measured
     documents = [i for i, name in enumerate(measured["region"].values) if document_number(str(name)) > 0]
@@ -461,18 +461,18 @@ REPORT = ReportText(
     views={
         "rollout": (
             "Flow between regions, one column per position of the gold document",
-            "A row says from where a region draws, in percent of the row; the framed column is the gold document's. "
-            "A mark that moves with the frame is flow that follows the gold document. Shown are prompts of the "
-            "commonest size. What an ARM shows above the diagonal passed through other, the template's tokens all "
-            "over the prompt: it does not look ahead.",
+            "A row shows where the flow into a region comes from, in percent of the row; the framed column is the gold "
+            "document. A mark that moves with the frame is flow that follows the gold document. Only prompts with the "
+            "most common number of documents are shown. An ARM's values above the diagonal come from the region "
+            "`other`, the template's tokens throughout the prompt; an ARM does not attend to later positions.",
         ),
         "layers": (
             "What the answer attends to, by layer",
             "Attention from the answer to each target at each layer, without rollout.",
         ),
         "steps": (
-            "What the answer draws from, step by step",
-            "The rollout at each step: does the model turn from the question to the evidence, or to its own words?",
+            "Sources of the answer, step by step",
+            "The rollout at each step: whether the model moves from the question to the evidence, or to its own words.",
         ),
     },
     tables=tables,

@@ -1,4 +1,4 @@
-"""Geometry: do anchors win by the length of their keys or by their direction?
+"""Geometry: whether anchors have higher scores because of the length of their keys or because of their direction.
 
 q·k = |q||k| cos θ (QK geometry of arXiv 2601.07894). The anchors' advantage in score over other keys is split exactly
 into a norm part and an angle part by Shapley values: for a pair of keys with norm products n and cosines c,
@@ -6,10 +6,10 @@ into a norm part and an angle part by Shapley values: for a pair of keys with no
     n₁c₁ − n₂c₂ = (n₁ − n₂)(c₁ + c₂)/2 + (c₁ − c₂)(n₁ + n₂)/2.
 
 It is symmetric in the two factors and holds for scores of any sign, where a split of logarithms does not exist (half
-of all cosines are negative). Shares of the advantage may exceed 100 % or be negative: a short key with a good
-direction wins by more than its angle alone needs. Averaged over all pairs of an anchor and another key the split needs
-means alone, and the two parts still sum to the advantage. The cosine of a key is that of its recorded means, qk /
-qk_norm: the mean over queries of cos θ, weighted by the queries' norms, because only this one gives back the score.
+of all cosines are negative). Shares of the advantage may exceed 100 % or be negative, for example when a good direction
+makes up for a short key. Averaged over all pairs of an anchor and another key, the split needs only means, and the two
+parts still sum to the advantage. The cosine of a key is that of its recorded means, qk /
+qk_norm: the mean over queries of cos θ, weighted by the queries' norms, because only this one reproduces the score.
 Scores are unscaled q·k.
 """
 
@@ -54,13 +54,13 @@ PARTS = {"advantage": "whole advantage", "norm_part": "from the norm", "angle_pa
 def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
     """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | advantage | sample, layer | mean score of anchors minus mean score of other keys (unscaled q·k) |
     | norm_part, angle_part | sample, layer | its exact split; they sum to it |
     | norm_share, angle_share | sample, layer | each part over the sum of the two absolute parts, in [−1, 1] |
     | value_norm_anchors, value_norm_rest | sample, layer | mean norm of the value vectors |
-    | value_ratio | sample, layer | their ratio: sinks are known to carry small values |
+    | value_ratio | sample, layer | their ratio (sinks are known to have small values) |
     """
     return per_sample(traces, lambda trace: _measure_one(trace, layer, rule), "geometry", rule=parse_rule(rule).id)
 
@@ -115,8 +115,8 @@ def figure(
 ) -> Figure | pd.DataFrame:
     """Draw the split by layer for all models (`split`), or maps of score, norm product and cosine for one trace (`heatmap`).
 
-    Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, else steps ×
-    positions of the column means, of one head or of their mean. Anchors are hatched and marked above the map.
+    Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, otherwise steps ×
+    positions of the column means, for one head or the mean over heads. Anchors are hatched and marked above the map.
     """
     style.check_backend(backend)
     style.check_view(view, VIEWS)
@@ -163,7 +163,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
 
 
 def _place(trace: Trace, head: int) -> int:
-    """Where a head stands among those that were recorded."""
+    """The index of a head among those that were recorded."""
     there = [int(n) for n in trace.data["head"].values]
     if head not in there:
         raise FloatLensError(f"head {head} was not recorded for {trace.model}; recorded: {spell(there)}")
@@ -171,11 +171,11 @@ def _place(trace: Trace, head: int) -> int:
 
 
 def _count_heads(trace: Trace) -> int:
-    """How many heads the model has, of which some may have been recorded; it says whose keys a head uses."""
+    """The model's number of heads (only some may be recorded); needed to find the key head of a query head."""
     there = [int(n) for n in trace.data["head"].values]
     count = int(trace.data.attrs.get("n_heads", 0)) or (len(there) if there == list(range(len(there))) else 0)
     if not count:
-        raise FloatLensError(f"the trace of {trace.model} does not say how many heads there are; trace it again")
+        raise FloatLensError(f"the trace of {trace.model} does not hold the number of heads; trace it again")
     return count
 
 
@@ -221,7 +221,7 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
             axes = grid[layers.index(layer), list(FACTORS).index(name)]
             lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
             if name == "qk_norm":
-                middle = float(np.nanmedian(values))  # noise must not fill the scale
+                middle = float(np.nanmedian(values))  # keep noise from filling the colour scale
                 norm, cmap = Normalize(min(lowest, 0.8 * middle), max(highest, 1.2 * middle)), style.SEQUENTIAL
             else:
                 reach = max(-lowest, highest, 1e-9)
@@ -283,8 +283,8 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset, note: str = "") -> Fig
 def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
     """Share of a part in the whole advantage, in the shallow and in the deep half of the layers, per sample.
 
-    A ratio of sums over layers, so that a layer without an advantage does not blow up the share. NaN where the anchors
-    have no advantage in that half.
+    It is a ratio of sums over layers, so that a layer with almost no advantage does not dominate. NaN if the anchors have
+    no advantage in that half.
 
     >>> share_of_half(np.array([[1.0, 3.0]]), np.array([[2.0, 2.0]]), np.array([[0.0, 1.0]]))
     (array([0.5]), array([1.5]))
@@ -362,7 +362,7 @@ def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Arr
     >>> [x.item() for x in split(n * c, n, np.array([True, False]), np.array([False, True]))]
     [1.0, 1.0, 0.0]
     """
-    # a key of norm zero has no direction; its score is zero whatever the cosine
+    # a key of norm zero has no direction; its score is zero for any cosine
     cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
     S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
     advantage = S[0] - S[1]
@@ -432,13 +432,13 @@ REPORT = ReportText(
         "split": (
             "The anchors' score advantage and its two parts, by layer",
             "q·k is the product of the norms times the cosine. The two coloured lines are an exact split of the "
-            "black one: what the norm adds and what the angle adds. Below: how long the anchors' values are, 1 is "
-            "like all others.",
+            "black one into the parts from the norm and from the angle. Below: norm of the anchors' values relative to "
+            "that of other positions.",
         ),
         "heatmap": (
             "Score, norm product and cosine of one sample",
-            "Steps down, positions across, means over queries and heads. Framed: anchors. An anchor that stands out "
-            "in the middle map wins by its norm, one that stands out in the right map by its angle.",
+            "Rows are steps, columns are positions; means over queries and heads. Framed: anchors. An anchor that stands "
+            "out in the middle map wins by its norm, one that stands out in the right map by its angle.",
         ),
     },
     tables=tables,

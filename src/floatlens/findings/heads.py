@@ -1,10 +1,10 @@
-"""Retrieval heads: which heads fetch the answer from the gold document, and how deep do they sit?
+"""Retrieval heads: which heads copy the answer from the gold document, and in which layers they are.
 
-Wu et al. 2024 (arXiv 2404.15574), made step-wise: a head scores when, at the step that commits an answer token, its
-most attended key is that very token inside the gold evidence. For an ARM that step is the one that generates the
-token. Beside it stand the mass score (attention on the gold evidence at that step) and a query-only score that needs
-no generation (arXiv 2506.09944): attention from the question to the gold documents at the first step, per head where
-`query_mass` was recorded, else per layer from the region flow.
+The score of Wu et al. 2024 (arXiv 2404.15574), per step: a head scores when, at the step that commits an answer token,
+its most attended key is the same token inside the gold evidence. For an autoregressive model (ARM) that step is the one
+that generates the token. There are two more scores: the mass score (attention on the gold evidence at that step), and a
+query-only score that needs no generation (arXiv 2506.09944): attention from the question to the gold documents at the
+first step, per head if `query_mass` was recorded, otherwise per layer from the region flow.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SCORES = {"hit": "copy score", "mass": "mass on gold evidence", "query": "query-
 def measure(traces: Traces, *, top: float = 0.05) -> xr.Dataset:
     """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | hit | sample, layer, head | share of committed evidence tokens whose copy in the evidence is the head's top key |
     | mass | sample, layer, head | mean attention on the gold evidence at those commits |
     | query | sample, layer, head | attention from the question to the gold documents at the first step, if recorded |
     | query_layer | sample, layer | the same from the region flow, mean over heads |
     | overlap_steps | sample | Jaccard of the `top` share of heads between neighbouring commit steps |
-    | n_tokens | sample | committed tokens that the scores average over |
-    | reason | sample | why the sample cannot be used; empty when it can |
+    | n_tokens | sample | number of committed tokens in the averages |
+    | reason | sample | reason why the sample cannot be used; empty if it can |
 
-    The attributes `used` and `left_out` say how many samples count, and why the others do not.
+    The attributes `used` and `left_out` hold the number of used samples, and why the others were left out.
     """
     measured = per_sample(traces, lambda trace: _measure_one(trace, top), "heads", top=top, rule="")
     reasons = Counter(str(r) for r in measured["reason"].values)
@@ -64,7 +64,7 @@ def _measure_one(trace: Trace, top: float) -> xr.Dataset:
     reason = why_not(trace)
     if not {"layer", "head"} <= set(trace.data.sizes):
         raise FloatLensError(
-            f"the trace of {trace.model!r} holds nothing by head; trace again with record including evidence"
+            f"the trace of {trace.model!r} holds no data per head; trace again with record including evidence"
         )
     layers, heads = (trace.data.sizes[d] for d in ("layer", "head"))
     found = {name: np.full((layers, heads), np.nan) for name in SCORES}
@@ -96,7 +96,7 @@ def _measure_one(trace: Trace, top: float) -> xr.Dataset:
 
 
 def why_not(trace: Trace) -> str:
-    """Why a sample says nothing about retrieval heads; empty when it does."""
+    """The reason why a sample cannot be used for retrieval heads; empty if it can."""
     if not trace.gold:
         return "no gold document is named"
     if any(name not in trace.data for name in ("evidence_hit", "evidence_mass", "evidence_count")):
@@ -113,7 +113,7 @@ def why_not(trace: Trace) -> str:
 
 
 def _folded(text: str) -> str:
-    """Words alone, so that 42 is not found in 1842."""
+    """The words of a text between single spaces, so that 42 is not found in 1842."""
     words = re.findall(r"[^\W_]+", text.casefold())
     return f" {' '.join(words)} "
 
@@ -153,7 +153,7 @@ def table(traces: Traces, **settings: Any) -> pd.DataFrame:
 
 
 def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
-    """Return how far the same heads lead in other samples and at other steps, one row per model (Jaccard, 1 = the same)."""
+    """Return the overlap of the top heads between samples and between steps, one row per model (Jaccard, 1 = the same)."""
     measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
     top = float(measured.attrs["top"])
     found = []
@@ -233,7 +233,7 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                 axes = grid[row, column]
                 part = data[(data["model"] == model) & (data["score"] == name)]
                 if part.empty:
-                    if model not in models_of(measured):  # the paper has the copy score alone
+                    if model not in models_of(measured):  # the paper has only the copy score
                         axes.set_axis_off()
                         continue
                     axes.text(0.5, 0.5, "nothing recorded", ha="center", transform=axes.transAxes)
@@ -392,7 +392,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
         layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
         strong = int((hit_LH > RETRIEVES).sum())
         found.append(
-            f"{model} ({kind}) has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that look at the very "
+            f"{model} ({kind}) has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that attend most to the "
             f"token being copied in more than one of ten commits; the best is head {head} of layer "
             f"{part['layer'].values[layer]} with a score of {number(float(hit_LH[layer, head]), 2)}."
         )
@@ -409,9 +409,9 @@ REPORT = ReportText(
     question="Which heads fetch the answer from the gold document?",
     views={
         "map": (
-            "Scores of every head, layers down, heads across",
+            "Scores of every head, by layer (rows) and head (columns)",
             "A head's copy score is the share of committed answer tokens at whose commit its most attended key was "
-            "that very token in the gold document. The mass score counts all attention on the gold evidence; the "
+            "the same token in the gold document. The mass score counts all attention on the gold evidence; the "
             "query-only score needs no generation.",
         ),
         "depth": (

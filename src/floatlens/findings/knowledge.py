@@ -1,8 +1,8 @@
-"""Knowledge: does a model that floats make more of the passages it is given?
+"""Knowledge: how much the passages improve a model's answers.
 
 Table 1 of arXiv 2601.07894: answers with and without passages, and the gain from them. Measured on the answers of
-`floatlens eval --both`, question by question. The paper says that MDMs gain twice as much; in its own table LLaDA
-gains 3.5 times as much as Llama and Dream 1.37 times as much as Qwen.
+`floatlens eval --both`, question by question. The paper states that masked diffusion models (MDMs) gain twice as much; in
+its own table LLaDA gains 3.5 times as much as Llama and Dream 1.37 times as much as Qwen.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CONDITIONS = (CLOSED, OPEN)
 
 
 def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
-    """Measure what passages add to the answers, one row per model and question.
+    """Measure the gain of the answers from passages, one row per model and question.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | em, accuracy, accuracy_words, f1 | sample, condition | score of the answer without and with passages |
     | gain | sample | with minus without passages, by the chosen score |
@@ -265,7 +265,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
     for model, without, with_, gain, _ in _means(measured):
         gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
         text = (
-            f"{short(model)} has {percent(without)} right without passages and {percent(with_)} with them ({score}, "
+            f"{short(model)} answers {percent(without)} correctly without passages and {percent(with_)} with them ({score}, "
             f"mean over data sets): {points(gain)} points"
         )
         if len(gains) > 1:
@@ -275,7 +275,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
         found.append(f"{text}.")
     ranked = sorted(_means(measured), key=lambda each: -each[3])
     if len(ranked) > 1:
-        found.append(f"Ordered by what passages add: {listed([short(m[0]) for m in ranked])}.")
+        found.append(f"Ordered by gain from passages: {listed([short(m[0]) for m in ranked])}.")
     return found
 
 

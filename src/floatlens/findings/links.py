@@ -1,8 +1,7 @@
-"""Links: does what anchors do predict what answers do, question by question?
+"""Links: whether the behaviour of anchors predicts the answers, question by question.
 
-The paper puts floating and the use of knowledge side by side (arXiv 2601.07894); whether one goes with the other
-within a model is a rank correlation over questions. Measured on the traces of short questions together with the
-answers to the same questions.
+The paper reports both floating and the use of knowledge (arXiv 2601.07894); whether they are related within a model is
+measured as a rank correlation over questions, from the traces of short questions and the answers to the same questions.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ WHY = "0.3 explains about a tenth of the ranks; a weaker link says nothing about
 
 
 def measure(samples: tuple[Any, Any], *, rule: str = "sigma(3)") -> xr.Dataset:
-    """Measure, per model and question, what its trace shows and how its answers fare; `samples` is (traces, answers).
+    """Measure, per model and question, numbers of the trace and scores of the answers; `samples` is (traces, answers).
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | floating | sample | floating of all rows, mean over layers |
     | sink | sample | attention on position 0 beyond uniform attention, in percent, mean over layers |
@@ -69,7 +68,7 @@ def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
 
 
 def question_of(sample_id: str) -> str:
-    """The question of a study's sample id, as the findings of answers name it: data set and number.
+    """The question of a study's sample id, in the form that findings of answers use: data set and number.
 
     >>> question_of("world:fresh, short, fresh-test-3")
     'world:fresh: fresh-test-3'
@@ -155,7 +154,7 @@ def figure(measured: xr.Dataset, *, view: str = "scatter", backend: str = "matpl
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     if not is_measured(measured, "links"):
-        raise FloatLensError("the figure of links needs what links.measure returned")
+        raise FloatLensError("the figure of links needs the result of links.measure")
     data = _points(measured)
     if backend == "none":
         return data
@@ -233,9 +232,9 @@ REPORT = ReportText(
     views={
         "scatter": (
             "One point per question",
-            "Left: how far the anchors float in a question against what passages add to its answer. Right: how "
-            "strong the sink is against what is lost when the gold passage stands in the middle. Scores of one "
-            "answer are 0 or 1, so points lie on a few lines.",
+            "Left: floating of the anchors in a question against the gain of its answer from passages. Right: "
+            "strength of the sink against the loss when the gold passage is in the middle. The score of a single "
+            "answer is 0 or 1, so points lie on a few lines.",
         )
     },
     tables=tables,

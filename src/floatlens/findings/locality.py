@@ -1,4 +1,4 @@
-"""Locality: how far away do queries look, and do far masks draw attention?
+"""Locality: how far away queries attend, and whether distant masks receive attention.
 
 arXiv 2511.21338 finds that masked diffusion models favour nearby context, and that many appended masks distract them.
 """
@@ -31,14 +31,14 @@ CURVES = {
 
 
 def measure(traces: Traces) -> xr.Dataset:
-    """Measure the distance between queries and what they attend to, mean over heads and steps.
+    """Measure the distance between queries and the keys they attend to, mean over heads and steps.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | distance | sample, layer | distance in positions, weighted by attention |
     | near | sample, layer | share of attention within 8 positions, minus that of uniform attention |
     | within, uniform | sample, reach | share of attention within each reach, and of uniform attention; mean over layers |
-    | far_masks | sample, layer | attention of masks on masks more than 16 positions away, over steps that have such |
+    | far_masks | sample, layer | attention of masks on masks more than 16 positions away, over steps with such masks |
     | masks | sample, reach | the same beyond each reach, over all steps with masks; mean over layers |
     """
     return per_sample(traces, _measure_one, "locality")
@@ -68,7 +68,7 @@ def _measure_one(trace: Trace) -> xr.Dataset:
 
 
 def has_far_masks(masked_ST: Array, far: int) -> Array:
-    """Steps at which two masks stand more than `far` positions apart.
+    """Steps at which two masks are more than `far` positions apart.
 
     >>> has_far_masks(np.array([[True, False, True], [True, True, False]]), 1)
     array([ True, False])

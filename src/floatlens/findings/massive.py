@@ -1,9 +1,9 @@
-"""Massive activations: are a few channels far larger than the rest, and do they sit at the anchors?
+"""Massive activations: whether a few channels are far larger than the rest, and whether they occur at the anchors.
 
 arXiv 2402.17762 found them in autoregressive models, at a few positions that then become attention sinks; arXiv 2605.06366
 found one dominant channel in the early layers of LLaDA, over long ranges of positions. An activation is compared with the
-median of its own position. A layer reads what the layer before wrote, so states are compared with the anchors of the next
-layer.
+median of its own position. The input of a layer is the output of the previous one, so states are compared with the anchors
+of the next layer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LABELS = {
 def measure(traces: Traces, *, rule: str = "sigma(3)") -> xr.Dataset:
     """Measure the largest activations of hidden states, their channels and positions, mean over steps.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | largest | sample, layer | log10 of the largest activation over the median of its position, at the largest position |
     | peak | sample | the same at the largest position and layer |
@@ -117,7 +117,7 @@ def at_next_anchors(ratio_SLT: Array, anchors_SLT: Array, there_SLT: Array) -> A
 def figure(
     traces: Traces, *, rule: str = "sigma(3)", view: str = "layers", backend: str = "matplotlib"
 ) -> Figure | pd.DataFrame:
-    """Draw the largest activations by layer, the share of the commonest channel, and how often they sit at anchors."""
+    """Draw the largest activations by layer, the share of the most common channel, and how often they are at anchors."""
     style.check_backend(backend)
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "massive") else measure(traces, rule=rule)

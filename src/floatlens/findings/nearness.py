@@ -1,9 +1,9 @@
-"""How near is a run to the paper's published numbers?
+"""Compare a run with the paper's published numbers.
 
 Curves are compared by correlation and mean distance over relative depth, heads by rank correlation and by the overlap
-of the strongest (head by head where the model has the same shape, else layer by layer), everything else by the same
-statistic side by side. A model is compared with the published models of its kind; whether it should be near them is for
-the reader to say.
+of the strongest (head by head if the model has the same shape, otherwise layer by layer), everything else by the same
+statistic side by side. A model is compared with the published models of its kind; the reader decides whether it should be
+close to them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Nearness:
 
 
 def compare(measured: dict[str, xr.Dataset]) -> list[Nearness]:
-    """Compare what findings measured, by name, with the published numbers; findings without any are left out."""
+    """Compare measurements, by finding name, with the published numbers; findings without published numbers are skipped."""
     rows: list[Nearness] = []
     for name, make in COMPARISONS.items():
         if name in measured:

@@ -1,4 +1,4 @@
-"""Numbers by layer or along another dimension, mean ± std over samples, and maps of means: the most common figures."""
+"""The most common figures: lines by layer or along another dimension (mean ± std over samples), and maps of means."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def layer_lines(
 ) -> Figure | pd.DataFrame:
     """Draw one panel per number by layer, one line per model; `names` gives each number's label.
 
-    `zero`: the axes begin at 0. `note` says what is drawn; by default, the anchor rule.
+    `zero`: the axes begin at 0. `note` is the caption; by default, the anchor rule.
     """
     return lines(measured, names, "layer", "layer", backend=backend, note=note, zero=zero)
 
@@ -66,7 +66,7 @@ def lines(
             for model in models:
                 part = table[(table["number"] == name) & (table["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-                if len(part):  # a model may lack a number, as one with a cache lacks drift
+                if len(part):  # a model may lack a number, for example drift in a model with a cache
                     draw.band(axes, part, along, **look)
             axes.set(xlabel=label, ylabel=text)
             if zero:
@@ -81,13 +81,13 @@ def lines(
 
 
 def step_maps(measured: xr.Dataset, name: str, label: str, *, note: str, backend: str) -> Figure | pd.DataFrame:
-    """Draw a number as a map of steps across and layers down, mean over samples, one panel per model that has it."""
+    """Draw a number as a map of layers (rows) and steps (columns), mean over samples, one panel per model that has it."""
     maps = {model: mean_over(part[name].values, 0) for model, _, part in by_model(measured)}
     return _maps(maps, ("step", "layer"), measured, label, note, backend, transposed=True)
 
 
 def head_maps(measured: xr.Dataset, names: Mapping[str, str], label: str, *, backend: str) -> Figure | pd.DataFrame:
-    """Draw numbers as maps of heads across and layers down, mean over samples, one panel per model and number."""
+    """Draw numbers as maps of layers (rows) and heads (columns), mean over samples, one panel per model and number."""
     maps = {
         f"{model}: {text}" if len(names) > 1 else model: mean_over(part[name].values, 0)
         for model, _, part in by_model(measured)

@@ -37,9 +37,9 @@ KINDS = {"mdm": "MDM", "arm": "ARM"}
 class Outcome:
     """A statistic with its 95 % interval over `n` samples of `models`.
 
-    `details` holds further numbers. `blocked` says why the samples cannot decide whatever the interval is, `reason`
-    adds a sentence to the verdict. `test` is the p-value of a null by inverting the interval. `below` is a second
-    condition: the statistic must also lie below this bound.
+    `details` holds further numbers. `blocked` is the reason why the samples cannot decide, regardless of the interval;
+    `reason` adds a sentence to the verdict. `test` returns the p-value of a null by inverting the interval. `below` is a
+    second condition: the statistic must also lie below this bound.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Outcome:
     below: float | None = None
 
     def judge(self, effect: float) -> str:
-        """Verdict on all conditions: supported if each is, not supported if one is not, else inconclusive."""
+        """Verdict on all conditions: supported if all are, not supported if one is not, otherwise inconclusive."""
         found = [judge(self.value, self.interval, self.n, effect)]
         if self.below is not None:
             low, high = self.interval
@@ -64,14 +64,14 @@ class Outcome:
         return SUPPORTED
 
     def p_value(self, effect: float) -> float:
-        """P-value of the smallest effect that matters; of several conditions, the largest. NaN without an interval."""
+        """P-value of the smallest effect that matters (the largest one over all conditions). NaN without an interval."""
         if self.test is None:
             return NAN
         return max(self.test(bound) for bound in (effect, *(() if self.below is None else (self.below,))))
 
 
 def inverted(interval: Callable[..., tuple[float, Interval]], *data: Any) -> Callable[[float], float]:
-    """The p-value of a null by inverting this interval of this data."""
+    """A function that returns the p-value of a null by inverting this interval of this data."""
     return lambda null: p_value(interval, *data, null=null)
 
 
@@ -123,7 +123,7 @@ def difference(
     digits: int = 2,
     beside: Mapping[str, Array] | None = None,
 ) -> Outcome:
-    """MDM minus ARM (the other way round with `sign=-1`), question by question.
+    """Masked diffusion model minus autoregressive model (reversed with `sign=-1`), question by question.
 
     Differences of the numbers in `beside` go into the details.
     """
@@ -153,7 +153,7 @@ def contrast(
 ) -> Outcome:
     """Mean over questions of a weighted sum of scores under K conditions, the MDM's weights minus those of the ARM.
 
-    `weights_K` holds the MDM's weights, then the ARM's. With `binary` the scores are 0 or 1 by nature.
+    `weights_K` holds the MDM's weights, then the ARM's. With `binary` the scores can only be 0 or 1.
     """
     rows = {kind: rows_of(measured, kind, model) for kind, model in (("mdm", mdm), ("arm", arm))}
     models = names(measured, rows["mdm"]) + names(measured, rows["arm"])
@@ -223,7 +223,7 @@ def names(measured: xr.Dataset, rows: Array) -> tuple[str, ...]:
 def by_id(measured: xr.Dataset, values: Array, rows: Array, keep: bool = False) -> dict[str, float]:
     """One value per sample id: the mean over models; samples without a value are left out unless `keep`.
 
-    A sample without an id is a sample of its own.
+    Samples without an id are not combined.
     """
     found: dict[str, list[float]] = {}
     for row in rows:

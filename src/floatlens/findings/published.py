@@ -1,4 +1,4 @@
-"""The paper's published numbers in the shape of each finding's data, so that a figure can show both.
+"""The paper's published numbers in the format of each finding's data, so that a figure can show both.
 
 Names of models end in "(paper)". Layers of models of another depth are placed by relative depth.
 """
@@ -17,7 +17,7 @@ from floatlens.paper import facts, figures
 from floatlens.record.trace import Trace
 
 NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}
-RULES = {"llada": "top(n=1)", "dream": "top(n=1)", "llama": "first", "qwen": "first"}  # what the curves show in fact
+RULES = {"llada": "top(n=1)", "dream": "top(n=1)", "llama": "first", "qwen": "first"}  # what the curves actually show
 
 
 def absorption_rows(last_layer: int) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def knowledge_rows(score: str) -> pd.DataFrame:
 
 
 def geometry_note() -> str:
-    """The published split of the anchors' advantage in a line.
+    """The published split of the anchors' advantage as one line of text.
 
     >>> geometry_note()
     'LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28'

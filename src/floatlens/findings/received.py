@@ -24,7 +24,7 @@ def profile(trace: Trace, layer: Layers = None) -> xr.DataArray:
     chosen = choose_layers(trace, None if layer == "average" else layer)
     if len(chosen) < received.sizes["layer"]:
         received = received.sel(layer=chosen)
-    # a position that is missing is missing for all heads, so the plain mean keeps NaN where it belongs
+    # a missing position is missing in all heads, so the plain mean keeps its NaN
     mean_SLT = received.values.mean(axis=received.dims.index("head"), dtype=np.float32)
     coords = {"step": received["step"], "layer": received["layer"], "position": received["position"]}
     found = xr.DataArray(mean_SLT, coords=coords, dims=("step", "layer", "position"), name="received")
@@ -49,13 +49,13 @@ def choose_layers(trace: Trace, layer: Layers) -> list[int]:
 
 
 def few_layers(trace: Trace) -> list[int]:
-    """First, middle and last recorded layer: what a figure shows by default."""
+    """First, middle and last recorded layer, which figures show by default."""
     there = [int(n) for n in trace.data["layer"].values]
     return sorted({there[0], there[len(there) // 2], there[-1]})
 
 
 def spell(numbers: Iterable[int]) -> str:
-    """A list of numbers as a person writes it.
+    """A list of numbers as text, with ranges.
 
     >>> spell([0, 1, 2, 5])
     '0-2, 5'

@@ -1,7 +1,7 @@
-"""Identical text: two models made to write the same answers, so that only their attention differs.
+"""Comparison on identical text: two models write the same answers, so that only their attention differs.
 
-The texts are answers of the models themselves, replayed (`decode.replay`) from left to right. `paper.definitions` has the
-definition, `same_text_difference`. An ARM's own answer needs no replay: its own trace is one.
+The texts are the models' own answers, replayed (`decode.replay`) from left to right. The definition is
+`paper.definitions.same_text_difference`. An autoregressive model's own answer needs no replay: its trace is one already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SameText(NamedTuple):
 
 
 def split_replays(traces: Traces) -> tuple[Traces, Iterable[Trace]]:
-    """Separate the traces that models wrote from replays beside them; replays alone are measured as they are."""
+    """Separate models' own traces from replays; if there are only replays, they are treated as own traces."""
     if isinstance(traces, RunTraces):
         return traces, traces.replays()
     every = as_traces(traces)
@@ -54,7 +54,7 @@ def question_of(sample_id: str) -> str:
 def texts_of(
     measured: xr.Dataset, replays: Iterable[Trace], floating_N: Callable[[Trace], Array], answers: Sequence[str]
 ) -> xr.Dataset:
-    """Floating over the first 1, 2, … tokens of each text that the model of a sample was made to write.
+    """Floating over the first 1, 2, … tokens of each text that was replayed for a sample.
 
     `floating_N` measures a replay; `answers` are the samples' own. Variables: `text` and its `text_tokens` (sample, n_text),
     `floating_text` (sample, n_text, n_token).
@@ -91,7 +91,7 @@ def texts_of(
 
 
 def spaced(text: str) -> str:
-    """The text with single spaces: tokenizers differ in those that they add."""
+    """The text with single spaces, because tokenizers add different ones."""
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""One trace or many: what every finding takes, and how the numbers of several samples are stacked."""
+"""The input of findings (one trace or many), and stacking the numbers of several samples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_measured(traces: Traces, finding: str) -> TypeGuard[xr.Dataset]:
 def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], finding: str, **attrs: Any) -> xr.Dataset:
     """Measure each trace and stack the results along `sample`, labelled by model and sample id.
 
-    Models of different depth, and samples of different length, are aligned by label; what one lacks is NaN.
+    Models of different depth, and samples of different length, are aligned by label; missing values are NaN.
     `depth` is the layer's relative depth in its own model, 0 at the first and 1 at the last layer.
     """
     rows, about = [], []
@@ -62,7 +62,7 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], findi
 
 
 def layers_of(trace: Trace) -> int:
-    """Number of layers of the model; if the trace does not say, the last recorded layer counts as the last."""
+    """Number of layers of the model; if the trace does not hold it, up to the last recorded layer."""
     return int(trace.data.attrs.get("n_layers", int(trace.data["layer"].max()) + 1))
 
 
@@ -73,7 +73,7 @@ def depths(trace: Trace, layers: Array) -> Array:
 
 
 def require(trace: Trace, *names: str, finding: str) -> None:
-    """Load the variables that the finding needs; refuse a trace in which one was not recorded."""
+    """Load the variables that the finding needs; raise an error if one was not recorded."""
     missing = [name for name in names if name not in trace.data]
     if missing:
         sample = trace.data.attrs.get("sample_id") or trace.model or "this trace"
@@ -91,7 +91,7 @@ def models_of(measured: xr.Dataset) -> list[str]:
 
 
 def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
-    """Select the traces to draw: of each model the one with this sample id or number, by default the first.
+    """Select the traces to draw: for each model the one with this sample id or number, by default the first.
 
     A number counts the samples of each model from 0.
     """

@@ -1,7 +1,7 @@
 """The setting of each finding: a short question without passages, or one with them.
 
-The paper looks at anchors on short questions without passages, 32 to 64 new tokens, one step per token, one block; and at
-retrieval heads, flow, knowledge and stress with passages. A study traces both sets, and each finding reads its own.
+The paper studies anchors on short questions without passages (32 to 64 new tokens, one step per token, one block), and
+retrieval heads, flow, knowledge and stress with passages. A study traces both sets, and each finding uses one of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def check_setting(name: str) -> str:
-    """Return the name of a setting, or refuse an unknown one.
+    """Return the name of a setting; raise an error if it is unknown.
 
     >>> check_setting("paper")
     'paper'
@@ -41,7 +41,7 @@ def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tu
 
 
 def condition_of(sample_id: str) -> str:
-    """The condition under which a study asked a sample; empty for a trace that was made otherwise.
+    """The condition of a study's sample; empty for a trace that was not made by a study.
 
     >>> condition_of("world:fresh, short, fresh-test-3"), condition_of("mine")
     ('short', '')
@@ -70,7 +70,7 @@ class OfSetting:
 
 
 def folders_for(finding: Finding, folders: Sequence[Any]) -> list[OfSetting]:
-    """The folders with the traces that the finding is made for; with all traces if there are none of that setting."""
+    """The folders restricted to the traces of the finding's setting, or with all traces if there are none of it."""
     wanted = CONDITIONS[finding.setting]
     known = {condition_of(name) for folder in folders for name, _ in folder.samples()}
     return [OfSetting(folder, wanted if wanted in known else "") for folder in folders]

@@ -1,4 +1,4 @@
-"""Step similarity: does a head attend alike from one step to the next?
+"""Step similarity: how similar a head's attention is from one step to the next.
 
 arXiv 2509.24014 says so, and reuses patterns of early steps. Two numbers per head: how much of each query's attention stays
 from one step to the next (recorded as `step_similarity`), and how much of the received attention of the first quarter of
@@ -29,9 +29,9 @@ LABELS = {
 
 
 def measure(traces: Traces) -> xr.Dataset:
-    """Measure how alike each head's attention is between steps.
+    """Measure the similarity of each head's attention between steps.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | overlap | sample, layer | share of a query's attention that stays from step to step, mean over heads and steps |
     | overlap_by_head | sample, layer, head | the same for each head |

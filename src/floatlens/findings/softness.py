@@ -1,4 +1,4 @@
-"""Sink softness: is there one sink that lasts, or many that come and go?
+"""Sink softness: whether there is one lasting sink, or many that come and go.
 
 Sinks of diffusion models move (arXiv 2510.15731) and vary in position over the steps (arXiv 2602.17664). The soft sink score
 of a position is the sigmoid of its standardised attention, averaged over steps. To compare an MDM with an ARM, score and
@@ -35,7 +35,7 @@ LABELS = {
 def measure(traces: Traces) -> xr.Dataset:
     """Measure how much the most attended position moves, and how long a sink lasts.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | moves | sample, layer | share of steps at which the most attended position is not its usual one |
     | spread | sample, layer | std over writing steps of the position that they attend to most, in shares of the sequence |

@@ -1,4 +1,4 @@
-"""Numbers and lists as a person writes them in a sentence or a table."""
+"""Format numbers and lists for sentences and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from math import floor, log10
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """
+    """Format a share as a percentage.
+
     >>> percent(0.073), percent(0.0004), percent(float("nan"))  # the space does not break
     ('7\xa0%', '0.04\xa0%', 'unknown')
     """
@@ -20,7 +21,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a number with this many significant digits, in powers of ten only if it is tiny.
+    """Format a number with `digits` significant digits, in scientific notation only if it is tiny.
 
     >>> number(0.12345), number(1234.5), number(None), number(3.0), number(-0.0)
     ('0.123', '1234', '–', '3', '0')
@@ -38,7 +39,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def points(value: float) -> str:
-    """A difference of shares, in points of a hundred.
+    """Format a difference of shares in percentage points, with its sign.
 
     >>> points(0.125), points(-0.03)
     ('+12.5', '−3.0')
@@ -47,7 +48,8 @@ def points(value: float) -> str:
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:
-    """
+    """Join names with commas and a final `word`.
+
     >>> listed(["a", "b", "c"]), listed(["a"])
     ('a, b and c', 'a')
     """
@@ -55,7 +57,8 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 
 
 def count(n: int, thing: str) -> str:
-    """
+    """Format a number of things, with a plural.
+
     >>> count(1, "trace"), count(1200, "trace")
     ('1 trace', '1,200 traces')
     """

@@ -1,7 +1,7 @@
-"""Stress: does a model that floats lose less when the passages get harder to use?
+"""Stress: how much a model loses when the passages get harder to use.
 
-Noise, position of the gold passage, layout of multi-hop evidence, number of masks, position of the question (arXiv
-2601.07894 and the robustness tests it builds on). Measured on the answers of `floatlens stress`.
+The stresses are noise, position of the gold passage, layout of multi-hop evidence, number of masks and position of the
+question (arXiv 2601.07894 and the robustness tests it builds on). Measured on the answers of `floatlens stress`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ DASHES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1)))  # lines under interve
 def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
     """Measure how the score of each question changes from level to level, one row per stress, model and question.
 
-    Answers under an intervention are rows of their own (`intervention` along sample is empty without one). Claims leave
-    them out.
+    Answers under an intervention are separate rows (`intervention` along sample is empty without one). Claims ignore them.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | value | sample, level | score of the answer; NaN where the stress has no such level or there was no answer |
     | x | sample, level | position of the level on the axis, NaN if it has none |
@@ -146,7 +145,7 @@ def figure(
 
 
 def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> None:
-    """Levels on the axis as a line; those without a place (reversed, shuffled, before …) as points beside it."""
+    """Draw levels on the axis as a line, and levels without a position (reversed, shuffled, before …) as points."""
     placed = part[np.isfinite(part["x"])].sort_values("x")
     if len(placed):
         axes.plot(placed["x"], 100 * placed["mean"], **look)
@@ -344,7 +343,7 @@ REPORT = ReportText(
     views={
         "curves": (
             "Score over the levels of each stress, one line per model",
-            "A flat line is a model that does not care. Bands are 95 % intervals over questions; levels without a "
+            "A flat line is a model that is not affected. Bands are 95 % intervals over questions; levels without a "
             "position on the axis are shown at its right end.",
         )
     },

@@ -1,7 +1,7 @@
-"""How the figures look: readable at the width of a paper's page, and to a reader who does not see all colours.
+"""The style of figures: readable at the width of a paper's page, and for colour-blind readers.
 
 Categorical colours are those of Okabe and Ito; maps are perceptually uniform (sequential) or purple to orange
-(diverging), which deuteranopes and protanopes tell apart.
+(diverging), which deuteranopes and protanopes can distinguish.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ SHEET: dict[str, Any] = {
     "savefig.dpi": 300,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
-    "svg.hashsalt": "floatlens",  # the same figure is the same file
+    "svg.hashsalt": "floatlens",  # the same figure gives the same file
 }
 
 
 @contextmanager
 def sheet() -> Iterator[None]:
-    """The style sheet, for as long as the block lasts; the user's own settings come back after it."""
+    """Apply the style sheet inside a block; the user's settings are restored afterwards."""
     with mpl.rc_context(SHEET):  # type: ignore[arg-type]
         yield
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure, its parts kept from overlapping; free of pyplot, so nothing stays behind when it is dropped."""
+    """An empty figure with constrained layout; created without pyplot, so that it is freed when dropped."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def caption(figure: Figure, text: str) -> None:
-    """Model, rule and what is drawn, under the figure: it stays with the picture wherever the picture goes."""
+    """Write a caption below the figure, as part of the image."""
     lines = textwrap.fill(text, int(figure.get_figwidth() * 21))
     figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
 
@@ -95,7 +95,7 @@ def marker_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def short(model: str, width: int = 26) -> str:
-    """A model's name as it fits over a panel: the end of a path or hub id, without a file's ending.
+    """A model's name, short enough for the title of a panel: the end of a path or Hub id, without file extension.
 
     >>> short("GSAI-ML/LLaDA-8B-Instruct"), short("/models/a/SmolLM2-135M-Instruct.Q4_1.gguf")
     ('LLaDA-8B-Instruct', 'SmolLM2-135M-Instruct.Q4_1')
@@ -105,24 +105,24 @@ def short(model: str, width: int = 26) -> str:
 
 
 def check_backend(backend: str) -> None:
-    """Refuse a backend that does not exist."""
+    """Raise an error for an unknown backend."""
     if backend not in ("matplotlib", "none"):
-        raise FloatLensError(f"backend {backend!r} is not known; use 'matplotlib', or 'none' for the data alone")
+        raise FloatLensError(f"backend {backend!r} is not known; use 'matplotlib', or 'none' for only the data")
 
 
 def check_view(view: str, views: Sequence[str]) -> None:
-    """Refuse a view that the finding does not have."""
+    """Raise an error for a view that the finding does not have."""
     if view not in views:
-        raise FloatLensError(f"view {view!r} is not known; there are {', '.join(views)}")
+        raise FloatLensError(f"view {view!r} is not known; use one of {', '.join(views)}")
 
 
 def save(figure: Figure, data: pd.DataFrame, stem: str | Path) -> list[Path]:
-    """Write STEM.png, .svg, .pdf and, beside them, the data that is drawn as STEM.parquet."""
+    """Write the figure as STEM.png, STEM.svg and STEM.pdf, and its data as STEM.parquet; return the paths."""
     stem = Path(stem)
     written = []
     engine = figure.get_layout_engine()
     with sheet():
-        figure.draw_without_rendering()  # lay out once, not once for each format
+        figure.draw_without_rendering()  # compute the layout once, not for each format
         figure.set_layout_engine("none")
         try:
             for ending, metadata in (("png", {}), ("svg", {"Date": None}), ("pdf", {"CreationDate": None})):

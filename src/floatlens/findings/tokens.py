@@ -1,4 +1,4 @@
-"""Token kinds: are the anchors structure or content, and does it change with depth?
+"""Token kinds: whether the anchors are structure or content, and whether this changes with depth.
 
 "Shallow structure-aware, deep content-focused" (arXiv 2601.07894). Every anchor has a kind (see `data.token_kinds`). The
 finding is the share of each kind among anchors, by number and by attention, layer by layer, next to how common the kind is.
@@ -42,7 +42,7 @@ def measure(
 ) -> xr.Dataset:
     """Measure what kinds of token the anchors are: shares that sum to one over `kind`, all steps; NaN without anchors.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | share | sample, layer, kind | share of the anchors |
     | mass | sample, layer, kind | share of the anchors' received attention |
@@ -90,8 +90,8 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
     """Kind of the token at each step and position (object array), empty where there is none.
 
     The finished text is classified as a whole, since a word's kind depends on its pieces and neighbours; a token that
-    is still another at a step (a mask, or one that is revised) is classified by itself. Special tokens and the mask
-    are known by their ids where the trace has them, whatever they look like.
+    is different at a step (a mask, or a token that is revised later) is classified separately. Special tokens and the mask
+    are recognised by their ids if the trace has them.
     """
     ids_ST, final = trace.data["tokens"].values, trace.final_tokens
     ask = classifier or (lambda tokens: classify(tokens, template_positions(trace)))
@@ -120,7 +120,7 @@ def mask_ids(trace: Trace) -> list[int]:
     first = trace.data["step"].values[0]
     open_T = trace.data["committed_at"].values >= first
     ids = np.unique(trace.data["tokens"].values[0][open_T])
-    ids = ids[ids >= 0]  # later blocks are not there yet
+    ids = ids[ids >= 0]  # later blocks do not exist yet
     return [int(ids[0])] if trace.kind == "mdm" and open_T.sum() > 1 and len(ids) == 1 else []
 
 
@@ -138,7 +138,7 @@ def _checked(kinds: Any, tokens: list[str]) -> list[str]:
     groups_of(found)
     if len(found) != len(tokens):
         raise FloatLensError(
-            f"the classifier returned {len(found)} kinds for {len(tokens)} tokens; it must return one each"
+            f"the classifier returned {len(found)} kinds for {len(tokens)} tokens; it must return one per token"
         )
     return found
 
@@ -300,7 +300,7 @@ REPORT = ReportText(
             "What the anchors are, layer by layer",
             "Each bar splits the anchors' attention at a layer by kind of token: structure in blues, content in "
             "oranges. The bar on the right is how common each kind is among all tokens; where a layer's bar differs "
-            "from it, anchors are chosen, not drawn at random.",
+            "from it, anchors are not random positions.",
         )
     },
     tables=tables,

@@ -1,4 +1,4 @@
-"""Value sinks: do anchors carry small values?
+"""Value sinks: whether anchors have small values.
 
 A position that receives much attention and has a small value adds little: attention is parked there (arXiv 2410.10781 for
 autoregressive models, 2601.19657 for diffusion models).
@@ -29,7 +29,7 @@ LABELS = {"anchors": "value norm,\nanchors", "others": "value norm,\nothers", "s
 def measure(traces: Traces, *, rule: str = "sigma(3)") -> xr.Dataset:
     """Measure the value norms of anchors and of other positions, mean over key/value heads and steps.
 
-    | variable | dims | what |
+    | variable | dims | description |
     |---|---|---|
     | anchors, others | sample, layer | mean norm, over the steps that have anchors |
     | smaller | sample, layer | log2 of the others' mean norm over that of the anchors, mean over steps |

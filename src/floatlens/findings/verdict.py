@@ -55,9 +55,9 @@ class Verdict:
 
 
 def correct_for_number(claims: Sequence[dict[str, Any]]) -> None:
-    """Write into each verdict its p-value by Holm's correction over all of them (`p_holm`), and whether it `survives`.
+    """Add to each verdict its p-value by Holm's correction over all of them (`p_holm`), and whether it `survives`.
 
-    A verdict survives if it is decided and its corrected p-value lies below 0.05. Verdicts without a p-value do not count.
+    A verdict survives if it is decided and its corrected p-value is below 0.05. Verdicts without a p-value are not counted.
 
     >>> claims = [{"p": 0.01, "verdict": "supported"}, {"p": 0.04, "verdict": "not supported"}, {"p": None, "verdict": ""}]
     >>> correct_for_number(claims)
@@ -72,7 +72,7 @@ def correct_for_number(claims: Sequence[dict[str, Any]]) -> None:
 
 
 def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
-    """Write verdicts to claims.json; those of other findings that the file holds already stay."""
+    """Write verdicts to claims.json; verdicts of other findings in an existing file are kept."""
     ours = {v.finding for v in verdicts}
     kept: list[dict[str, Any]] = []
     if path.exists():

@@ -1,8 +1,8 @@
-"""The writing rows of a trace: where the query looks whose logits write a token, in the order of writing.
+"""The writing rows of a trace: the attention of the queries whose logits write the tokens, in the order of writing.
 
 An autoregressive model writes from its newest query, a masked diffusion model from the query at (or before) the
-position that it commits. Only tokens of the answer count, up to and including its first end token: a masked model goes
-on to fill the rest with end tokens, an autoregressive one stops.
+position that it commits. Only tokens of the answer count, up to and including its first end token: a masked model fills
+the rest with end tokens, an autoregressive one stops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from floatlens.record.trace import Trace
 
 
 def answer_positions(trace: Trace) -> Array:
-    """Positions of the answer up to and including its first special token; of a text with masks, those of the masks.
+    """Positions of the answer up to and including its first special token; for a text with masks, those of the masks.
 
     Without the ids of special tokens in the trace, all positions after the prompt.
     """

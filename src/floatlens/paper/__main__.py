@@ -1,4 +1,4 @@
-"""Print what the paper's own figures say: `python -m floatlens.paper`."""
+"""Print the statistics of the paper's own figures: `python -m floatlens.paper`."""
 
 from __future__ import annotations
 

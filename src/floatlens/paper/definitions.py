@@ -1,7 +1,7 @@
 """The statistics behind the paper's findings, as functions on plain arrays.
 
-Every claim about arXiv 2601.07894 rests on one of these. They know nothing of traces, models or figures, so the same
-function measures a run, a planted array and the published numbers.
+Every claim about arXiv 2601.07894 uses one of these. They do not depend on traces, models or figures, so the same function
+measures a run, a test array and the published numbers.
 
 | letter | axis |
 |---|---|
@@ -10,7 +10,7 @@ function measures a run, a planted array and the published numbers.
 | R, N, X | region, sample, level of a stress |
 
 `a` is received attention, the column mean of the attention matrix, NaN where a position does not exist yet. `u` is the
-column mean of row-uniform attention under the same mask: what a model without any preference would show. `p` is the
+column mean of row-uniform attention under the same mask, that is, of a model without any preference. `p` is the
 anchor mass of a step, normalised over positions; a step without anchors is a row of zeros.
 """
 
@@ -25,10 +25,10 @@ from floatlens.stats import spearman
 
 Array: TypeAlias = np.ndarray[Any, Any]
 NAN = float("nan")
-ROUNDING = 0.01  # in even shares 1/T: more than float16 loses of any u_0, less than any anchor has
+ROUNDING = 0.01  # in units of 1/T: more than the rounding of float16, less than the excess of any anchor
 
 
-# What a model without preferences would show
+# Baselines: attention without any preference
 
 
 def causal_mask(length: int) -> Array:
@@ -41,7 +41,7 @@ def causal_mask(length: int) -> Array:
 
 
 def block_mask(length: int, block: int, prompt: int = 0) -> Array:
-    """Mask (query, key) in which each position sees its own block and those before it; the prompt is a block of its own.
+    """Mask (query, key) in which each position sees its own block and those before it; the prompt is one block.
 
     >>> block_mask(5, block=2, prompt=1).astype(int).tolist()
     [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]
@@ -90,14 +90,14 @@ def writing_rows(written_T: Array, *, shifted: bool) -> Array:
     return np.append(np.asarray(written_T, bool)[1:], False)
 
 
-# Anchors: who they are, how much they take
+# Anchors: their positions and the attention they receive
 
 
 def find_anchors(a: Array, u: Array | None = None, k: float = 3.0) -> Array:
     """Positions (last axis) whose `a − u` lies more than k standard deviations above its mean.
 
-    Without `u` the baseline is constant (full attention). An excess below a hundredth of an even share is rounding, not an
-    anchor: under exactly uniform attention `a − u` consists of nothing else.
+    Without `u` the baseline is constant (full attention). An excess below 0.01/T is rounding, not an
+    anchor: under exactly uniform attention `a − u` is nothing but rounding.
 
     >>> a = np.array([0.91] + [0.01] * 9 + [0.0] * 10)
     >>> np.flatnonzero(find_anchors(a))
@@ -152,7 +152,7 @@ def effective_positions(weights: Array) -> Array:
 def floating(p_ST: Array) -> float:
     """Mean total-variation distance of the anchor mass over all pairs of steps: 0 for a fixed sink, 1 if no anchor returns.
 
-    Steps without anchors are left out (`share_without_anchors` says how many); NaN if they are more than half.
+    Steps without anchors are left out (see `share_without_anchors`); NaN if they are more than half.
     One move halfway gives 0.5·S / (S − 1): the chance that two different steps lie on either side of it.
 
     >>> floating(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))  # 4 of 6 pairs
@@ -169,9 +169,9 @@ def same_text_difference(mdm_X: Array, arm_X: Array) -> float:
 
     The texts are the MDM's own answer and the ARM's, each up to and including its end token. Both are replayed through both
     models from left to right, one token per step: the only order that an ARM has. A text's value is the floating of the
-    writing rows over its tokens, mean over layers; as many tokens as both tokenizers have, at least 4. So neither the text
-    nor the order of writing differs between the models, only how they attend. An MDM's own order is left out on purpose: the
-    primary variant, each model on its own answer, contains it.
+    writing rows over its tokens, mean over layers; over the smaller number of tokens of the two tokenizers, at least 4. So
+    the text and the order of writing are the same for both models, and only attention differs. An MDM's own order is not
+    used here; the primary variant, each model on its own answer, includes it.
 
     >>> round(same_text_difference(np.array([0.5, 0.9]), np.array([0.2, np.nan])), 6)
     0.3
@@ -271,7 +271,7 @@ def movement(a_ST: Array, answer_length: int) -> float:
 
 
 def null_profile(a_ST: Array, masked_ST: Array, u_ST: Array | None = None) -> Array:
-    """Received attention without any preference beyond masked or not: the null of `shift`.
+    """Received attention that depends only on whether a position is masked: the null of `shift`.
 
     The mass observed on masks is spread evenly over the masks of that step, the rest evenly over the other positions that
     exist. With `u_ST` (causal or block attention) it is spread in proportion to `u` instead.
@@ -324,7 +324,7 @@ def wasserstein(p: Array, q: Array) -> Array:
     return np.asarray(np.abs(np.cumsum(p - q, axis=-1))[..., :-1].sum(axis=-1))
 
 
-# Layers and tasks: between against within
+# Layers and tasks: distances between and within groups
 
 
 class BetweenWithin(NamedTuple):
@@ -429,9 +429,9 @@ def depth_correlation(score_LH: Array) -> float:
 
 
 def deep_share(score_LH: Array, above: float) -> float:
-    """Share of the heads with a score above a threshold that lie in the deep half: a view, it depends on the threshold.
+    """Share of the heads with a score above a threshold that lie in the deep half.
 
-    The middle layer of an odd number belongs to neither half.
+    It depends on the threshold, so it is only a description. The middle layer of an odd number belongs to neither half.
 
     >>> deep_share(np.array([[0.2, 0.0], [0.6, 0.7]]), above=0.1)
     0.6666666666666666
@@ -511,8 +511,8 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1) -> tuple[Arra
     """Rollout with the residual to the last layer at which its rows still differ, and that layer.
 
     The largest distance between two rows cannot grow from layer to layer, because each new row is a mean of the old ones;
-    once it falls below `least` total variation nothing in the rollout depends on the source any more. If it does so
-    in layer 0 already, the layer is −1 and the rollout the identity. Regions that do not exist (NaN) stay NaN.
+    once it falls below `least` total variation, the rollout no longer depends on the source. If this already happens in
+    layer 0, the layer is −1 and the rollout is the identity. Regions that do not exist (NaN) stay NaN.
 
     >>> rollout, layer = rollout_while_rows_differ(np.full((10, 2, 2), 0.5))  # rows differ by 1/2, 1/4, 1/8, 1/16 …
     >>> layer, rollout.tolist()

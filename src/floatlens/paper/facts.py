@@ -1,7 +1,4 @@
-"""What do the paper's own figures say, by the same definitions that runs are measured with?
-
-The definitions are those that runs are measured with; the figures themselves depend on nothing.
-"""
+"""Statistics of the paper's own figures, by the same definitions that runs are measured with."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from floatlens.paper import definitions, figures
 from floatlens.stats import Array
 
-WHOLE_QUERIES = slice(7, 52)  # rows of the QK panels with every cell visible
+WHOLE_QUERIES = slice(7, 52)  # rows of the QK panels in which every cell is visible
 PAIRS = {"LLaDA, Llama": ("llada", "llama"), "Dream, Qwen": ("dream", "qwen")}
 
 
@@ -31,7 +28,7 @@ class PublishedFact:
 
 
 def facts() -> list[PublishedFact]:
-    """Every statistic that the published figures allow, in the order of the findings.
+    """Every statistic that can be computed from the published figures, in the order of the findings.
 
     >>> found = {fact.statistic: fact for fact in facts()}
     >>> str(found["turnover per step (1 − Jaccard)"]), str(found["floating"])
@@ -55,7 +52,7 @@ def table(found: list[PublishedFact]) -> str:
 def received(layer: int, u: float = 0.0) -> Array:
     """Received attention (step, position) of a temporal figure; rows sum to 1, or are NaN if the legend hides a part.
 
-    `u` is the share of attention that is spread evenly, which the figure does not tell; see `figures.temporal`.
+    `u` is the share of attention that is spread evenly, which is not known from the figure; see `figures.temporal`.
 
     >>> bool(np.isclose(received(0)[31].sum(), 1)), bool(np.isnan(received(0)[1]).all())
     (True, True)
@@ -77,7 +74,7 @@ def mass(layer: int, u: float = 0.0) -> Array:
 
 
 def shift(layer: int, u: float = 0.0) -> float:
-    """Shift of a temporal figure: its first and last step are whole.
+    """Shift of a temporal figure, whose first and last step are completely visible.
 
     >>> round(shift(0), 3)
     0.032

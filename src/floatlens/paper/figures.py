@@ -1,9 +1,9 @@
-"""What do the paper's figures show, as numbers?
+"""The numbers shown in the paper's figures.
 
 The raw attention behind arXiv 2601.07894 is not published; its pictures are (github.com/NEUIR/Attention-Floating, commit
-7d6be0a). Everything here was measured from their pixels, and nothing was run on a model. Each function returns one figure
-as an xarray Dataset with the ends of the uncertainty (`low`, `high`) where cells have their own, and with figure, method
-and uncertainty in its attributes. Models are named as in the figures (llama, qwen, llada, dream); the exact checkpoints,
+7d6be0a). Everything here was measured from their pixels; no model was run. Each function returns one figure as an xarray
+Dataset with the uncertainty of each cell (`low`, `high`) if it differs between cells, and with figure, method and
+uncertainty in its attributes. Models are named as in the figures (llama, qwen, llada, dream); the exact checkpoints,
 the prompts and the numbers of samples are not published.
 """
 
@@ -29,9 +29,9 @@ GOLD_POSITIONS = (1, 5, 10)
 
 
 def absorption() -> xr.Dataset:
-    """Percent of attention that the anchors take, per model and layer: `mean`, `low` and `high` (one standard deviation).
+    """Percent of attention on the anchors, per model and layer: `mean`, `low` and `high` (one standard deviation).
 
-    `uncertain` names what lies under the legend or another model's marker. Layers that a model does not have are NaN.
+    `uncertain` marks values under the legend or another model's marker. Layers that a model does not have are NaN.
 
     >>> from floatlens import paper
     >>> found = paper.absorption()
@@ -199,7 +199,7 @@ def table1() -> xr.Dataset:
 
 
 def _read(name: str, index: str | None = None) -> tuple[pd.DataFrame, dict[str, str]]:
-    """One file of `data/`: its table, and what the lines that start with # say about it."""
+    """Read one file of `data/`: its table, and the metadata in lines that start with #."""
     path = files("floatlens.paper") / "data" / f"{name}.csv"
     with path.open(encoding="utf-8") as lines:
         about = dict(line[1:].strip().split(": ", 1) for line in lines if line.startswith("#"))
@@ -210,4 +210,4 @@ def _read(name: str, index: str | None = None) -> tuple[pd.DataFrame, dict[str, 
 
 def _check(what: str, value: Any, known: tuple[Any, ...]) -> None:
     if value not in known:
-        raise FloatLensError(f"there is no {what} {value!r} in the paper; there are {', '.join(map(str, known))}")
+        raise FloatLensError(f"there is no {what} {value!r} in the paper; use one of {', '.join(map(str, known))}")

@@ -1,4 +1,4 @@
-"""Verdicts for people: one line per claim, and three sentences to say aloud."""
+"""Summaries of the verdicts: one line per claim, and up to three sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by_claim(claims: Claims) -> dict[str, list[dict[str, Any]]]:
 
 
 def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
-    """The verdicts on one claim in a few words.
+    """A short summary of the verdicts on one claim.
 
     >>> count_verdicts([{"verdict": "supported", "n": 20}, {"verdict": "supported", "n": 20}])
     'supported (2)'
@@ -41,7 +41,7 @@ def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
 
 
 def decided(claims: Claims) -> tuple[int, int]:
-    """How many verdicts are supported or not supported, and how many there are in all.
+    """The number of verdicts that are supported or not supported, and the total number.
 
     >>> decided([{"verdict": "supported"}, {"verdict": "inconclusive"}])
     (1, 2)
@@ -50,7 +50,7 @@ def decided(claims: Claims) -> tuple[int, int]:
 
 
 def say_corrected(claims: Claims) -> str:
-    """How many decided verdicts survive Holm's correction for their number; empty if none is decided.
+    """A sentence on how many decided verdicts survive Holm's correction; empty if none is decided.
 
     >>> say_corrected([{"verdict": "supported", "p": 0.01, "survives": True}, {"verdict": "inconclusive", "p": 0.3}])
     "1 of 1 decided verdicts survives Holm's correction over all 2 claims and models"
@@ -113,7 +113,7 @@ def _passages(found: dict[str, list[dict[str, Any]]]) -> str:
 def _compare(
     found: dict[str, list[dict[str, Any]]], name: str, yes: str, no: str, between: str | tuple[str, str]
 ) -> list[str]:
-    """What became of a claim between an MDM and an ARM, for all MDMs with the same verdict against an ARM together."""
+    """Describe a claim that compares MDMs with an ARM; MDMs with the same verdict share one part."""
     words = (between, between) if isinstance(between, str) else between
     parts = []
     for verdict, text, word in ((SUPPORTED, yes, words[0]), (NOT_SUPPORTED, no, words[1])):

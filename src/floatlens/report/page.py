@@ -85,7 +85,7 @@ def policy(script: str, films: bool) -> str:
 def matrix(sections: Sequence[Section]) -> dict[str, Any]:
     """Return the claims as rows and the MDMs as columns; a cell holds the verdict against each ARM, or on the MDM alone.
 
-    A claim that was measured on no model stands in the first column.
+    A claim that was not measured on any model is shown in the first column.
     """
     named = (short(claim["models"][0]) for section in sections for claim in section.claims if claim["models"])
     columns = dict.fromkeys(named) or {"–": None}
@@ -136,7 +136,7 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
 
 
 def corrected(claim: dict[str, Any]) -> str:
-    """What Holm's correction says of a verdict, in a few words; empty if it is undecided.
+    """A short text on Holm's correction of a verdict; empty if the verdict is undecided.
 
     >>> corrected({"verdict": "supported", "p_holm": 0.2, "survives": False})
     'not after correction: p = 0.2'
