@@ -169,7 +169,7 @@ def test_a_prompt_too_long_drops_passages_from_the_end_and_says_so(tokenizers):
     more = build(tokenizer, QUESTION, whole.passages[: kept + 1])
     assert len(more.ids) > limit  # not one passage more than needed was dropped
     assert fit(whole, tokenizer, len(whole.ids)) is whole
-    with pytest.raises(FloatLensError, match="without any passage, and only 5 fit"):
+    with pytest.raises(FloatLensError, match="without any passage, but only 5 fit"):
         fit(whole, tokenizer, 5)
 
 

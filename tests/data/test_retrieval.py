@@ -106,7 +106,7 @@ def test_a_changed_collection_answers_like_a_fresh_index_of_what_is_left(tmp_pat
 def test_only_a_document_that_is_there_once_can_be_changed(tmp_path):
     index = Index.build(tmp_path, [document(1, "a b"), document(2, "c"), document(2, "d")])
     for ids in (["9"], ["2"]):
-        with pytest.raises(FloatLensError, match="its id must be its own"):
+        with pytest.raises(FloatLensError, match="only a document with a unique id can be changed"):
             index.withdraw(ids)
     with pytest.raises(FloatLensError, match="no document with the id '9'"):
         index.replace([document(9, "x")])

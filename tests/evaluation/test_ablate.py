@@ -192,7 +192,7 @@ def test_what_failed_is_tried_again_when_asked(
 
 
 def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[Sample]) -> None:
-    with pytest.raises(fl.FloatLensError, match=r"give the name of the model \(tiny-arm\) instead of a lens"):
+    with pytest.raises(fl.FloatLensError, match=r"pass the name of the model \(tiny-arm\) instead of a lens"):
         ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=LocalEngine(workers=2))
 
 

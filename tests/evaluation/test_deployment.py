@@ -85,7 +85,7 @@ def test_answers_are_counted_as_right_outdated_or_misled():
 
 def test_what_cannot_be_deployed_is_refused():
     bare = [Sample("1", "Where?", ["Molen"], [Passage("Ada lives in Molen.", gold=True)])]
-    with pytest.raises(FloatLensError, match="give a collection with --corpus"):
+    with pytest.raises(FloatLensError, match="pass a collection with --corpus"):
         deployment.collection(bare)
     with pytest.raises(FloatLensError, match="none of the 1 questions has a gold passage"):
         deployment.lives([Sample("1", "Where?", ["Molen"], [Passage("Ada lives there.", gold=True)])])

@@ -75,7 +75,7 @@ def test_random_noise_comes_from_other_questions_and_hard_noise_looks_like_the_q
 
 
 def test_noise_that_cannot_be_had_is_refused():
-    with pytest.raises(FloatLensError, match="distractors for question 'q0', 500 are wanted; .*--levels 0,1,2,4,8"):
+    with pytest.raises(FloatLensError, match="distractors for question 'q0', but 500 are needed; .*--levels 0,1,2,4,8"):
         levels("noise", values=(500,))
     with pytest.raises(FloatLensError, match="distractors 'soft' are not known"):
         levels("noise", distractors="soft")

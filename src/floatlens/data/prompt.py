@@ -42,9 +42,9 @@ class Prompt:
     """The input of a model, and where its parts are.
 
     `text` is the whole text with the chat template, `ids` its tokens, `gold` the indices of the gold passages (from 0).
-    `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given
-    text to write after the prompt (`floatlens.data.script`); without one, the model writes its own. `tail` are the tokens of
-    a text with masks from its first mask on; the masks are written. Without one, the model writes as many tokens as asked.
+    `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given text that
+    is replayed after the prompt (`floatlens.data.script`); without one, the model writes its own. `tail` are the tokens of
+    a text with masks from its first mask on; the model fills the masks. Without one, it writes `max_new_tokens` tokens.
     """
 
     text: str
@@ -129,7 +129,7 @@ def fit(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, limit: int) -> Promp
     fitted = prompt
     while len(fitted.ids) > limit and kept:
         excess = len(fitted.ids) - limit
-        while kept and excess > 0:  # the regions say how long each passage is, so that one rebuild is usually enough
+        while kept and excess > 0:  # the regions give the length of each passage, so one rebuild is usually enough
             excess -= sum(len(r) for r in fitted.regions if r.name == f"doc{kept}") or 1
             kept -= 1
         fitted = build(
@@ -144,7 +144,7 @@ def fit(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, limit: int) -> Promp
         )
     if len(fitted.ids) > limit:
         raise FloatLensError(
-            f"the prompt has {len(fitted.ids)} tokens without any passage, and only {limit} fit; "
+            f"the prompt has {len(fitted.ids)} tokens without any passage, but only {limit} fit; "
             f"shorten the question, or use fewer new tokens"
         )
     if fitted is prompt:
@@ -153,7 +153,7 @@ def fit(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, limit: int) -> Promp
 
 
 def trim_passages(question: str, passages: Sequence[Passage], context: int | None) -> list[Passage]:
-    """Cut the passages where no more text can fit the context; FloatLensError if the question alone cannot fit.
+    """Cut the passages where no more text can fit in the context; FloatLensError if the question alone does not fit.
 
     This is decided by length, before a tokenizer spends minutes and gigabytes on a text that is far too long.
 
@@ -165,7 +165,7 @@ def trim_passages(question: str, passages: Sequence[Passage], context: int | Non
     room = context * LONGEST
     if len(question) > room:
         raise FloatLensError(
-            f"the question has {len(question):,} characters, and the model reads {context} tokens; shorten the question"
+            f"the question has {len(question):,} characters, too long for {context} tokens; shorten the question"
         )
     kept: list[Passage] = []
     for passage in passages:
@@ -177,7 +177,7 @@ def trim_passages(question: str, passages: Sequence[Passage], context: int | Non
 
 
 def clean(text: str) -> str:
-    """Return text that any tokenizer takes: lone surrogates replaced, outer white space removed as chat templates do.
+    """Return text that any tokenizer accepts: lone surrogates replaced, outer white space removed as chat templates do.
 
     >>> clean(" a\\ud800 ")
     'a\\ufffd'
@@ -242,9 +242,9 @@ def _encode(
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """Return what the chat template puts before and after a single user message.
+    """Return the text that the chat template puts before and after a single user message.
 
-    A message that no template knows is rendered, so that no data can change what the template does.
+    A placeholder message is rendered, so that data cannot change the behaviour of the template.
     """
     mark = "\ue000floatlens\ue001"
     try:

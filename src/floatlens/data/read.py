@@ -115,7 +115,7 @@ def label(name: str) -> str:
 def samples(
     records: Iterable[tuple[int, Record]], source: str, problems: Problems, *, chosen: RecordLayout | None = None
 ) -> Iterator[Sample]:
-    """Make samples of records. Without a chosen layout, that of the first record which any layout knows is used."""
+    """Make samples of records. Without a chosen layout, the layout of the first recognised record is used."""
     layouts, prefix = readers(RecordLayout), label(source)
     seen: dict[str, int] = {}
     for line, record in records:
@@ -182,7 +182,7 @@ def _path(name: str, split: str | None) -> Path | None:
         wanted = split or "test"
         found = sorted(p for p in path.iterdir() if p.name.split(".")[0] == wanted and ending_of(p) in formats())
         if not found:
-            raise FloatLensError(f"folder {name} has no file {wanted}.jsonl, .csv or .parquet; give --split or a file")
+            raise FloatLensError(f"folder {name} has no file {wanted}.jsonl, .csv or .parquet; pass --split or a file")
         return found[0]
     if path.exists():
         if split is not None:

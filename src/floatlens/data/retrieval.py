@@ -101,7 +101,7 @@ class Index:
         for document in DocumentStore.write(folder, found):
             word_ids.add(document.passage)
         if not word_ids.ids:
-            raise FloatLensError("the corpus has no documents; give a file with one passage per line")
+            raise FloatLensError("the corpus has no documents; pass a file with one passage per line")
         index = cls(DocumentStore(folder), word_ids=word_ids)
         index._bm25 = word_ids.index(index.live)
         index._bm25.save(folder / "bm25", show_progress=False)
@@ -120,7 +120,7 @@ class Index:
         return (self.store[number] for number in self.live)
 
     def add(self, found: Iterable[Document]) -> None:
-        """Add documents at the end of the collection; the next search sees them."""
+        """Add documents to the end of the collection; the next search includes them."""
         words_of, numbers_of = self._change()
         for document in found:
             number = len(self.store)
@@ -130,7 +130,7 @@ class Index:
             numbers_of.setdefault(document.id, []).append(number)
 
     def replace(self, found: Iterable[Document]) -> None:
-        """Put each document in the place of the one with its id; the next search sees the new ones only."""
+        """Replace the documents with the same ids; the next search includes only the new ones."""
         words_of, numbers_of = self._change()
         for document in found:
             place = self.live.index(self._number(document.id))
@@ -141,7 +141,7 @@ class Index:
             numbers_of[document.id] = [number]
 
     def withdraw(self, ids: Iterable[str]) -> None:
-        """Take the documents with these ids out of the collection."""
+        """Remove the documents with these ids from the collection."""
         _, numbers_of = self._change()
         for id_ in ids:
             self.live.remove(self._number(id_))
@@ -162,7 +162,7 @@ class Index:
         return [Hit(self.store[self.live[int(i)]], float(scores[i])) for i in best if scores[i] > 0]
 
     def _change(self) -> tuple[WordIds, dict[str, list[int]]]:
-        """Return the words and the ids of the documents, to be changed: the next search recomputes the scores."""
+        """Return the words and ids of the documents for modification; the next search recomputes the scores."""
         if self._word_ids is None:
             self._word_ids = WordIds()
             for document in self.store:
@@ -181,7 +181,7 @@ class Index:
         if len(found) != 1:
             said = "no document" if not found else f"{len(found)} documents"
             raise FloatLensError(
-                f"the collection has {said} with the id {id_!r}; to change one, its id must be its own"
+                f"the collection has {said} with the id {id_!r}; only a document with a unique id can be changed"
             )
         return found[0]
 
@@ -198,7 +198,7 @@ class WordIds:
         self.ids.append(np.asarray(numbers, np.int32))
 
     def index(self, live: Sequence[int]) -> bm25s.BM25:
-        """Return the scores of the live documents; only their words are known."""
+        """Return a BM25 index of the live documents only."""
         chosen = [self.ids[number] for number in live]
         used = np.unique(np.concatenate(chosen))
         names = list(self.vocabulary)
@@ -231,7 +231,7 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
     """Return the index of a corpus file: from the cache, or built and kept there."""
     path = Path(corpus)
     if not path.is_file():
-        raise FloatLensError(f"corpus {corpus} does not exist; give a JSONL, CSV or parquet file of passages")
+        raise FloatLensError(f"corpus {corpus} does not exist; pass a JSONL, CSV or parquet file of passages")
     found = read_documents(path, problems if problems is not None else Problems())
     state = path.stat()
     key = f"{FORMAT} {path.resolve()} {state.st_size} {state.st_mtime_ns}"
@@ -257,7 +257,7 @@ def _writable(folder: Path) -> bool:
 
 
 def retrieve(sample: Sample, index: Index, count: int) -> Sample:
-    """Return the question with retrieved passages instead of its own, and in `meta` how good they are.
+    """Return the question with retrieved passages instead of its own, and their recall in `meta`.
 
     `recall` is the share of the sample's gold passages that were found, if it has any; `answer_recall` is 1 if any
     retrieved passage contains an answer.
@@ -274,7 +274,7 @@ def retrieve(sample: Sample, index: Index, count: int) -> Sample:
 
 
 def _same(wanted: str, found: str) -> bool:
-    """Whether two texts are the same passage, or one that the corpus has cut differently."""
+    """Whether two texts are the same passage, possibly cut differently in the corpus."""
     return bool(wanted and found) and (wanted in found or (found in wanted and len(found) > 80))
 
 

@@ -30,8 +30,8 @@ class Sample:
     """One question of a data set.
 
     Every one of `answers` counts as correct. `meta` holds further fields of the source, such as the kind of question. With
-    `infill`, the question is a text with [MASK] where the answer is to be written; with `continuation`, a text that the
-    model continues as it is, without template.
+    `infill`, the question is a text with [MASK] where the answer goes; with `continuation`, a text that the model
+    continues, without template.
     """
 
     id: str

@@ -56,7 +56,7 @@ def write_script(
     """
     hidden = [index for index in range(len(ids)) if given is None or not given[index]]
     if not hidden:
-        raise FloatLensError("the text to replay has no tokens; give it at least one")
+        raise FloatLensError("the text to replay has no tokens; it needs at least one")
     name = order if isinstance(order, str) else "list"
     steps = _steps(order, hidden, seed)
     at = [GIVEN] * len(ids)
@@ -80,7 +80,7 @@ def _steps(order: Order, hidden: list[int], seed: int) -> list[list[int]]:
         wrong = next((i for i in listed if i not in hidden or listed.count(i) > 1), None)
         what = f"names {wrong} wrongly or twice" if wrong is not None else f"lacks {min(set(hidden) - set(listed))}"
         raise FloatLensError(
-            f"the order {what}; it should name each of the {len(hidden)} tokens to reveal once, "
+            f"the order {what}; it must name each of the {len(hidden)} tokens to reveal exactly once, "
             f"by its index from {hidden[0]} to {hidden[-1]}"
         )
     return steps

@@ -1,8 +1,8 @@
-"""Raw sequences: text or token ids as they are, with custom regions, and texts with masks to fill.
+"""Raw sequences: plain text or token ids with custom regions, and texts with masks to fill.
 
-No question is wrapped around the sequence and no chat template is applied; the tokenizer adds what it always adds (bos, or
-[CLS] and [SEP]). Special tokens that are written in the text count as such. Regions come from spans, or from marks in the
-text: `[[query: Who?]]` is the text `Who?` as the region `query`.
+No template is applied to the sequence; the tokenizer adds its usual special tokens (bos, or [CLS] and [SEP]). Special tokens
+that are written in the text count as such. Regions come from spans, or from marks in the text: `[[query: Who?]]` is the text
+`Who?` as the region `query`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 TEXT, ANSWER, BOS = "text", "answer", "bos"
 MARKS: Literal["marks"] = "marks"
-MASK_MARK = "[MASK]"  # a mask in any text, whatever the model calls its own
+MASK_MARK = "[MASK]"  # a mask in any text, regardless of the model's own mask token
 MARK = re.compile(r"\[\[([A-Za-z]\w*): ?(.*?)\]\](?!\])", re.DOTALL)
-UNKNOWN_SHARE = 0.2  # above it, the tokenizer is probably not one for this text
+UNKNOWN_SHARE = 0.2  # above it, the tokenizer is probably not made for this text
 
 Spans: TypeAlias = Mapping[str, tuple[int, int]]
 Regions: TypeAlias = "Spans | Literal['marks'] | None"
@@ -62,7 +62,7 @@ def find_spans(text: str, regions: Regions) -> Marked:
 
 
 def check_spans(regions: Spans, length: int, of: str) -> list[tuple[int, int, str]]:
-    """Return the spans in order; those that are empty, overlap or lie outside are refused.
+    """Return the spans in order; raise an error if one is empty, overlaps another or is out of range.
 
     >>> check_spans({"b": (4, 6), "a": (0, 4)}, 6, "characters")
     [(0, 4, 'a'), (4, 6, 'b')]
@@ -127,7 +127,7 @@ def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, r
 
 
 def _spell_masks(text: str, spans: Sequence[tuple[int, int, str]], own: str) -> tuple[str, list[tuple[int, int, str]]]:
-    """Write the model's own mask token for each [MASK], and move the spans along."""
+    """Replace each [MASK] by the model's own mask token, and adjust the spans."""
     more = len(own) - len(MASK_MARK)
 
     def moved(at: int) -> int:

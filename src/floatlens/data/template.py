@@ -104,7 +104,7 @@ def read(path: str | Path) -> Template:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FloatLensError(f"template file {path} cannot be read ({error}); give a UTF-8 text file") from None
+        raise FloatLensError(f"template file {path} cannot be read ({error}); pass a UTF-8 text file") from None
     return parse(text, f"template file {path}")
 
 
@@ -143,7 +143,7 @@ def _check(parts: Sequence[str], needed: Sequence[str], source: str) -> None:
 
 
 def _arrange(parts: Sequence[str], order: str) -> list[str]:
-    """Move the part with the question as `order` says; a template with both slots in one part stays as it is."""
+    """Move the part with the question according to `order`; a template with both slots in one part is not changed."""
     questions = [part for part in parts if "question" in _slots(part) and "passages" not in _slots(part)]
     if order == "last" or not questions:
         return list(parts)

@@ -1,4 +1,4 @@
-"""Text as it is compared: normalised, and searched for whole words.
+"""Normalise text for comparison, and search for whole words.
 
 Normalisation is SQuAD's (Rajpurkar et al. 2016). Retrieval and the stress tests use it to recognise passages and
 answers, the metrics to score answers.

@@ -27,7 +27,7 @@ NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 class AnswerRecord:
     """One question under one condition: what was asked, answered and scored. Without an answer `error` has the reason.
 
-    `intervention` is what was in force, and `of` the intervention that it is or that it is the matched control of.
+    `intervention` is the intervention that was active; `of` is the same, or for a control the one it is matched to.
     """
 
     id: str
@@ -75,7 +75,7 @@ class AnswerRecord:
 
     @classmethod
     def from_result(cls, key: Key, value: Mapping[str, Any]) -> Self:
-        """Return the record that a run folder has."""
+        """Return the record of a result in a run folder."""
         return cls(**value)
 
     @property
@@ -90,11 +90,11 @@ class AnswerRecord:
 
     @property
     def trace_id(self) -> str:
-        """The sample's id in its trace, which names the model by itself."""
+        """The sample's id in its trace, without the model, which the trace holds separately."""
         return ", ".join(self.key[1:])
 
     def value(self) -> dict[str, Any]:
-        """Return what the run folder keeps."""
+        """Return the values that are stored in the run folder."""
         return asdict(self)
 
     def with_answer(self, made: Generation) -> Self:
@@ -109,7 +109,7 @@ class AnswerRecord:
         return self.with_answer(Generation.from_trace(lens, trace))
 
     def with_answer_of(self, other: AnswerRecord) -> Self:
-        """Return the record with the answer that the same prompt got as another question."""
+        """Return the record with the answer of another question that has the same prompt."""
         if other.error is not None:
             return replace(self, error=other.error)
         same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
@@ -128,7 +128,7 @@ def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecor
 
 
 def answers_of(source: Answers) -> pd.DataFrame:
-    """Return one table of answers from a table, a run folder or several; of answers that are there twice the last counts."""
+    """Return one table of answers from a table or one or more run folders; of duplicate answers the last one is kept."""
     if isinstance(source, pd.DataFrame):
         return source
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(path) for path in source]

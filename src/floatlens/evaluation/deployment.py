@@ -1,9 +1,10 @@
 """Deployment: a collection of passages that changes while questions come in.
 
-Each question is asked at six stages in the life of its document: before it is added, when it is there, when it was replaced
-by a version with another answer, when near-duplicates of that version were added, when a misleading one (with a wrong
-answer) was added too, and when all of them were withdrawn. The lives of all questions are mixed into one stream, so that the
-collection is never the same twice. Passages are retrieved with BM25 at the moment of the question, the same for all models.
+Each question is asked at six stages in the life of its document: before the document is added, after it is added, after it
+is replaced by a version with another answer, after near-duplicates of that version are added, after a misleading document
+(with a wrong answer) is added too, and after all of them are withdrawn. The stages of all questions are interleaved in one
+stream, so the collection changes constantly. Passages are retrieved with BM25 when the question is asked, the same for all
+models.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Lives = Mapping[str, Sequence[Sample]]
 
 @dataclass(frozen=True)
 class DocumentLife:
-    """A question and its documents: as they are first, with a new answer, near-duplicates, and one with a wrong answer."""
+    """A question and its documents: the original, one with a new answer, near-duplicates, and one with a wrong answer."""
 
     sample: Sample
     first: list[Document]
@@ -52,7 +53,7 @@ class DocumentLife:
     wrong: str
 
     def begin(self, stage: str, index: Index) -> None:
-        """Change the collection as the stage says."""
+        """Make the changes to the collection that begin a stage."""
         if stage == PRESENT:
             index.add(self.first)
         elif stage == REPLACED:
@@ -67,8 +68,8 @@ class DocumentLife:
     def ask(self, stage: str, index: Index, passages: int) -> Sample:
         """Return the question as it is asked at a stage, with the passages that are retrieved then.
 
-        `answers` are those that count as correct. `meta` has `outdated`, what the collection said before, `misled`, the
-        wrong answer of the misleading document, `roles`, one per passage, `recall` and `answer_recall`.
+        `answers` are the correct answers at this stage. `meta` has `outdated` (the answer of the replaced document),
+        `misled` (the wrong answer of the misleading document), `roles` (one per passage), `recall` and `answer_recall`.
         """
         changed = stage in (REPLACED, COPIED, MISLED)
         answers = [self.new] if changed else self.sample.answers
@@ -88,7 +89,7 @@ class DocumentLife:
 
 
 def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
-    """Return the lives of the questions whose gold passages contain an answer, so that another can be put in its place.
+    """Return the lives of the questions whose gold passages contain an answer that can be replaced.
 
     New and wrong answers are drawn from the answers of other questions, of the same number of words where there are any.
     """
@@ -130,7 +131,7 @@ def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
 
 
 def can_change(passage: Passage, answers: Sequence[str]) -> bool:
-    """Return whether the passage contains an answer, and none any more once another is put in its place.
+    """Return whether the passage contains an answer, and no longer contains one after it is replaced.
 
     >>> can_change(Passage("Ada lives in Molen."), ["Molen"]), can_change(Passage("Ada lives in Mo-len."), ["Molen"])
     (True, False)
@@ -152,7 +153,7 @@ def draw_answers(sample: Sample, pool: Sequence[str], random_: random.Random) ->
     ]
     random_.shuffle(free)
     length = len(sample.answers[0].split())
-    apart: list[str] = []  # neither contains the other, so that an answer cannot count as both
+    apart: list[str] = []  # answers that do not contain each other, so that a text cannot count as both
     for answer in sorted(free, key=lambda each: abs(len(each.split()) - length)):
         if not any(normalise(answer) in normalise(a) or normalise(a) in normalise(answer) for a in apart):
             apart.append(answer)
@@ -162,7 +163,7 @@ def draw_answers(sample: Sample, pool: Sequence[str], random_: random.Random) ->
 
 
 def put_answer(passage: Passage, old: Sequence[str], new: str) -> Passage:
-    """Return the passage with another answer in the place of the old ones.
+    """Return the passage with the old answers replaced by a new one.
 
     >>> put_answer(Passage("Ada lives in Molen, near Rusk."), ["molen"], "Tarn").text
     'Ada lives in Tarn, near Rusk.'
@@ -173,7 +174,7 @@ def put_answer(passage: Passage, old: Sequence[str], new: str) -> Passage:
 
 
 def drop_word(passage: Passage, kept: str, random_: random.Random) -> Passage:
-    """Return the passage without one of its words, none of those in `kept`: a near-duplicate.
+    """Return a near-duplicate: the passage without one of its words that is not in `kept`.
 
     >>> drop_word(Passage("Ada lives in Molen."), "Molen", random.Random(0)).text
     'Ada in Molen.'
@@ -188,14 +189,14 @@ def drop_word(passage: Passage, kept: str, random_: random.Random) -> Passage:
 
 
 def collection(samples: Sequence[Sample], corpus: Iterable[Document] = ()) -> Index:
-    """Return the index of what the collection holds all the time: a corpus, and the passages that are no evidence."""
+    """Return the index of the permanent documents: a corpus, and the passages that are not evidence."""
     others = {p.line: Passage(p.text, p.title) for sample in samples for p in sample.passages if not p.gold}
     gold = {p.line for sample in samples for p in sample.passages if p.gold}
     found = [each.passage for each in corpus] + list(others.values())
     kept = [passage for passage in found if passage.line not in gold]
     if not kept:
         raise FloatLensError(
-            "the questions bring no passages beside their evidence; give a collection with --corpus FILE"
+            "the questions have no passages besides their evidence; pass a collection with --corpus FILE"
         )
     documents = (Document(f"passage {number}", passage) for number, passage in enumerate(kept))
     return Index.build(temporary_folder("deployment"), documents)
@@ -218,7 +219,7 @@ def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: 
 
 
 def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.DataFrame:
-    """Return the answers with `outdated` and `misled`: 1 if an answer is what the collection said before, or the wrong one.
+    """Return the answers with `outdated` and `misled`: 1 if an answer is the outdated one, or the misleading one.
 
     `streams` has the questions as they were asked, by data set and stage. NaN where a stage has no such answer.
     """

@@ -1,4 +1,4 @@
-"""Jobs for the loop in `run.py`: how questions are planned into batches, and what a worker does with a batch.
+"""Jobs for the loop in `run.py`: how questions are grouped into batches, and how a worker processes a batch.
 
 `AnswerJob` answers the questions of `floatlens eval`, `stress` and the study, `TraceJob` records the traces of
 `floatlens trace`; the job of `floatlens ablate` is in `ablate/job.py`.
@@ -29,7 +29,7 @@ Checksums = Mapping[str, str]  # of traces, by their names in the run folder
 
 
 class ResultRecord(Protocol):
-    """The result of one question: what the run folder keeps of it, and under which key; `name` is for errors.jsonl."""
+    """The result of one question: its key and value in the run folder; `name` is used in errors.jsonl."""
 
     error: str | None
 
@@ -43,7 +43,7 @@ class ResultRecord(Protocol):
 
 
 class ModelBatch(Protocol):
-    """Questions that one worker does together, in any process.
+    """Questions that one worker processes together, in any process.
 
     `job` is the key of the job, which begins with the model; `place` is the run folder of the results, if any.
     """
@@ -71,8 +71,8 @@ class ModelBatch(Protocol):
 class PlannedPart:
     """A part of a job's plan: the ids of its questions, and where each result comes from.
 
-    `done` is the number of results that the run has already, `refused` are those of questions that cannot be asked,
-    `copies` those of questions whose prompt is asked elsewhere, with the key of that result; `batches` make the others.
+    `done` is the number of results that the run already has, `refused` are the results of questions that cannot be asked,
+    `copies` those of questions with the same prompt as another one, with its key; `batches` produce the other results.
     """
 
     ids: list[str]
@@ -83,7 +83,7 @@ class PlannedPart:
 
 
 class EvaluationJob(Protocol):
-    """Something to do with a model and a data set. `key` names it; `count` is the number of results, if known."""
+    """The work on one model and data set. `key` identifies it; `count` is the number of results, if known."""
 
     @property
     def model(self) -> str: ...
@@ -105,7 +105,7 @@ class EvaluationJob(Protocol):
 
 @dataclass
 class ModelWorker:
-    """Does batches: keeps one model at a time, and writes each result to the run folder as soon as it is there.
+    """Processes batches: keeps one model at a time, and writes each result to the run folder immediately.
 
     `load` makes a lens of a model's name; it is called once per model, in the process that needs the lens.
     """
@@ -114,8 +114,10 @@ class ModelWorker:
 
     def __post_init__(self) -> None:
         self.held: tuple[str, Lens] | None = None
-        self.retry: BatchRetry[Any, Any] = BatchRetry(lambda items: [])  # knows the largest batch that fits the memory
-        self.notes: dict[str, Any] = {}  # what a batch leaves for the next one with the same model
+        self.retry: BatchRetry[Any, Any] = BatchRetry(
+            lambda items: []
+        )  # remembers the largest batch that fits in memory
+        self.notes: dict[str, Any] = {}  # results that a batch keeps for the next one with the same model
 
     def __getstate__(self) -> dict[str, Any]:
         return {"load": self.load}  # a model stays in its process
@@ -125,7 +127,7 @@ class ModelWorker:
         self.__post_init__()
 
     def __call__(self, batch: ModelBatch) -> tuple[list[ResultRecord], float]:
-        """Do a batch; returns its results, and the seconds that it took without loading the model."""
+        """Process a batch; returns its results, and the time in seconds without loading the model."""
         self.lens(batch.job[0])
         began = time.perf_counter()
         folder = RunFolder.open(batch.place) if batch.place is not None else None
@@ -137,7 +139,7 @@ class ModelWorker:
         return records, time.perf_counter() - began
 
     def lens(self, model: str) -> Lens:
-        """Return the lens of a model; that of another model is freed first."""
+        """Return the lens of a model; the lens of another model is freed first."""
         if self.held is None or self.held[0] != model:
             self.held, self.notes = None, {}
             gc.collect()
@@ -146,11 +148,11 @@ class ModelWorker:
         return self.held[1]
 
     def hold(self, model: str, lens: Lens) -> None:
-        """Use a lens that is loaded already."""
+        """Use a lens that is already loaded."""
         self.held, self.notes, self.retry = (model, lens), {}, BatchRetry(lambda items: [])
 
     def planning_lens(self, model: str, inside: bool) -> Lens:
-        """Return a lens to plan with: the model's own if it is used in this process, else one without weights."""
+        """Return a lens to plan with: the model's own if it is used in this process, otherwise one without weights."""
         without_weights = getattr(self.load, "without_weights", None)
         return self.lens(model) if inside or without_weights is None else without_weights(model)
 
@@ -169,10 +171,10 @@ class AnswerJob:
 
     Parameters
     ----------
-    samples: a prompt that is ready is asked as it is.
+    samples: the questions; a `Prompt` is used unchanged.
     labels: further columns of the answers, such as stress and level.
     recording: also keep the trace of every answer.
-    interventions: texts of the interventions that are in force.
+    interventions: texts of the active interventions.
     """
 
     model: str
@@ -232,7 +234,7 @@ class AnswerJob:
 
 @dataclass(frozen=True)
 class TraceJob(AnswerJob):
-    """Questions to be traced with one model: the run folder keeps a trace each, and no table of answers."""
+    """Questions to be traced with one model: the run folder keeps one trace per question, and no table of answers."""
 
     @property
     def key(self) -> Key:
@@ -277,8 +279,8 @@ class TraceRecord:
 class QuestionBatch:
     """Questions that are decoded together.
 
-    Those that are not `missing` have their results already; they are decoded again so that the batch composition stays
-    the same.
+    Questions that are not `missing` already have a result; they are decoded again so that the batch composition stays the
+    same.
     """
 
     job: Key

@@ -1,4 +1,4 @@
-"""The journal of a run: the results that it has, so that an interrupted run resumes and ends with the same numbers."""
+"""The journal of a run: its existing results, so that an interrupted run resumes and ends with the same numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Journal:
     ----------
     retry_errors: drop the results that are errors, so that they are tried again.
     kind: the class of the records.
-    share_prompts: ask a prompt that several questions have only once.
+    share_prompts: answer a prompt only once if several questions share it.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Journal:
         return self.folder.location if self.folder is not None else None
 
     def add(self, record: ResultRecord) -> None:
-        """Write a result that no worker has written, and note it."""
+        """Write a result that no worker has written, and add it to the journal."""
         if self.folder is not None:
             self.folder.put(record.key, record.value())
         self.note(record)
 
     def note(self, record: ResultRecord) -> None:
-        """Note a result that is in the run folder; an error is also listed in errors.jsonl."""
+        """Add a result of the run folder to the journal; an error is also listed in errors.jsonl."""
         self.found[record.key] = record
         if self.folder is not None and record.error:
             self.folder.record_error(record.name, record.error)

@@ -1,12 +1,12 @@
-"""How likely is a given answer? Exact for autoregressive models, a lower bound for masked diffusion models.
+"""The likelihood of a given answer: exact for autoregressive models, a lower bound for masked diffusion models.
 
 A diffusion model has no order of writing, so its likelihood is bounded: with l masks in an answer of N tokens,
 
     log p(answer) >= E over l = 1..N, and over which l tokens are masked, of  N / l * sum of log p(masked token | the rest)
 
 This is the bound of LLaDA's evaluation (eval_llada.py of ML-GSAI/LLaDA, arXiv 2502.09992), and the mean over all orders of
-writing the answer token by token. It is estimated from random maskings, or computed whole where an answer has no more
-maskings than were asked for. A model that writes block after block is bounded block by block.
+writing the answer token by token. It is estimated from random maskings, or computed exactly if the answer has no more
+maskings than requested. For a model that writes in blocks, the bound is computed block by block.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CANVAS = "canvas"  # the sampler that reads the prompt causally and denoises wha
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How likely an answer is.
+    """The likelihood of an answer.
 
-    logprob   natural logarithm of its probability; of a diffusion model, a lower bound
-    greedy    whether the model would write it by itself, the most confident token first; None if that was not asked for
+    logprob   natural logarithm of its probability; for a diffusion model, a lower bound
+    greedy    whether the model would write it by greedy decoding, the most confident token first; None if not requested
     """
 
     logprob: float
@@ -46,7 +46,7 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class AnswerPart:
-    """Tokens that are scored together: a whole answer, or what lies in one block of it. `pair` is the answer's index."""
+    """Tokens that are scored together: a whole answer, or its part in one block. `pair` is the answer's index."""
 
     pair: int
     before: list[int]
@@ -55,7 +55,7 @@ class AnswerPart:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A part as the model reads it, the tokens `masked_N` replaced by masks, and the weight of its log-probabilities."""
+    """A part as the model's input, with the tokens `masked_N` replaced by masks, and the weight of its log-probabilities."""
 
     part: AnswerPart
     masked_N: torch.Tensor
@@ -79,18 +79,18 @@ def loglikelihood(
     lens
         The model.
     pairs
-        Token ids of each prompt, and those of the answer after it.
+        Token ids of each prompt and of the answer after it.
     samples
-        Number of maskings per answer (per block, for models that write in blocks). An answer with no more maskings than
-        that is scored by all of them, without random error.
+        Number of maskings per answer (per block, for models that write in blocks). An answer that has fewer possible
+        maskings is scored by all of them, without random error.
     batch_size
         Number of sequences per forward pass.
     seed
-        Seed of the maskings. They depend on the tokens of prompt and answer too, not on what else is scored.
+        Seed of the maskings, which also depend on the tokens of prompt and answer, but not on other pairs.
     cfg_scale
-        Classifier-free guidance of a diffusion model, as in LLaDA's evaluation; 0 is none.
+        Classifier-free guidance of a diffusion model, as in LLaDA's evaluation; 0 for none.
     greedy
-        Whether to find out if the model would write the answer by itself. This takes a diffusion model one more pass per
+        Whether to check if greedy decoding would write the answer. For a diffusion model this takes one more pass per
         token.
     """
     check_whole(samples, "samples")
@@ -117,12 +117,12 @@ def loglikelihood(
 
 
 def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_scale: float) -> None:
-    """Refuse models whose passes over a given text are not known, and texts that cannot be scored."""
+    """Raise an error for samplers without a defined likelihood, and for texts that cannot be scored."""
     family, whole = lens.family, reads_whole(lens)
     if not (whole or (lens.has_mask and (lens.sampler == CANVAS or writes_blocks(lens.sampler)))):
         raise FloatLensError(
             f"the likelihood of an answer is not defined for the {lens.sampler} sampler of {lens.name}; "
-            f"compare what it generates instead"
+            f"compare generated answers instead"
         )
     if cfg_scale and not (whole and lens.has_mask):
         raise FloatLensError(
@@ -133,7 +133,7 @@ def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_
             raise FloatLensError("an answer has no tokens, so it has no likelihood; leave it out")
         if not prompt and family.shifted:
             raise FloatLensError(
-                f"{lens.name} predicts each token from the one before it, so that the first needs a prompt; give it a token"
+                f"{lens.name} predicts each token from the previous one, so the first needs a prompt of at least one token"
             )
         length, context = len(prompt) + len(answer), lens.context_length
         if context is not None and length > context:
@@ -143,7 +143,7 @@ def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_
 
 
 def reads_whole(lens: Lens) -> bool:
-    """Whether a pass over the whole sequence shows what each of its tokens is predicted from."""
+    """Whether a pass over the whole sequence gives the prediction of each of its tokens."""
     family = lens.family
     return family.kind == "arm" or (
         lens.has_mask and not family.cached and family.attention in ("bidirectional", "two-way")
@@ -162,7 +162,7 @@ def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> I
 
 
 def rows(parts: Iterable[AnswerPart], samples: int, seed: int) -> Iterator[Row]:
-    """Yield each part with its maskings; unmasked if there are to be none."""
+    """Yield each part with its maskings, or unmasked if `samples` is 0."""
     for part in parts:
         if samples == 0:
             yield Row(part, torch.zeros(len(part.tokens), dtype=torch.bool), 1.0)
@@ -177,9 +177,9 @@ def rows(parts: Iterable[AnswerPart], samples: int, seed: int) -> Iterator[Row]:
 def maskings(length: int, samples: int, draws: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Maskings (S, N) of an answer, and the weight (S) of each in the bound.
 
-    All of them if they are no more than `samples`; else random ones, whose numbers of masks are spread evenly over 1..N
-    from a random start. LLaDA's evaluation spreads them so within each of its batches, but rounds to the nearest even
-    number, by which some numbers of masks come more often than others; these are equally likely here.
+    All possible maskings if there are at most `samples`; otherwise random ones, whose numbers of masks are spread evenly
+    over 1..N from a random start. LLaDA's evaluation also spreads them evenly within each batch, but rounds half to even,
+    so some numbers of masks occur more often than others; here they are equally likely.
 
     >>> masked, weight = maskings(2, 3, torch.Generator())
     >>> masked.int().tolist(), weight.tolist()
@@ -197,7 +197,7 @@ def maskings(length: int, samples: int, draws: torch.Generator) -> tuple[torch.T
 
 
 def batches(lens: Lens, given: Iterable[Row], size: int) -> Iterator[list[Row]]:
-    """Yield rows that run together: equally many tokens to score and, without padding, before them."""
+    """Yield rows that run together: with the same number of tokens to score and, without padding, before them."""
     together: list[Row] = []
     for row in given:
         if together and (len(together) == size or _shape(lens, together[0]) != _shape(lens, row)):
@@ -244,9 +244,9 @@ def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.T
 
 
 def writes_them(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> list[bool]:
-    """Whether each part is what the model writes into its masks, one pass per token, the most confident token first.
+    """Whether the model writes exactly each part into its masks, one pass per token, the most confident token first.
 
-    A row is given up at its first other token, since tokens are never replaced.
+    A row stops at the first different token, since tokens are never replaced.
     """
     running = {index: row for index, row in enumerate(batch)}
     for _ in range(len(batch[0].part.tokens)):

@@ -69,7 +69,7 @@ def f1(answer: str, gold: str) -> float:
 
 
 def score(answer: str, golds: Iterable[Any]) -> Scores:
-    """Return the best of each score over the gold answers; blank ones and those that are not strings do not count.
+    """Return the best of each score over the gold answers; blank answers and non-strings are ignored.
 
     >>> score("Paris is the capital", ["London", "Paris"])
     Scores(em=0.0, accuracy=1.0, accuracy_words=1.0, f1=0.5)

@@ -1,8 +1,9 @@
-"""Plan batches: which prompts are decoded together, before any of them is.
+"""Plan batches: decide which prompts are decoded together, before decoding starts.
 
-Batches are planned from all questions, whether they are answered already or not. So a question is always decoded in the same
-batch: in a run that was interrupted and resumed, and however many workers share the run. Batches hold prompts of similar
-length, which saves padding and changes no answer. A prompt that was asked before is not asked again: its answer is copied.
+Batches are planned from all questions, whether they are already answered or not. So a question is always decoded in the same
+batch, also in a run that was interrupted and resumed, and with any number of workers. Batches hold prompts of similar
+length, which saves padding and does not change answers. A prompt that was already answered is not run again: its answer is
+copied.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from floatlens.lens import Lens
 
 OPEN, CLOSED = "open-book", "closed-book"
-SHORT = "short"  # without passages as well, for traces of short questions, whose answers may have other lengths
+SHORT = "short"  # also without passages, for traces of short questions, whose answers may have a different length
 WITHOUT_PASSAGES = (CLOSED, SHORT)
 WINDOW = 64  # number of batches whose prompts are sorted by length together; bounds the memory
 Key = tuple[str, ...]  # of a result in the run folder, such as (model, data, condition, id of the question)
@@ -59,7 +60,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Question:
-    """A sample as it is asked: with its prompt, or with the reason why it cannot be asked."""
+    """A sample with its prompt, or with the reason why no prompt can be built."""
 
     sample: Sample
     prompt: Prompt | None = None
@@ -72,9 +73,9 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionWindow:
-    """Questions that are planned together, in their order, and their batches.
+    """Questions that are planned together, in order, and their batches.
 
-    `origins` has the questions whose prompt another question asks, with the key of that one's result; they are in no batch.
+    `origins` has the questions with the same prompt as another one, with the key of its result; they are not in a batch.
     """
 
     questions: list[Question]
@@ -107,7 +108,7 @@ def plan_windows(
 
 
 def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Question:
-    """Build the prompt of a sample. A prompt that is given is asked as it is.
+    """Build the prompt of a sample. A `Prompt` is used unchanged.
 
     Passages are left out under closed book and for short questions, and required under open book. Those that do not fit
     the context are dropped.
@@ -150,19 +151,21 @@ def _text_of(lens: Lens, sample: Sample, asking: Asking) -> Question:
         written = len(prompt.tail or ()) if sample.infill else asking.max_new_tokens
         length, context = len(prompt.ids) + written, lens.context_length
         if context is not None and length > context:
-            raise FloatLensError(f"the text has {length} tokens, and the model reads {context}; shorten the text")
+            raise FloatLensError(
+                f"the text has {length} tokens, but the model's context is {context}; shorten the text"
+            )
     except FloatLensError as error:
         return Question(sample, error=str(error))
     return Question(sample, replace(prompt, answers=list(sample.answers), sample_id=sample.id))
 
 
 class SharedPrompts:
-    """Knows which question asks each prompt first. For runs without interventions.
+    """Remembers which question has each prompt first. For runs without interventions.
 
-    An answer depends on the tokens of the prompt and the settings of the sampler alone, whether greedy or seeded. So the
-    gold passage at the index where it already was, the default number of masks, and the question at its default position are
-    answered by the answers of Table 1, and traced questions by their traces. Which question is the first is decided when
-    batches are planned, so it does not depend on interruptions and workers.
+    An answer depends only on the tokens of the prompt and the settings of the sampler, whether greedy or seeded. So the
+    stress levels that equal the default (the gold passage at its original index, the default number of masks, the question
+    at its default position) reuse the answers of Table 1, and traced questions reuse their traces. Which question is first
+    is decided when batches are planned, so it does not depend on interruptions or workers.
     """
 
     def __init__(self) -> None:
@@ -175,8 +178,8 @@ class SharedPrompts:
     def origins(self, key: Key, asking: Asking, *, ask_all: bool = False) -> Origin:
         """Return the function that finds the origin of each question of a job, to be called in their order.
 
-        `key` is the start of the keys of the job's results. With `ask_all` every prompt is asked, because more is wanted
-        than its answer.
+        `key` is the start of the keys of the job's results. With `ask_all` every prompt is run, because more than its
+        answer is needed.
         """
         job = object()
         settings = json.dumps(asking.generation(), sort_keys=True, default=str)

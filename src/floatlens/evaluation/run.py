@@ -1,9 +1,8 @@
-"""The loop: run the questions of some jobs through models.
+"""The evaluation loop: run the questions of jobs through models.
 
-Everything that asks models questions comes through here: `floatlens eval`, `trace`, `stress`, `ablate`, the study, and
-`fl.evaluate`. They differ in their jobs (`jobs.py`, `ablate/job.py`). What makes a run durable is called from here by name:
-the journal skips what the run folder has, workers write each result before they report it, and an engine replaces
-workers that die.
+It is used by `floatlens eval`, `trace`, `stress`, `ablate`, the study, and `fl.evaluate`, which differ in their jobs
+(`jobs.py`, `ablate/job.py`). Runs are durable: the journal skips results that the run folder already has, workers write
+each result before they report it, and an engine replaces workers that die.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def run_jobs(
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
 ) -> LoopResult:
-    """Run jobs and return their results; those that the journal has are not made again.
+    """Run jobs and return their results; results that the journal already has are not computed again.
 
     Parameters
     ----------
@@ -70,7 +69,7 @@ def run_jobs(
             lens = worker.planning_lens(job.model, engine.in_process)
             for part in job.plan(lens, journal):
                 ids += part.ids
-                for record in part.refused:  # it cannot be asked: the reason is its result
+                for record in part.refused:  # the question cannot be asked: the reason is stored as its result
                     journal.add(record)
                 for _ in range(part.done + len(part.refused)):
                     advance[job.key]()
@@ -85,7 +84,7 @@ def run_jobs(
             continue
         records, seconds = made
         result.seconds[batch.job] += seconds / engine.workers
-        for record in records:  # the worker has written it to the run folder
+        for record in records:  # the worker has already written it to the run folder
             journal.note(record)
             advance[batch.job]()
     for record, origin in copies:
@@ -132,7 +131,7 @@ def evaluate(
     Parameters
     ----------
     samples: such as `fl.read("nq.jsonl")`; their ids must differ.
-    closed_book: ask without passages. Otherwise a question without passages is an error in its row.
+    closed_book: ask without passages. Otherwise, a question without passages has an error in its row.
     max_new_tokens, steps, seed, sampler: settings of the sampler; `sampler` has further ones, such as temperature.
     batch_size: number of questions decoded together. When memory runs out, batches are halved.
     order: position of the question: `last`, `first`, or on `both` sides of the passages.
@@ -165,10 +164,12 @@ def evaluate(
 
 
 def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield the samples, and refuse an id that occurs twice: results are kept by id."""
+    """Yield the samples; raise an error if an id occurs twice, because results are stored by id."""
     seen = set()
     for sample in samples:
         if sample.id in seen:
-            raise FloatLensError(f"the id {sample.id[:80]!r} occurs twice among the samples; give each its own")
+            raise FloatLensError(
+                f"the id {sample.id[:80]!r} occurs twice among the samples; give each sample a unique id"
+            )
         seen.add(sample.id)
         yield sample

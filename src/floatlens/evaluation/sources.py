@@ -1,6 +1,6 @@
-"""Which questions are asked: the data sets of an evaluation, each sample with the passages that it is shown with.
+"""The data sets of an evaluation, with the passages of each sample.
 
-Importing this takes no torch, so that mistakes in the data are reported at once.
+Importing this module does not import torch, so that errors in the data are reported immediately.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 HELD = 64 * 2**20  # bytes of a data file below which its questions are kept in memory
 RETRIEVED = 5  # default number of passages per question from a retriever
-PEEK = 100  # number of questions that are looked at before a data set is said to have no passages
+PEEK = 100  # number of questions that are checked before a data set is reported to have no passages
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """What is asked of which models, as one value that the manifest records.
+    """The data and models of an evaluation, as one value that is stored in the manifest.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class EvaluationPlan:
                 raise FloatLensError(f"{option} {value} is not a positive number; for no passages use --closed-book")
 
     def recorded(self) -> dict[str, Any]:
-        """Return everything that was asked, for the manifest."""
+        """Return all fields, for the manifest."""
         return {**asdict(self), "asking": self.asking.recorded(), "columns": dict(self.columns or {})}
 
 
@@ -79,7 +79,7 @@ class DataSource:
         self._held: list[Sample] | None = None
 
     def samples(self) -> Iterable[Sample]:
-        """Return the questions with the passages that the plan wants."""
+        """Return the questions with the passages that the plan selects."""
         if not self._holds:
             return self._prepare()
         if self._held is None:
@@ -125,7 +125,7 @@ class DataSource:
 
 
 def open_sources(plan: EvaluationPlan) -> list[DataSource]:
-    """Open the data sets of a plan; one that cannot be read or has no questions is refused before a model is loaded."""
+    """Open the data sets of a plan; raises an error if one cannot be read or has no questions, before a model is loaded."""
     index = None
     if plan.corpus:
         from floatlens.data.retrieval import index_of
@@ -138,7 +138,7 @@ def open_sources(plan: EvaluationPlan) -> list[DataSource]:
 
 
 def problems_of(sources: Sequence[DataSource]) -> dict[str, str]:
-    """Return what was skipped, by data set, in one sentence each."""
+    """Return one sentence per data set on what was skipped."""
     return {source.label: said for source in sources if (said := source.problems.summary())}
 
 

@@ -1,4 +1,4 @@
-"""Table 1 of the paper: models without and with passages, data sets across, best in bold, gain in brackets.
+"""Table 1 of the paper: rows are models without and with passages, columns data sets; best in bold, gain in brackets.
 
 It is printed as a table, and written as Markdown, LaTeX and CSV. Numbers are percentages.
 """

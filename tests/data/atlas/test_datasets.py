@@ -122,7 +122,7 @@ def test_the_reader_serves_both_data_sets_with_five_passages_by_default():
         (lambda: reader.expand("atlas:rivers"), "the atlas has no data set 'rivers'; it has facts, hops"),
         (lambda: list(reader.samples("atlas", "dev")), "the atlas has no split 'dev'; it has train, validation, test"),
         (lambda: list(atlas_samples("validation", passages=900)), "validation split of the atlas has .* ask for fewer"),
-        (lambda: list(atlas_samples(passages=-1)), "passages -1 is negative; 0 is closed book"),
+        (lambda: list(atlas_samples(passages=-1)), "passages -1 is negative; use 0 for closed book"),
     ],
 )
 def test_errors_name_the_thing_and_the_way_out(call, says):

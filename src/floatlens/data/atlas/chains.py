@@ -16,7 +16,7 @@ SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain o
 
 @dataclass(frozen=True)
 class Chain:
-    """A question that needs two facts; `start` stands in it, `bridge` joins the facts."""
+    """A question that needs two facts; `start` is named in the question, `bridge` connects the facts."""
 
     hop: AtlasHop
     first: AtlasFact
@@ -34,11 +34,11 @@ class Chain:
         return f"{self.hop.first} of {self.hop.second}"
 
     def first_statements(self) -> list[str]:
-        """Passages of the first fact that do not tell the end."""
+        """Passages of the first fact that do not mention the end."""
         return [text for text in self.first.statements if not mentions(text, self.second.answers)]
 
     def second_statements(self) -> list[str]:
-        """Passages of the second fact that do not tell the start."""
+        """Passages of the second fact that do not mention the start."""
         return [text for text in self.second.statements if not mentions(text, (self.start,))]
 
     @property

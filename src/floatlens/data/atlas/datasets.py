@@ -22,8 +22,8 @@ NAMES = {
     "facts": "one fact about the real world",
     "hops": "two facts about the real world that form a chain",
 }
-SAME = 0.8  # share of distractors that tell the relation of the question about another subject
-TRIES = 60  # draws per distractor before there are too few
+SAME = 0.8  # share of distractors that state the question's relation about another subject
+TRIES = 60  # draws per distractor before giving up
 
 
 def atlas_samples(
@@ -41,10 +41,10 @@ def atlas_samples(
     Parameters
     ----------
     name: `facts` or `hops`.
-    passages: number of passages, the gold ones among them; 0 is closed book.
-    gold_at: place of the (first) gold passage; by default it varies.
-    seed: wording, choice and order of the passages.
-    phrasing: which phrasing of each question, counted from its default.
+    passages: number of passages, including the gold ones; 0 for closed book.
+    gold_at: index of the (first) gold passage; by default it varies.
+    seed: seed of the wording, choice and order of the passages.
+    phrasing: index of the phrasing of each question, counted from its default.
 
     >>> sample = next(atlas_samples("test", passages=3, gold_at=1))
     >>> len(sample.passages), sample.gold, sample.answers[0] in sample.passages[1].text
@@ -55,20 +55,20 @@ def atlas_samples(
     if split not in SPLITS:
         raise FloatLensError(f"the atlas has no split {split!r}; it has {', '.join(SPLITS)}")
     if passages < 0:
-        raise FloatLensError(f"passages {passages} is negative; 0 is closed book")
+        raise FloatLensError(f"passages {passages} is negative; use 0 for closed book")
     for item in questions(name, split)[:limit]:
         yield make(item, passages, gold_at, seed, phrasing)
 
 
 @cache
 def questions(name: str, split: str) -> tuple[AtlasFact | Chain, ...]:
-    """What is asked in a split, shuffled once and for all."""
+    """The facts or chains of a split, in a fixed shuffled order."""
     items: Sequence[AtlasFact | Chain] = facts() if name == "facts" else chains()
     return tuple(sorted((item for item in items if item.split == split), key=lambda item: number(id_of(item))))
 
 
 def number(key: str) -> int:
-    """A number that mixes well, the same on every machine."""
+    """A hash of the key that is the same on every machine."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
@@ -116,7 +116,7 @@ def make(item: AtlasFact | Chain, passages: int, gold_at: int | None, seed: int,
 
 
 def gold_passages(item: AtlasFact | Chain, draw: random.Random) -> list[Passage]:
-    """The passages that are needed; neither of a chain's two answers the question alone."""
+    """The gold passages; of a chain's two passages, neither answers the question alone."""
     if isinstance(item, AtlasFact):
         return [Passage(draw.choice(item.statements), item.title, gold=True)]
     return [
@@ -140,7 +140,7 @@ def distractors(item: AtlasFact | Chain, count: int, draw: random.Random) -> lis
     titles = {fact.title for fact in facts_asked}
     chosen: list[Passage] = []
     for attempt in range(TRIES * count):
-        level = (draw.random() >= SAME) + len(pools) * attempt // (TRIES * count)  # look further away in time
+        level = (draw.random() >= SAME) + len(pools) * attempt // (TRIES * count)  # widen the pool after many tries
         other = draw.choice(pools[min(level, len(pools) - 1)])
         text = draw.choice(other.statements)
         if other.title not in titles and not mentions(f"{other.title} {text}", banned):
@@ -158,7 +158,7 @@ def distractors(item: AtlasFact | Chain, count: int, draw: random.Random) -> lis
 
 @cache
 def pool(split: str, *, relation: str = "", category: str = "") -> tuple[AtlasFact, ...]:
-    """Facts of a split, of one relation, of one table or of all."""
+    """Facts of a split, optionally of one relation or one table only."""
     return tuple(
         fact
         for fact in facts()
@@ -169,7 +169,7 @@ def pool(split: str, *, relation: str = "", category: str = "") -> tuple[AtlasFa
 
 
 def placed(gold: list[Passage], others: list[Passage], draw: random.Random, gold_at: int | None) -> list[Passage]:
-    """All passages in order: the gold ones together at `gold_at`, or anywhere.
+    """All passages in order, with the gold ones together at `gold_at`, or at random indices.
 
     >>> a, b, c = Passage("a", gold=True), Passage("b"), Passage("c")
     >>> [passage.text for passage in placed([a], [b, c], random.Random(0), 1)]

@@ -1,7 +1,7 @@
-"""Facts of the atlas: who or what, in which relation, with which answers, and in which split.
+"""Facts of the atlas: subject, relation, answers and split.
 
-Everything that a two-hop question can join belongs to one group: a book to its author, an element to the person or the
-country it is named after. A group lies in exactly one split, so no fact of the test split is seen in training.
+Everything that a two-hop question can connect belongs to one group: a book and its author, an element and the person or
+country it is named after. A group is in exactly one split, so no fact of the test split occurs in training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARTICLES = {"van", "von", "de", "da", "del", "le", "la"}
 
 @dataclass(frozen=True)
 class AtlasFact:
-    """`answers[0]` is what the passages say; all answers are accepted."""
+    """One fact. `answers[0]` is used in the passages; all answers are accepted."""
 
     relation: str
     subject: str
@@ -66,7 +66,7 @@ class AtlasFact:
 
     @cached_property
     def statements(self) -> list[str]:
-        """All passages that tell the fact.
+        """All passages that state the fact.
 
         >>> fact("capital", "Poland").statements[0]
         'Poland is a country in Europe, and its capital is Warsaw. It was the home of Copernicus and of Chopin.'
@@ -109,7 +109,7 @@ def capitalise(text: str) -> str:
 
 
 def with_article(phrase: str) -> str:
-    """Put the indefinite article in front.
+    """Return the phrase with the indefinite article.
 
     >>> with_article("English novel"), with_article("unit"), with_article("hour")
     ('an English novel', 'a unit', 'an hour')
@@ -138,7 +138,7 @@ def family_name(person: str) -> str:
 
 
 def accepted(answers: tuple[str, ...], person: bool) -> tuple[str, ...]:
-    """All accepted answers; of a person without listed variants also the family name."""
+    """All accepted answers; for a person without listed variants, also the family name."""
     if not person or len(answers) > 1:
         return answers
     name = answers[0]
@@ -146,7 +146,7 @@ def accepted(answers: tuple[str, ...], person: bool) -> tuple[str, ...]:
 
 
 def words_of(row: Row) -> dict[str, str]:
-    """What a template can say about a row."""
+    """The words that a template can use about a row."""
     words = {column: cell[0] for column, cell in row.items()}
     words |= {f"a_{column}": with_article(word) for column, word in words.items()}
     if pronoun := words.get("pronoun"):

@@ -1,4 +1,4 @@
-"""Relations of the atlas: which column of a table answers which question, and in which words."""
+"""Relations of the atlas: the column of a table that answers a question, with statements and questions."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ SEPARATORS = (";", "\t", ",", "|")
 def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
     """Yield line numbers and rows by column."""
     separator = "\t" if ".tsv" in path.suffixes else ","
-    csv.field_size_limit(MAX_LINE)  # an unclosed quote would otherwise swallow the file; this bounds it
+    csv.field_size_limit(
+        MAX_LINE
+    )  # limits the damage of an unclosed quote, which would otherwise read the rest of the file as one cell
     at = 0
 
     def texts() -> Iterator[str]:
@@ -44,7 +46,7 @@ def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
                 continue
             header = [name.strip() for name in row]
             if len(set(header)) < len(header):
-                raise FloatLensError(f"{path}, line {at}: the header names a column twice; give each its own name")
+                raise FloatLensError(f"{path}, line {at}: the header names a column twice; use unique column names")
             _check_separator(path, header, separator)
         elif not any(cell.strip() for cell in row):
             continue
@@ -55,7 +57,7 @@ def records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
 
 
 def _check_separator(path: Path, header: list[str], separator: str) -> None:
-    """Refuse a header of one column that has several with another separator."""
+    """Raise an error for a header that is one column, but several with another separator."""
     other = next((sign for sign in SEPARATORS if sign != separator and sign in header[0]), None)
     if len(header) == 1 and other:
         raise FloatLensError(

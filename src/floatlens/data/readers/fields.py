@@ -1,4 +1,4 @@
-"""Question, answers and passages of a record, whatever the layout calls them."""
+"""Extract question, answers and passages from a record under the field names of different layouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Record = Mapping[str, Any]
 
 ID = ("id", "_id", "qid", "question_id")
 QUESTION = ("question", "input", "query")
-ANSWERS = ("output", "answer", "answers")  # the order in which the published code looks
+ANSWERS = ("output", "answer", "answers")  # in the order of the published code
 PASSAGES = ("passages", "passage", "contexts", "context", "documents", "ctxs")
 TEXT = ("text", "segment", "contents", "content", "passage", "paragraph_text", "document")
 TITLE = ("title", "wikipedia_title", "name")
@@ -20,7 +20,7 @@ GOLD = ("gold", "isgold", "is_gold", "is_supporting")
 
 
 class BadRecord(Exception):
-    """Raised by a layout when a record cannot become a sample; the text says why."""
+    """Raised by a layout when a record cannot be converted to a sample; the message is the reason."""
 
 
 def text_of(record: Record, names: Sequence[str], what: str) -> str:
@@ -43,9 +43,9 @@ def id_of(record: Record, default: str, names: Sequence[str] = ID) -> str:
         return default
     value = record[name]
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadRecord(f"{name} is {kind(value)}; expected a string or a whole number")
+        raise BadRecord(f"{name} is {kind(value)}; expected a string or an integer")
     if not str(value).strip():
-        raise BadRecord(f"{name} is blank; expected a string or a whole number")
+        raise BadRecord(f"{name} is blank; expected a string or an integer")
     return str(value)
 
 
@@ -157,7 +157,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _missing(record: Record, names: Sequence[str], role: str) -> str:
-    """Say that a record has nothing for a role: the field is empty, or there is none of the known names."""
+    """The message for a missing role: the field is empty, or the record has none of the known names."""
     if empty := next((name for name in names if name in record), None):
         return f"{empty} is empty; expected the {role}"
     expected = f"expected the field {' or '.join(names)}, found {_fields(record)}"

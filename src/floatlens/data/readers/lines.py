@@ -65,7 +65,7 @@ def _strip_byte_order_mark(raw: bytes, path: Path) -> bytes:
 
 
 def _refuse_bomb(file: IO[bytes], unpacked: int, path: Path) -> None:
-    """Refuse a gzip file that unpacks several hundredfold: it would fill the memory or take forever."""
+    """Raise an error for a gzip file that unpacks to several hundred times its size."""
     if unpacked > BOMB and isinstance(file, gzip.GzipFile):
         packed = cast(Any, file).fileobj.tell()
         if unpacked > RATIO * packed:

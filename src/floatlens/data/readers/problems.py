@@ -1,4 +1,4 @@
-"""Lines that cannot be used: listed with file, line and reason. They do not stop the reading unless it is strict."""
+"""Lines that cannot be used, listed with file, line and reason. Reading continues after them unless `strict` is set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from floatlens.errors import FloatLensError
 
 KEPT = 100_000  # problems kept in memory; beyond that only the count grows
-FULL_LIST = "problems.jsonl"  # where a run folder has all of them
+FULL_LIST = "problems.jsonl"  # the full list in a run folder
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Problems:
             self.shown.append(problem)
 
     def to_records(self) -> Iterator[dict[str, Any]]:
-        """Yield every problem as a record for the run folder; the last says how many were not kept, if there are any."""
+        """Yield every problem as a record for the run folder; the last record counts the problems that were not kept."""
         for problem in self.shown:
             yield {"source": problem.source, "line": problem.line, "problem": problem.what, "skipped": not problem.kept}
         if left := self.skipped + self.remarked - len(self.shown):

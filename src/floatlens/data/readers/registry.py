@@ -1,6 +1,6 @@
-"""The registry of readers: which data FloatLens reads.
+"""The registry of readers, which defines the data that FloatLens can read.
 
-There are three kinds, each registered with one line in a file of this folder or of a user's own package: a `FileFormat`
+There are three kinds, each registered with one line in a file of this folder or of a user's package: a `FileFormat`
 finds the records of a file (`jsonl.py`), a `RecordLayout` makes a sample of a record (`kilt.py`), and a `NamedData` yields
 the samples of a data set that is generated or bundled (`world.py`).
 """
@@ -25,7 +25,7 @@ class FileFormat:
 
     Parameters
     ----------
-    endings: of the files, such as `.jsonl`; `.gz` after it is removed first.
+    endings: file name extensions, such as `.jsonl`; a final `.gz` is removed first.
     records: a function of a path that yields (line number, record) and reports bad lines to `problems`.
     """
 
@@ -40,8 +40,8 @@ class RecordLayout:
 
     Parameters
     ----------
-    sample: a function of a record and a default id; it raises `BadRecord` with what is wrong.
-    matches: whether a record has this layout; without it, the layout is only used when it is chosen by name.
+    sample: a function of a record and a default id that returns a `Sample`; it raises `BadRecord` with the reason.
+    matches: a function that returns whether a record has this layout; without it, the layout must be chosen by name.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RecordLayout:
 
 @dataclass(frozen=True)
 class NamedData:
-    """A data set that is known by its name: `name`, or `name:part`.
+    """A data set that is selected by name: `name`, or `name:part`.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ READERS: Registry[AnyReader] = Registry("reader", "floatlens.data.readers")
 def register_reader(reader: R, *, priority: int = 0) -> R:
     """Register a reader: a `FileFormat`, a `RecordLayout`, a `NamedData`, or a function `record -> Sample`.
 
-    A function becomes a layout of its own name, to be chosen with `--layout NAME`. Layouts with a higher priority are asked
-    first whether a record is theirs.
+    A function becomes a layout with the function's name, to be chosen with `--layout NAME`. Layouts with a higher priority
+    are tried first when the layout of a record is detected.
 
     >>> @register_reader                                                                 # doctest: +SKIP
     ... def trivia(record):
@@ -89,7 +89,7 @@ def register_reader(reader: R, *, priority: int = 0) -> R:
 
 
 def _function_of(reader: AnyReader | SampleFunction) -> Any:
-    """The function that does a reader's work: by it the same reader is known when a notebook cell is run again."""
+    """The function of a reader, which identifies the same reader when a notebook cell is run again."""
     if isinstance(reader, FileFormat):
         return reader.records
     if isinstance(reader, RecordLayout):
@@ -98,7 +98,7 @@ def _function_of(reader: AnyReader | SampleFunction) -> Any:
 
 
 def layout_of(function: SampleFunction) -> RecordLayout:
-    """Return the layout whose samples a user's function makes; what it cannot use is a bad record."""
+    """Return a layout that uses a user's function; a record for which it fails is a bad record."""
     name = getattr(function, "__name__", type(function).__name__)
 
     def sample(record: Record, default_id: str) -> Sample:
@@ -124,7 +124,7 @@ def formats() -> dict[str, FileFormat]:
 
 
 def named_data(name: str) -> NamedData | None:
-    """Return the reader of a data set that is known by its name, such as `world:fresh`; None for files and the Hub."""
+    """Return the reader of a named data set, such as `world:fresh`; None for files and the Hub."""
     return readers(NamedData).get(name.partition(":")[0])
 
 
@@ -141,7 +141,7 @@ def records_of(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending that says what a file holds.
+    """Return the extension that determines the format of a file.
 
     >>> ending_of(Path("nq.JSONL.gz"))
     '.jsonl'

@@ -1,4 +1,4 @@
-"""Episodes: what a model reads, and what it is asked.
+"""Episodes: passages and the questions about them.
 
 An episode is a list of passages and one or more questions about them. Data sets use one question per episode; training
 asks several, because several questions about one context force the model to match subjects, not only kinds of answers.

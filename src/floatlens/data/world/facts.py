@@ -1,7 +1,7 @@
-"""Facts: who lives in the world, and what is true of them.
+"""Facts: the entities of the synthetic world, and the relations between them.
 
 There are two kinds of entities. *Common* people recur in training with facts that never change, so a model can memorise
-them. *Fresh* entities are pairs of name words; each pair belongs to exactly one split, and its facts are drawn anew for
+them. *Fresh* entities are pairs of name words; each pair belongs to exactly one split, and its facts are drawn again for
 every context, so only the context has the answer.
 """
 
@@ -31,7 +31,7 @@ COMMON_SPLIT = ("test", "validation", "train", "train", "train")
 
 @dataclass(frozen=True)
 class Fact:
-    """A relation between a subject and an object, all as they are written."""
+    """A relation between a subject and an object, in the form used in texts."""
 
     subject: str
     relation: str

@@ -1,8 +1,8 @@
-"""Relations: what can be said about an entity, and how it is asked.
+"""Relations: the statements and questions about an entity.
 
 Each relation has a kind of subject, a kind of object, several statements and several questions. The first statement is
-the plain one, used in long answers. Statements have line breaks, list markers and varied punctuation, because attention
-often anchors itself exactly there.
+the plain one, used in long answers. Statements have line breaks, list markers and varied punctuation, because anchors of
+attention are often found there.
 """
 
 from dataclasses import dataclass

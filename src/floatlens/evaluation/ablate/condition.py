@@ -1,4 +1,4 @@
-"""The conditions of an ablation: interventions, the doses of each, and the matched random control of every one."""
+"""The conditions of an ablation: interventions, their doses, and their matched random controls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well
 
 @dataclass(frozen=True)
 class Condition:
-    """One way of running the questions.
+    """One condition under which the questions are answered.
 
-    `name` is the text of the intervention, `of` that of the intervention that a control is matched to, `group` the text
-    with {n} in place of the dose: conditions of one group are the points of one curve.
+    `name` is the text of the intervention, `of` the text of the intervention that a control is matched to, and `group` the
+    text with {n} instead of the dose: conditions of one group are the points of one curve.
     """
 
     name: str
@@ -71,7 +71,7 @@ def conditions(
      'mask-anchors(rule=top(n=2))', 'mask-anchors(rule=top(n=2), random=7)']
     """
     if not specs:
-        raise FloatLensError("there is no intervention to run; name at least one with --intervention")
+        raise FloatLensError("there is no intervention to run; pass at least one with --intervention")
     found = [Condition.plain()]
     for spec in specs:
         for group, dose, one in _doses(spec, doses):
@@ -91,7 +91,7 @@ def _doses(spec: str | Intervention, doses: Sequence[float] | None) -> list[tupl
     text, _, own = spec.partition("@")
     if DOSE not in text:
         if own:
-            raise FloatLensError(f"intervention {spec!r} has doses but no {DOSE} to put them in")
+            raise FloatLensError(f"intervention {spec!r} has doses but no {DOSE} to insert them")
         one = parse(text)
         return [(str(one), None, one)]
     chosen = _numbers(own, spec) if own else list(doses or NUMBERS)

@@ -60,7 +60,7 @@ class AblationRecord(AnswerRecord):
     COUNTS: ClassVar[tuple[str, ...]] = ("steps", "control_seed")
 
     def with_measures(self, answer: Generation, measures: Mapping[str, Any], special: Sequence[int]) -> AblationRecord:
-        """Return the record with an answer, its scores, and what `Baseline.under` measured."""
+        """Return the record with an answer, its scores, and the measures of `Baseline.under`."""
         form: dict[str, Any] = {"ended": float(answer.ended), "well_formed": float(well_formed(answer, special))}
         return replace(self.with_answer(answer), **measures, **form)
 
@@ -137,7 +137,7 @@ class AblationBatch:
         return found
 
     def _under(self, lens: Lens, part: Baseline | FailedQuestion, condition: Condition) -> Iterator[AblationRecord]:
-        """Yield the records of all questions; if the condition fails they are halved until the failing one is alone."""
+        """Yield the records of all questions; a batch that fails is halved until the failing question is found."""
         if isinstance(part, FailedQuestion):
             yield replace(self.record(part.question, condition), error=part.reason)
             return
@@ -164,7 +164,7 @@ class FailedQuestion:
 
 
 def run_baseline(lens: Lens, questions: Sequence[Question], asking: Asking) -> Iterator[Baseline | FailedQuestion]:
-    """Run a batch without interventions; if it fails it is halved until the failing question is alone.
+    """Run a batch without interventions; if it fails, it is halved until the failing question is found.
 
     Rows that would wait for each other run alone: conditions are compared step by step.
     """
@@ -288,7 +288,7 @@ def ablate(
             if not isinstance(model, str):
                 if not engine.in_process:
                     raise FloatLensError(
-                        f"give the name of the model ({name}) instead of a lens to use several workers"
+                        f"pass the name of the model ({name}) instead of a lens to use several workers"
                     )
                 worker.hold(name, model)
             lens = worker.planning_lens(name, engine.in_process)

@@ -2,8 +2,8 @@
 
 A trajectory is the list of sequences that went into each forward pass. Replaying the trajectory of the run without
 interventions compares distributions at matching steps. Replaying the gold answer, revealed from left to right, gives its
-probability by the chain rule, for a causal model as for a masked one. A step is what it is in generation: a causal model
-keeps its cache, and a model that writes in blocks computes its current block on the finished ones.
+probability by the chain rule, for causal and masked models alike. Steps work as in generation: a causal model keeps its
+cache, and a model that writes in blocks computes its current block with a cache of the finished ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Baseline:
         """Run the batch."""
         if not lens.has_mask and lens.family.kind == "mdm":
             raise FloatLensError(
-                f"{lens.name} (family {lens.family.name}) has no masks, so that no gold answer can be revealed to it; "
+                f"{lens.name} (family {lens.family.name}) has no masks, so a gold answer cannot be revealed step by step; "
                 f"use lens.intervene(...) with lens.generate or lens.trace"
             )
         settings = lens.settings(**asking.generation())
@@ -68,7 +68,7 @@ class Baseline:
         return made
 
     def under(self, interventions: Sequence[Intervention]) -> list[tuple[Generation, dict[str, float | None]]]:
-        """Run the batch again under interventions; under none, return it as it is.
+        """Run the batch again under interventions; without any, return the baseline itself.
 
         Returns each question's answer, and its agreement, kl and gold_nll (see `AblationRecord`).
         """
@@ -127,7 +127,7 @@ class Baseline:
 
 
 def gold_ids(lens: Lens, sample: Sample, most: int) -> list[int]:
-    """Return the tokens of the first gold answer, at most as many as an answer may have."""
+    """Return the tokens of the first gold answer, at most `most`."""
     if not sample.answers or lens.tokenizer is None:
         return []
     return [int(i) for i in lens.tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]][:most]

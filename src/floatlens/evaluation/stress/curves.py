@@ -47,7 +47,7 @@ def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
 
 
 def effects(answers: pd.DataFrame, score: str = "accuracy") -> list[dict[str, Any]]:
-    """Return one entry per model, data set and intervention: what it takes from the score, and from robustness.
+    """Return one entry per model, data set and intervention: its effect on the score and on robustness.
 
     `accuracy` (or the chosen score) is the mean over levels, `loss` first minus last level on the axis; each under the
     intervention minus without it (`change`), and minus its matched control, mean over seeds (`beyond`), paired by question.

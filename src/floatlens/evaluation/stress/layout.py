@@ -1,7 +1,7 @@
-"""Layout: does it matter where the pieces of multi-hop evidence are relative to each other?
+"""Layout: the position of the pieces of multi-hop evidence relative to each other.
 
-Together, apart by k passages, together in reverse order, or shuffled. The axis is the distance; the reversed and the
-shuffled layouts have no value on it.
+The pieces are together, k passages apart, together in reverse order, or shuffled. The axis is the distance; the reversed
+and the shuffled layouts have no value on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Masks: does the number of mask tokens that a masked diffusion model is given to fill change its answer?
+"""Masks: the number of mask tokens that a masked diffusion model is given to fill.
 
 For an autoregressive model the same numbers are the maximum number of new tokens.
 """

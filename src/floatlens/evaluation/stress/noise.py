@@ -1,8 +1,8 @@
-"""Noise: how much accuracy is lost when distractors join the gold passages?
+"""Noise: distractors that are added to the gold passages.
 
-The axis is the share of passages that are noise. Distractors are the same for every model, and those of a level are
-among those of the next. None contains the answer: they are drawn at random from other questions, retrieved because they
-resemble the question, or the question's own.
+The axis is the share of passages that are noise. Distractors are the same for every model, and each level keeps those of
+the previous level. None of them contains the answer. They are drawn at random from other questions, retrieved by their
+similarity to the question, or the question's own.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _random(sample: Sample, count: int, pool: Sequence[Passage], seed: int) -> l
             found.append(pool[index])
     if len(found) < count:
         raise FloatLensError(
-            f"the data has only {len(found)} distractors for question {sample.id[:80]!r}, {count} are wanted; read more "
+            f"the data has only {len(found)} distractors for question {sample.id[:80]!r}, but {count} are needed; read more "
             f"questions, or use smaller numbers in --levels (such as --levels {_smaller(len(found))})"
         )
     return found

@@ -1,4 +1,4 @@
-"""Position: does it matter where the gold passage is? (lost in the middle, arXiv 2307.03172)"""
+"""Position: the position of the gold passage among the others (lost in the middle, arXiv 2307.03172)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query: does it matter whether the question is after the passages, before them, or on both sides?"""
+"""Query: the position of the question, after the passages, before them, or on both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stress tests: the same questions, asked ever harder. What a test is, and the registry of all.
+"""Stress tests: the same questions at levels of increasing difficulty. The base class and the registry.
 
 A test is one file with a function that makes its levels, registered with one line.
 """
@@ -33,14 +33,14 @@ class StressLevel:
 
 @dataclass(frozen=True)
 class StressOptions:
-    """What a user may choose.
+    """Options of a stress test.
 
     Parameters
     ----------
     values: the levels, such as numbers of distractors; each test has its own defaults.
     passages: number of passages per question.
     distractors: `random`, `hard` or `own` (see `noise.py`); `index` is where hard ones are retrieved from.
-    seed: of every random choice.
+    seed: seed of all random choices.
     """
 
     values: tuple[int, ...] | None = None
@@ -72,7 +72,7 @@ def register_stress(name: str, *, axis: str, about: str, priority: int = 0) -> C
     Parameters
     ----------
     axis: label of the axis of its figure.
-    about: what it does, in a few words.
+    about: a short description.
     priority: tests with a higher one come first in lists and reports.
     """
 
@@ -116,7 +116,7 @@ def stress_jobs(
 
 
 def draw(seed: int, sample: Sample) -> random.Random:
-    """Return a source of random choices that depends on the question alone: every model and level gets the same ones."""
+    """Return a random generator that depends only on the seed and the question: the same for every model and level."""
     return random.Random(f"{seed} {sample.id}")
 
 
