@@ -260,7 +260,7 @@ def test_llada21_has_no_number_of_steps(tmp_path: Path) -> None:
     """`steps` may be given to all models of a comparison; it is ignored and not recorded."""
     lens = fl.Lens(fl.load(str(checkpoints.llada2(tmp_path)), family="llada2.1").checkpoint)
     assert lens.settings(steps=7) == lens.settings()
-    with pytest.raises(FloatLensError, match="steps_per_block 3 has no meaning for llada2.1"):
+    with pytest.raises(FloatLensError, match="steps_per_block 3 is not used by llada2.1"):
         lens.settings(steps_per_block=3)
 
 

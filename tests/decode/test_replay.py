@@ -148,7 +148,7 @@ def test_an_order_names_each_token_once() -> None:
     shuffled = write_script(range(20), "random", seed=3)
     assert sorted(shuffled.at) == list(range(20)) and shuffled != write_script(range(20), "random", seed=4)
     assert write_script([7, 8], [[], [1, 0]]).at == (1, 1) and write_script([7, 8], [[], [1, 0]]).steps == 2
-    with pytest.raises(fl.FloatLensError, match="lacks 1; it should name each of the 2 tokens"):
+    with pytest.raises(fl.FloatLensError, match="lacks 1; it must name each of the 2 tokens"):
         write_script([7, 8], [0])
     with pytest.raises(fl.FloatLensError, match="names 0 wrongly or twice"):
         write_script([7, 8], [0, 0, 1])
@@ -158,7 +158,7 @@ def test_an_order_names_each_token_once() -> None:
 
 def test_what_cannot_be_replayed_is_refused(random_llada: fl.Lens, random_llama: Path) -> None:
     arm = fl.load(str(random_llama))
-    with pytest.raises(fl.FloatLensError, match="an autoregressive model reveals one token after another"):
+    with pytest.raises(fl.FloatLensError, match="an autoregressive model reveals tokens from left to right"):
         arm.replay(PROMPT, ANSWER, order="random")
     with pytest.raises(fl.FloatLensError, match="the text to replay has no tokens"):
         arm.replay(PROMPT, [])

@@ -14,15 +14,15 @@ from floatlens.errors import FloatLensError
         ("llada", {"max_new_tokens": 32, "block_length": 12}, "use block_length 8 or 16, or max_new_tokens 36"),
         ("llada", {"max_new_tokens": 32, "block_length": 8, "steps": 6}, "use steps 4 or 8"),
         ("llada", {"max_new_tokens": 32, "block_length": 8, "steps": 3}, "use steps 4"),
-        ("llada", {"max_new_tokens": 0}, "max_new_tokens should be a whole number of 1 or more, not 0"),
-        ("llada", {"steps": 0}, "steps should be a whole number"),
+        ("llada", {"max_new_tokens": 0}, "max_new_tokens should be an integer of 1 or more, not 0"),
+        ("llada", {"steps": 0}, "steps should be an integer"),
         ("llada", {"remasking": "high"}, "remasking 'high' is not known; use one of low_confidence, random"),
         ("llada", {"temperature": -1.0}, "temperature -1.0 is below 0"),
         ("llada", {"alg": "entropy"}, "the llada sampler has no setting 'alg'"),
         ("dream", {"alg": "best"}, "alg 'best' is not known"),
         ("dream", {"top_p": 1.5}, "top_p 1.5 should be above 0"),
         ("dream", {"eps": 0.0}, "eps 0.0 should be between 0 and 1"),
-        ("autoregressive", {"top_k": 0}, "top_k should be a whole number"),
+        ("autoregressive", {"top_k": 0}, "top_k should be an integer"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_would(sampler: str, given: dict[str, object], said: str) -> None:

@@ -257,7 +257,7 @@ def test_a_field_that_cannot_be_used_is_named(base: Path, adapter: Path, field: 
 
 def test_a_rank_that_its_tensors_do_not_have_is_refused(base: Path, adapter: Path) -> None:
     adapters.edit_config(adapter, r=2)
-    assert "says r 2, and module" in refusal(base, adapter)
+    assert "has r 2, but module" in refusal(base, adapter)
 
 
 def test_what_is_no_adapter_folder_is_refused(base: Path, tmp_path: Path) -> None:
@@ -298,10 +298,12 @@ def no_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", bundled.ADAPTERS)
 def test_a_bundled_adapter_that_is_not_there_is_not_listed_and_refused(name: str) -> None:
     assert bundled.available_adapters() == []
-    with pytest.raises(FloatLensError, match=f"'{name}' is not part of this installation of floatlens, which has tiny"):
+    with pytest.raises(
+        FloatLensError, match=f"'{name}' is not part of this installation of floatlens; available: tiny"
+    ):
         checkpoint.find(name)
 
 
 def test_a_bundled_adapter_takes_no_second_one(adapter: Path) -> None:
-    with pytest.raises(FloatLensError, match="'smollm2-arm' has an adapter already; give 'smollm2' to use another"):
+    with pytest.raises(FloatLensError, match="'smollm2-arm' already has an adapter; load 'smollm2' to use another"):
         checkpoint.find("smollm2-arm", adapter=adapter)

@@ -89,7 +89,7 @@ def test_corrupted_weights_give_a_clear_error(copied):
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(FloatLensError, match=r"^model.safetensors of tiny-dream is not the file that was released"):
+    with pytest.raises(FloatLensError, match=r"^model.safetensors of tiny-dream does not match its published checksum"):
         bundled.path("tiny-dream")
 
 

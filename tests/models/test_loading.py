@@ -134,7 +134,7 @@ def test_a_config_cannot_refer_to_another_config(tmp_path: Path) -> None:
 def test_an_adapter_inside_a_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = checkpoints.native(tmp_path, "llama")
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "stranger/model"}')
-    with pytest.raises(FloatLensError, match="give that folder with --adapter"):
+    with pytest.raises(FloatLensError, match="pass that folder with --adapter"):
         load_model(find(str(folder)))
 
 

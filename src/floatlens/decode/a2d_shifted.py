@@ -1,4 +1,4 @@
-"""The sampler of A2D models with shifted logits: the whole sequence at every step, row j - 1 writes position j."""
+"""The sampler of A2D models with shifted logits: a pass over the whole sequence per step, row j - 1 writes position j."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def sample(
     special: SpecialTokens,
     draws: Draws | None = None,
 ) -> Iterator[Step]:
-    """Append up to `max_new_tokens` tokens to each prompt; stop when every row has ended. An ended row repeats its end."""
+    """Append up to `max_new_tokens` tokens to each prompt, until every row has ended. An ended row repeats its end token."""
     B = ids_BP.shape[0]
     draws = draws or Draws([settings.seed] * B)
     x_BT, real_BT, cache = ids_BP, real_BP, None

@@ -1,10 +1,10 @@
-"""The sampler of block-causal A2D models (BD3LM): masks are appended block by block, each denoised on the finished ones.
+"""The sampler of block-causal A2D models (BD3LM): masks are appended and denoised block by block.
 
 After dllm/core/samplers/bd3lm.py of ZHZisZZ/dllm, for models trained as in arXiv 2503.09573; step histories equal its own
 (tests/golden-blocks). The published code pads the prompt on the left to whole blocks, so that the first new token begins a
-block. Here blocks are counted back from the end of the prompt instead, which gives the same attention without the padding.
+block. Here blocks are counted from the end of the prompt instead, which gives the same attention without the padding.
 
-As published, whether a token is padding is read from its id: a generated pad token is invisible to later blocks.
+As in the published code, padding is recognised by token id, so a generated pad token is invisible to later blocks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BD3LMSettings(BlockSettings):
 
     @property
     def step_count(self) -> int:
-        return self.blocks * min(self.passes_per_block, self.block_length)  # no step commits nothing
+        return self.blocks * min(self.passes_per_block, self.block_length)  # every step commits at least one token
 
     @property
     def shifted(self) -> bool:
@@ -51,7 +51,7 @@ class BD3LMSettings(BlockSettings):
 
 
 def schedule(masks: int, steps: int) -> list[int]:
-    """Number of positions that each step commits: going from time t to s, a share 1 − s/t of the masks that are left.
+    """Number of positions that each step commits: from time t to s, a share 1 − s/t of the remaining masks.
 
     Steps that would commit none are left out.
 
@@ -60,7 +60,7 @@ def schedule(masks: int, steps: int) -> list[int]:
     """
     counts, left = [], masks
     for step in range(steps, 0, -1):
-        # In float32, by way of the share of clean tokens, as published: the rounding decides between equal numbers.
+        # In float32, through the share of clean tokens, as published: the rounding decides ties.
         t, s = (1 - (1 - torch.tensor(number / steps, dtype=torch.float32)) for number in (step, step - 1))
         count = min(left, round(left * float(1 - s / t)))
         if count:
@@ -103,7 +103,7 @@ def sample(
     """Write `max_new_tokens` after each prompt, one Step per denoising pass, until every row has an end token.
 
     Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass. As published, a row that
-    has ended is written on until all have; its later steps are not part of its trace.
+    has ended is continued until all rows have ended; its later steps are not part of its trace.
     """
     B, P = ids_BP.shape
     block, guided = settings.block_length, settings.cfg_scale > 0
@@ -161,7 +161,7 @@ def block_logits(
     special: SpecialTokens,
     guided: bool,
 ) -> torch.Tensor:
-    """Logits (B, L, V) that write the block: with guidance, and shifted by one row if the model is."""
+    """Logits (B, L, V) that write the block: with guidance, and shifted by one row for shifted models."""
     if guided:
         without_BT = x_BT.clone()
         hidden_BP = blocks_BT[:, :prompt] >= 0

@@ -1,4 +1,4 @@
-"""Block-causal decoding: which block a position is in, which keys it sees, and the forward pass over a block.
+"""Block-causal decoding: the block of each position, the keys it sees, and the forward pass over a block.
 
 A position sees its own block and the blocks before it. Finished blocks never change, so their keys and values can be read
 from a cache; without one, each pass runs over the whole sequence so far and gives the same numbers.
@@ -21,9 +21,9 @@ from floatlens.errors import FloatLensError
 
 @dataclass(frozen=True)
 class BlockSettings(Settings):
-    """Settings that all block-causal samplers have.
+    """Settings shared by all block-causal samplers.
 
-    steps            denoising steps in all, shared evenly by the blocks and rounded up; by default one per token
+    steps            total number of denoising steps, divided among the blocks and rounded up; by default one per token
     block_length     tokens per block; by default the model's own
     steps_per_block  denoising steps per block, instead of `steps`
     cache            whether the keys and values of finished blocks are kept in a cache
@@ -39,7 +39,7 @@ class BlockSettings(Settings):
         check_whole(self.block_length, "block_length")
         if self.steps is not None and self.steps_per_block is not None:
             raise FloatLensError(
-                f"steps {self.steps} and steps_per_block {self.steps_per_block} are both given; give one of them"
+                f"steps {self.steps} and steps_per_block {self.steps_per_block} are both given; pass only one of them"
             )
         if self.steps is not None:
             check_whole(self.steps, "steps")
@@ -48,7 +48,7 @@ class BlockSettings(Settings):
 
     @property
     def blocks(self) -> int:
-        """Number of blocks that hold the new tokens, if the first of these begins a block."""
+        """Number of blocks of new tokens, if the first new token begins a block."""
         return -(-self.max_new_tokens // self.block_length)
 
     @property
@@ -68,7 +68,7 @@ class WholeBlockSettings(BlockSettings):
     """Settings of samplers whose blocks are counted from the start of the prompt, and which write whole blocks."""
 
     def canvas(self, prompt_length: int) -> int:
-        """Number of new positions: those asked for, rounded up to the end of a block."""
+        """Number of new positions: `max_new_tokens`, rounded up to the end of a block."""
         return -(prompt_length + self.max_new_tokens) % self.block_length + self.max_new_tokens
 
     def room(self, prompt_length: int, context: int) -> int:
@@ -84,7 +84,7 @@ class WholeBlockSettings(BlockSettings):
 
     @property
     def step_count(self) -> int:
-        # The prompt may end inside a block, so that the new tokens reach into one block more.
+        # The prompt may end inside a block, so the new tokens may extend into one more block.
         return (self.blocks + (self.block_length > 1)) * self.passes_per_block
 
 
@@ -123,7 +123,7 @@ class BlockPasses:
     def logits(
         self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor
     ) -> torch.Tensor:
-        """Logits (B, L, V) of the block from `first` to the end of `x_BT`; those of the row before it are `before_B1V`."""
+        """Logits (B, L, V) of the block from `first` to the end of `x_BT`; `before_B1V` are those of the previous row."""
         length = x_BT.shape[1] - first
         done, cached = range(self.final, first), self.cache is not None
         if cached and done:
@@ -172,11 +172,11 @@ def block_step(
 
 
 class RowCanvas:
-    """One prompt, whole blocks of masks after it, and what is written into them.
+    """One prompt with whole blocks of masks after it, and the tokens written into them.
 
     x_N       the sequence with all its masks, without padding
     starts    first positions of the blocks that are written; the first block may begin with the end of the prompt
-    row       which row of the batch it is
+    row       index of the row in the batch
     """
 
     def __init__(self, ids_P: torch.Tensor, settings: WholeBlockSettings, special: SpecialTokens, row: int = 0) -> None:
@@ -190,11 +190,11 @@ class RowCanvas:
 
     @property
     def new_N(self) -> torch.Tensor:
-        """The tokens after the prompt, masks included."""
+        """The tokens after the prompt, including masks."""
         return self.x_N[self.P :]
 
     def tokens(self, first: int) -> torch.Tensor:
-        """The tokens of a block as they are now (L)."""
+        """The current tokens of a block (L)."""
         return self.x_N[first : first + self.block].clone()
 
     def write(self, first: int, token_L: torch.Tensor, chosen_L: torch.Tensor, confidence_L: torch.Tensor) -> None:
@@ -208,7 +208,7 @@ class RowCanvas:
         return bool(torch.isin(self.new_N, self.ends).any())
 
 
-# Writes a canvas: it yields the first position of the block whose logits (L, V) it needs next, and is sent these.
+# A generator that writes a canvas: it yields the first position of the next block and receives its logits (L, V).
 Writer = Generator[int, torch.Tensor, None]
 
 
@@ -221,17 +221,17 @@ def write_rows(
     ends: Sequence[int] | None,
     writer: Callable[[RowCanvas], Writer],
 ) -> Iterator[Step]:
-    """Run a writer per prompt, all on the same passes, one Step per pass.
+    """Run one writer per prompt, all with the same passes; yields one Step per pass.
 
-    Rows are padded by whole blocks, so that those of all rows begin at the same columns, and prompts end at different ones
-    (`ends`; the rest of `ids_BP` is masks). A row that is done with a block before others waits for them: it is not running.
+    Rows are padded by whole blocks, so that the blocks of all rows begin at the same columns, while prompts end at different
+    columns (`ends`; the rest of `ids_BP` is masks). A row that finishes a block before others waits: it is not running.
     """
     B, P = ids_BP.shape
     block = settings.block_length
     pads = [0] * B if real_BP is None else (~real_BP).sum(1).tolist()
     ends = [P] * B if ends is None else ends
     if any(pad % block for pad in pads):
-        raise FloatLensError(f"rows should be padded by whole blocks of {block}, found the paddings {pads}")
+        raise FloatLensError(f"rows must be padded by whole blocks of {block}; found the paddings {pads}")
     rows = [RowCanvas(ids_BP[row, pads[row] : ends[row]], settings, special, row) for row in range(B)]
     N = max(pad + len(row.x_N) for pad, row in zip(pads, rows, strict=True))
     x_BN = ids_BP.new_full((B, N), special.mask)
@@ -269,6 +269,6 @@ def write_rows(
 
 
 def check_alone(ids_BP: torch.Tensor, sampler: str) -> None:
-    """Refuse a batch where rows would have their blocks at different columns."""
+    """Raise an error for a batch in which rows would have their blocks at different columns."""
     if len(ids_BP) != 1:
         raise FloatLensError(f"the {sampler} sampler writes one prompt at a time, found {len(ids_BP)}")

@@ -27,7 +27,7 @@ class CanvasSettings(MostCertainSettings):
 
 
 class CanvasPasses:
-    """The passes of a canvas: the first reads the prompt as well; each returns the logits that write the new positions."""
+    """The passes of a canvas: the first also reads the prompt; each returns the logits that write the new positions."""
 
     def __init__(self, network: Network, ids_BP: torch.Tensor, real_BP: torch.Tensor | None, new_tokens: int) -> None:
         from transformers import DynamicCache

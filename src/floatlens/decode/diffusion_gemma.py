@@ -34,7 +34,7 @@ class DiffusionGemmaSettings(BlockSettings):
 
     steps_per_block       the largest number of denoising steps per canvas (48)
     entropy_bound         bound on the summed entropy of the tokens that a step accepts
-    t_min, t_max          temperature at the last and at the first step; `temperature` has no meaning here
+    t_min, t_max          temperature at the last and at the first step; `temperature` is not used
     stability_threshold   number of steps for which the most probable tokens must stay the same
     confidence_threshold  mean entropy below which a canvas that no longer changes is finished
     """
@@ -58,7 +58,7 @@ class DiffusionGemmaSettings(BlockSettings):
             raise FloatLensError(f"t_min {self.t_min} should be above 0 and below t_max {self.t_max}")
         if self.temperature:
             raise FloatLensError(
-                f"temperature {self.temperature} has no meaning for DiffusionGemma; give t_min and t_max instead"
+                f"temperature {self.temperature} is not used by DiffusionGemma; pass t_min and t_max instead"
             )
         if not self.cache:
             raise FloatLensError("DiffusionGemma needs cache=True, because its decoder reads the encoder's cache")
@@ -106,7 +106,7 @@ class GemmaPasses:
         return found
 
     def condition(self, logits_BLV: torch.Tensor) -> None:
-        """Give the next pass over this canvas the logits of this one."""
+        """Pass the logits of this pass to the next one over this canvas."""
         self.conditioning_BLV = logits_BLV.to(self.network.model.get_input_embeddings().weight.dtype)
 
 
@@ -120,7 +120,7 @@ def replay(
 ) -> Iterator[Step]:
     """Reveal a given text canvas by canvas. Positions that are not yet revealed hold random tokens, new ones at each step.
 
-    As while sampling, a pass is conditioned on the logits of the one before, at the temperature of its step.
+    As in sampling, a pass is conditioned on the logits of the previous one, at the temperature of its step.
     """
     from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
@@ -185,10 +185,10 @@ def sample(
         passes.encode(x_BT)
         finished.reset()
         canvas_BL = sampler.initialize_canvas(1, device)
-        held_BL = torch.zeros_like(canvas_BL, dtype=torch.bool)  # accepted at the step before
+        held_BL = torch.zeros_like(canvas_BL, dtype=torch.bool)  # accepted at the previous step
         for left in range(most, 0, -1):
             seen_BT = torch.cat([x_BT, canvas_BL], 1)
-            steps_left = torch.tensor(left, device=device, dtype=torch.int32)  # this type decides the rounding
+            steps_left = torch.tensor(left, device=device, dtype=torch.int32)  # the dtype affects rounding
             logits_BLV = cool(x_BT, passes.logits(seen_BT), cur_step=steps_left)
             probs_BLV = logits_BLV.softmax(-1, dtype=torch.float32)
             drawn_BL = given.choose(0, probs_BLV[0])[:, 0][None].to(device)
@@ -201,7 +201,7 @@ def sample(
             probability_BL = probs_BLV.gather(-1, following_BL[..., None])[..., 0].masked_fill(~chosen_BL, torch.nan)
             new_BL = chosen_BL & ~(held_BL & (following_BL == canvas_BL))
             step = block_step(index, seen_BT, first, following_BL, torch.ones_like(chosen_BL), probability_BL)
-            step.committed_BT[:, first:] = new_BL  # the other positions were written too, with noise
+            step.committed_BT[:, first:] = new_BL  # the other positions also changed, to random tokens
             yield step
             index += 1
             passes.condition(logits_BLV)

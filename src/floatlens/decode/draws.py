@@ -1,4 +1,4 @@
-"""Random numbers for samplers: one generator per row, so that a batch draws what its rows would draw alone."""
+"""Random numbers for samplers: one generator per row, so that a row draws the same numbers in any batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHUNK = 1 << 22
 
 
 class Draws:
-    """Seeded draws on the CPU, moved to where they are needed: the same numbers on every device.
+    """Seeded draws on the CPU, then moved to the device: the same numbers on every device.
 
     >>> a, b = Draws([7]).uniform(0, (2,)), Draws([1, 7]).uniform(1, (2,))
     >>> bool((a == b).all())
@@ -25,11 +25,11 @@ class Draws:
         return torch.rand(shape, dtype=dtype, generator=self.generators[row])
 
     def integers(self, row: int, high: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """Whole numbers from 0 to `high` (exclusive) for one row."""
+        """Integers from 0 to `high` (exclusive) for one row."""
         return torch.randint(high, shape, generator=self.generators[row])
 
     def skip(self, row: int, count: int, dtype: torch.dtype = torch.float32) -> None:
-        """Draw and discard `count` numbers: the published samplers draw for the prompt too."""
+        """Draw and discard `count` numbers: the published samplers also draw for the prompt."""
         while count > 0:
             torch.rand(min(count, CHUNK), dtype=dtype, generator=self.generators[row])
             count -= CHUNK

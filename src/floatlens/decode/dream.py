@@ -1,7 +1,7 @@
 """Dream's sampler: at time t → s a share 1 − s/t of the masks is revealed, the most confident first.
 
 After generation_utils.py of Dream (arXiv 2508.15487); step histories equal its own (tests/golden). The number of
-positions is taken row by row, so that a batch gives what its rows give alone.
+positions is computed per row, so that a row gives the same result in any batch.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def sample(
 
 
 class Proposal(Protocol):
-    """The settings by which tokens are proposed."""
+    """The settings used to propose tokens."""
 
     @property
     def temperature(self) -> float: ...

@@ -6,7 +6,7 @@ import torch
 
 
 def filter_logits(logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None) -> torch.Tensor:
-    """Logits after temperature, then top-p, then top-k; what is filtered out becomes the lowest number of the dtype.
+    """Logits after temperature, then top-p, then top-k; filtered logits become the lowest number of the dtype.
 
     >>> filter_logits(torch.tensor([[2.0, 1.0, 0.0]]), 0.0, None, 1).softmax(-1)
     tensor([[1., 0., 0.]])
@@ -29,7 +29,7 @@ def filter_logits(logits_NV: torch.Tensor, temperature: float, top_p: float | No
 def filter_top_k_first(
     logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None
 ) -> torch.Tensor:
-    """Logits after temperature, then top-k, then top-p, as in SDAR and LLaDA2; top-p counts what top-k has left."""
+    """Logits after temperature, then top-k, then top-p, as in SDAR and LLaDA2; top-p applies to what top-k keeps."""
     scale = temperature if temperature > 0 else 1.0
     kept_NV = filter_logits(logits_NV / scale, 0.0, None, top_k)
     return filter_logits(kept_NV, 0.0, top_p, None)

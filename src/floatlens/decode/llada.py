@@ -50,7 +50,7 @@ class LLaDASettings(Settings):
         if steps % count:
             works = [n for n in (steps // count * count, -(-steps // count) * count) if n]
             raise FloatLensError(
-                f"steps {steps} cannot be shared by {count} blocks of {block}; use steps {nearest(steps, works)}"
+                f"steps {steps} cannot be divided among {count} blocks of {block}; use steps {nearest(steps, works)}"
             )
         check_one_of(self.remasking, "remasking", ("low_confidence", "random"))
         if self.cfg_scale < 0:
@@ -89,7 +89,7 @@ def sample(
     B, P = ids_BP.shape
     mask_id = special.mask
     if special.eos_id is None and (settings.logits_eos_inf or settings.confidence_eos_eot_inf):
-        raise FloatLensError("logits_eos_inf and confidence_eos_eot_inf need an end token, and the model names none")
+        raise FloatLensError("logits_eos_inf and confidence_eos_eot_inf need an end token, but the model has none")
     length, block = settings.max_new_tokens, settings.block_length or settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id) if tail_BN is None else tail_BN], 1)
@@ -117,7 +117,7 @@ def sample(
         committed_BN = torch.zeros_like(masked_BN)
         for row in range(B):
             committed_BN[row, most_confident(rank_BN[row], plan[row][inner])] = True
-        committed_BN &= masked_BN  # a block with fewer masks than planned commits those it has
+        committed_BN &= masked_BN  # a block with fewer masks than planned commits all of them
         after_BT = x_BT.clone()
         after_BT[:, P:] = torch.where(committed_BN, x0_BN, x_BT[:, P:])
         yield Step(
@@ -141,7 +141,7 @@ def propose(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Per position: the token to commit, its probability, and the rank by which positions are chosen (B, N).
 
-    The published sampler draws for the whole sequence, so each row skips what belongs to its own prompt's length.
+    The published sampler draws for the whole sequence, so each row skips the draws for its prompt.
     """
     B, N, V = logits_BNV.shape
     logits_BNV = logits_BNV.clone()

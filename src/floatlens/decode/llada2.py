@@ -1,7 +1,7 @@
-"""LLaDA2.0's sampler: block after block; a step commits all masks above a threshold, or as many as planned if fewer.
+"""LLaDA2.0's sampler: block by block; a step commits all masks above a threshold, and at least the planned number.
 
 After `generate` of LLaDA2MoeModelLM (arXiv 2512.15745); step histories equal its own (tests/golden-blocks). The published
-code has no cache and runs over the whole sequence at each step; with one, only the current block is computed.
+code has no cache and runs over the whole sequence at each step; with a cache, only the current block is computed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def sample(
 ) -> Iterator[Step]:
     """Write whole blocks after each prompt, one Step per denoising pass; a row stops after a block that has an end token.
 
-    A block ends when it has no mask left or its steps are used; then masks may be left in it.
+    A block ends when it has no masks left or has used all its steps, in which case masks may remain.
     """
     drawn = draws or Draws([settings.seed] * len(ids_BP))
     top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)

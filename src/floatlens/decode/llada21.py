@@ -1,8 +1,8 @@
-"""LLaDA2.1's sampler: as LLaDA2.0's, and every pass may replace tokens of the current block that it has written.
+"""LLaDA2.1's sampler: like LLaDA2.0's, but every pass may also replace written tokens of the current block.
 
 After `generate` of LLaDA2MoeModelLM in LLaDA2.1 (arXiv 2602.08676); step histories equal its own (tests/golden-blocks). The
 published loop never ends if the model's best guess is the mask token itself; here a block ends when a pass changes nothing,
-or after a largest number of passes.
+or after a maximum number of passes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LLaDA21Settings(WholeBlockSettings):
     """Settings of LLaDA2.1's sampler; the published sampler has no number of steps, so `steps` is not used.
 
     threshold          masks whose confidence is above it are committed at once
-    num_to_transfer    masks that a pass commits at least
+    num_to_transfer    minimum number of masks that a pass commits
     editing_threshold  a written token is replaced if another one is more probable than this
     max_post_steps     passes over a block that has no mask left
     eos_early_stop     whether to stop after a block that has an end token
@@ -47,11 +47,11 @@ class LLaDA21Settings(WholeBlockSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "steps", None)  # shared by all models of a comparison; this sampler has no such number
+        object.__setattr__(self, "steps", None)  # shared by all models of a comparison, but not used here
         if self.steps_per_block is not None:
             raise FloatLensError(
-                f"steps_per_block {self.steps_per_block} has no meaning for llada2.1, which denoises a block until it no "
-                f"longer changes; give num_to_transfer or max_post_steps"
+                f"steps_per_block {self.steps_per_block} is not used by llada2.1, which denoises a block until it no "
+                f"longer changes; pass num_to_transfer or max_post_steps"
             )
         check_nucleus(self.top_p, self.top_k)
         check_whole(self.num_to_transfer, "num_to_transfer")
@@ -59,7 +59,7 @@ class LLaDA21Settings(WholeBlockSettings):
 
     @property
     def passes_per_block(self) -> int:
-        # Each pass over masks commits one or more. Twice as many leave room for tokens that are edited back to a mask.
+        # Each pass over masks commits at least one. The factor 2 leaves room for tokens that are edited back to a mask.
         return 2 * self.block_length + self.max_post_steps
 
 

@@ -1,9 +1,9 @@
-"""Denoise the most certain positions first, the same number at each step, and the end of the answer last.
+"""Denoise the most certain positions first, the same number at each step, and end tokens last.
 
-The loop of the samplers for adapted models (`canvas`, `a2d-shifted`), which differ in their forward passes only. Positions
-are ranked as in Dream's sampler. A short answer is followed by end tokens, of which the model is certain before it knows the
-answer; writing them first would cut the answer off. So positions whose token ends the answer wait until no other is left,
-as with LLaDA's `confidence_eos_eot_inf`; `eos_last=False` switches this off.
+This is the loop of the samplers for adapted models (`canvas`, `a2d-shifted`), which differ only in their forward passes.
+Positions are ranked as in Dream's sampler. A short answer is followed by end tokens, of which the model is certain before it
+knows the answer; writing them first would cut the answer off. So positions whose token ends the answer are written after all
+others, as with LLaDA's `confidence_eos_eot_inf`; `eos_last=False` switches this off.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def denoise(
     N = settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask) if tail_BN is None else tail_BN], 1)
-    hidden_BN = x_BT[:, P:] == special.mask  # kept apart: a model may write the mask token itself
+    hidden_BN = x_BT[:, P:] == special.mask  # stored separately, because a model may write the mask token itself
     counts = [transfers(int(n), settings.step_count) for n in hidden_BN.sum(1)]
     for index in range(settings.step_count):
         logits_BNV = passes(x_BT)
@@ -90,7 +90,7 @@ def denoise(
 
 
 def put_last(rank_M: torch.Tensor, token_M: torch.Tensor, end_ids: tuple[int, ...]) -> torch.Tensor:
-    """Ranks in which positions whose token ends the answer come after all others, in their own order.
+    """Ranks in which positions whose token ends the answer come after all others, in unchanged order.
 
     >>> put_last(torch.tensor([-0.5, -0.1, -0.9]), torch.tensor([7, 2, 2]), (2,)).argsort(descending=True).tolist()
     [0, 1, 2]

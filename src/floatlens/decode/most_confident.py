@@ -1,4 +1,4 @@
-"""The positions that a diffusion sampler is most confident of."""
+"""Select the positions with the highest confidence."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def most_confident(rank_N: torch.Tensor, count: int) -> torch.Tensor:
-    """Indices of the `count` largest values; of equal ones, the earlier.
+    """Indices of the `count` largest values; ties go to the earlier index.
 
-    Probabilities that round to 1 are often equal. torch.topk leaves their order open and decides it by the length of the
-    row, so that a padded batch would differ from its rows; the published samplers use it, and differ from this only there.
+    Probabilities that round to 1 are often equal. torch.topk does not define their order, which depends on the length of
+    the row, so a padded batch would differ from its rows; the published samplers use it, and differ from this only in ties.
 
     >>> most_confident(torch.tensor([0.5, 1.0, 0.2, 1.0, 1.0]), 2)
     tensor([1, 3])

@@ -1,7 +1,7 @@
 """The forward pass that samplers call: token ids in, logits of the last positions out.
 
-Each pass says what the rows of its queries stand for (`ForwardPass`), so that observation need not guess whether queries
-on a cache continue the sequence or compute a part of it again.
+Each pass describes the rows of its queries (`ForwardPass`), so that observation knows whether queries on a cache continue
+the sequence or compute a part of it again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
-    """What one forward pass computes. Positions are columns of `tokens_BT`, pads included.
+    """Describes what one forward pass computes. Positions are columns of `tokens_BT`, including padding.
 
-    tokens_BT  ids of the sequence so far; under guidance more rows than prompts, the prompts' own first
+    tokens_BT  ids of the sequence so far; with guidance more rows than prompts, where the prompts come first
     start      position of the first query; the keys of the positions before it come from a cache
-    active     positions whose rows the step is about: its statistics are means over them. Empty for a pass that only
-               fills a cache
-    final      positions whose rows are computed for the last time. Rows that are active and final at once, as those of
-               an autoregressive model, are averaged with all final rows before them
+    active     positions of the step's rows: its statistics are means over them. Empty for a pass that only fills a cache
+    final      positions whose rows are computed for the last time. Rows that are both active and final, as in an
+               autoregressive model, are averaged with all earlier final rows
     """
 
     tokens_BT: torch.Tensor
@@ -43,12 +42,12 @@ class ForwardPass:
 
     @classmethod
     def whole(cls, tokens_BT: torch.Tensor) -> ForwardPass:
-        """A pass over the whole sequence, all of which will be computed again: a step of full bidirectional attention."""
+        """A pass over the whole sequence, which is computed again at the next step: full bidirectional attention."""
         return cls(tokens_BT, 0, range(tokens_BT.shape[1]), range(0))
 
     @classmethod
     def appended(cls, tokens_BT: torch.Tensor, start: int) -> ForwardPass:
-        """A pass over positions `start`.. of a causal model, whose rows never change once they are computed."""
+        """A pass over the positions from `start` of a causal model, whose rows never change once they are computed."""
         rows = range(start, tokens_BT.shape[1])
         return cls(tokens_BT, start, rows, rows)
 
@@ -82,8 +81,8 @@ class Cached:
 class Network:
     """A loaded model as a function of token ids.
 
-    `positions` says how a left-padded row is counted: "plain" counts the pads (LLaDA), "real" starts at the first real
-    token. Without padding nothing but the ids is passed, so that the model runs as its own code would run it.
+    `positions` defines the positions of a left-padded row: "plain" counts the padding (LLaDA), "real" starts at the first
+    real token. Without padding only the ids are passed, so that the model runs as in its own code.
     """
 
     def __init__(self, model: PreTrainedModel, positions: Literal["plain", "real"] = "real") -> None:
@@ -107,10 +106,12 @@ class Network:
     ) -> tuple[torch.Tensor, Cached]:
         """Logits (B, 1, V) after new tokens of a causal model, and the cache grown by them."""
         tokens_BT = ids_BQ if cache is None else torch.cat([cache.tokens_BT, ids_BQ], 1)
-        if "past_key_values" not in self._accepts:  # a state-space model: its state does not tell positions apart
+        if "past_key_values" not in self._accepts:  # a state-space model: its state does not distinguish positions
             return self.logits(tokens_BT, real_BT, 1), Cached(None, tokens_BT)
         past = None if cache is None else cache.past_key_values
-        start = 0 if past is None else tokens_BT.shape[1] - ids_BQ.shape[1]  # a model without a cache reads all again
+        start = (
+            0 if past is None else tokens_BT.shape[1] - ids_BQ.shape[1]
+        )  # a model without a cache reads everything again
         options = self._options(tokens_BT.shape[1] - start, real_BT, 1)
         options |= {"past_key_values": past, "use_cache": True}
         out = self._call(ForwardPass.appended(tokens_BT, start), options)
@@ -126,14 +127,14 @@ class Network:
         cache: Any = None,
         store: bool = True,
     ) -> torch.Tensor:
-        """Logits (B, keep, V) of a pass with an attention mask of its own, on a cache if there is one.
+        """Logits (B, keep, V) of a pass with a custom attention mask, with a cache if there is one.
 
         Parameters
         ----------
         forward
-            The tokens, the first query, and what the rows stand for.
+            The tokens, the first query, and the meaning of the rows.
         visible_BQT
-            True where a query may see a key; T counts the cached positions too.
+            True where a query may see a key; T includes the cached positions.
         keep
             Number of positions, from the end, whose logits are returned.
         position_ids_BQ
@@ -160,7 +161,7 @@ class Network:
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """The unchanged model runs in this block, where a LoRA adapter is kept apart from the weights."""
+        """Switch the LoRA adapter off inside the block, for families that keep it apart from the weights."""
         layers = [module for module in self.model.modules() if hasattr(module, "base_layer")]
         for layer in layers:
             layer.enable_adapters(False)
@@ -172,7 +173,7 @@ class Network:
 
     @contextmanager
     def running(self, forward: ForwardPass) -> Iterator[Any]:
-        """The model, for a call with arguments of its own; `forward` says what its rows stand for."""
+        """Yield the model, for a call with custom arguments; `forward` describes its rows."""
         token = _current.set(forward)
         try:
             with torch.no_grad():
@@ -193,5 +194,5 @@ class Network:
         return options
 
     def _counts_for_itself(self) -> bool:
-        """RoBERTa-like embeddings number the positions from the padding token on their own."""
+        """Whether the model computes positions itself from the padding token, as RoBERTa does."""
         return any(hasattr(module, "create_position_ids_from_input_ids") for module in self.model.modules())

@@ -39,7 +39,7 @@ class Sampler:
     sample     the generator of steps
     replay     reveals given texts by the passes of this sampler
     batched    whether it writes several prompts at once
-    aligned    whether its blocks are counted from the start of each prompt: rows of a batch are then padded by whole blocks
+    aligned    whether its blocks are counted from the start of each prompt, so that rows are padded by whole blocks
     """
 
     settings: type[Settings]
@@ -51,7 +51,7 @@ class Sampler:
 
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
 
-# A comparison gives one set of settings to all its models; these two have no meaning for some samplers.
+# A comparison passes the same settings to all its models; some samplers do not use these two.
 SHARED = ("steps", "block_length")
 
 Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
@@ -70,12 +70,13 @@ def register_sampler(
     Parameters
     ----------
     name
-        The name that a family gives as its `sampler`.
+        The name that families use in their field `sampler`.
     settings
         A dataclass derived from `floatlens.decode.settings.Settings`.
     replay
-        Reveals given texts, as `replay(network, ids_BP, real_BP, scripts, settings, special)` with the `ReplaySettings` of
-        `floatlens.decode.replay`. Samplers that run the whole sequence at every step, and autoregressive ones, need none.
+        Function that reveals given texts, `replay(network, ids_BP, real_BP, scripts, settings, special)` with the
+        `ReplaySettings` of `floatlens.decode.replay`. Samplers that run the whole sequence at every step, and autoregressive
+        ones, do not need it.
     batched
         Whether it writes several prompts at once; if not, the prompts of a batch are written one after another.
     aligned
@@ -95,7 +96,7 @@ def register_sampler(
 
 
 def settings_for(sampler: str, **given: Any) -> Settings:
-    """Settings of a sampler from names and values; None means the default, an unknown name is refused.
+    """Settings of a sampler from names and values; None means the default, an unknown name is an error.
 
     >>> settings_for("llada", max_new_tokens=16, steps=8).block_length
     16

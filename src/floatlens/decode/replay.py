@@ -1,8 +1,8 @@
-"""Replay: a given text is revealed in a given order, one forward pass per step, and nothing is sampled.
+"""Replay: reveal a given text in a given order, one forward pass per step, without sampling.
 
-The passes are those by which the model generates: over the whole sequence, on a cache, block after block, or as its sampler
-registers them. So replaying a greedy generation in its own order gives the same steps. `confidence` is the probability of
-the given token where a step reveals it, and that of the most likely token at the other masks.
+The passes are the same as in generation: over the whole sequence, with a cache, block by block, or as registered by the
+sampler. So replaying a greedy generation in its own order gives the same steps. `confidence` is the probability of the given
+token at positions that a step reveals, and of the most likely token at the other masks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     from floatlens.models.family import Family
 
-NAME = "replay"  # what a trace has for its sampler
+NAME = "replay"  # the name of the sampler in the trace of a replay
 
 
 @dataclass(frozen=True)
 class ReplaySettings(Settings):
-    """Settings of a replay, read from its scripts: `steps` passes, `order` by name; `block_length` of a model of blocks."""
+    """Settings of a replay, read from its scripts: `steps` passes, `order` by name; `block_length` for block models."""
 
     steps: int = 0
     order: str = ""
@@ -54,7 +54,7 @@ def writes_blocks(sampler: str) -> bool:
 
 
 def can_replay(family: Family, sampler: str) -> bool:
-    """Whether the passes of a sampler are known, so that it can be made to write a given text."""
+    """Whether the passes of a sampler are known, so that a given text can be replayed."""
     whole = not family.cached and family.attention in ("bidirectional", "two-way")
     return family.kind == "arm" or whole or SAMPLERS[sampler].replay is not None or writes_blocks(sampler)
 
@@ -62,9 +62,9 @@ def can_replay(family: Family, sampler: str) -> bool:
 def settings_of(
     scripts: Sequence[Script], family: Family, sampler: str, block_length: int | None = None, seed: int = 0
 ) -> ReplaySettings:
-    """Return the settings of a batch of scripts; those that cannot be replayed together are refused.
+    """Return the settings of a batch of scripts; raise an error if they cannot be replayed together.
 
-    `seed` is for samplers without a mask token, which put random tokens in its place.
+    `seed` is for samplers without a mask token, which use random tokens instead.
     """
     first = scripts[0]
     if not can_replay(family, sampler):
@@ -73,12 +73,12 @@ def settings_of(
         for script in scripts:
             if not script.in_sequence:
                 raise FloatLensError(
-                    f"an autoregressive model reveals one token after another; the order {script.order!r} needs a masked "
+                    f"an autoregressive model reveals tokens from left to right; the order {script.order!r} needs a masked "
                     f"diffusion model, use left-to-right"
                 )
     elif any((len(script.ids), script.steps) != (len(first.ids), first.steps) for script in scripts):
         raise FloatLensError(
-            "texts that are replayed together by a masked diffusion model should have equal numbers of tokens and steps; "
+            "texts that are replayed together by a masked diffusion model must have equal numbers of tokens and steps; "
             "replay them one by one"
         )
     longest, steps = max(len(script.ids) for script in scripts), max(script.steps for script in scripts)
@@ -173,19 +173,19 @@ def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask
 
 
 def check_order(script: Script, prompt_length: int, block: int) -> None:
-    """Refuse an order that reveals a token of a later block before a block is finished.
+    """Raise an error for an order that reveals a token of a later block before a block is finished.
 
     >>> check_order(Script((7, 8, 9), (1, 0, 2), 3), prompt_length=3, block=2)
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: token 1 is revealed before the block of token 0 is finished, and blocks of 2 ...
+    floatlens.errors.FloatLensError: token 1 is revealed before the block of token 0 is finished, but blocks of 2 ...
     """
     numbers = [(prompt_length + index) // block for index in range(len(script.ids))]
     for index, (number, step) in enumerate(zip(numbers, script.at, strict=True)):
         late = next((i for i in range(index) if numbers[i] < number and script.at[i] >= step), None)
         if late is not None:
             raise FloatLensError(
-                f"token {index} is revealed before the block of token {late} is finished, and blocks of {block} are written "
+                f"token {index} is revealed before the block of token {late} is finished, but blocks of {block} are written "
                 f"one after another; use left-to-right"
             )
 
@@ -203,9 +203,9 @@ def reveal_blocks(
     place: Place,
     origin: int = 0,
 ) -> Iterator[Step]:
-    """Reveal texts block by block, finished blocks on a cache; a pass sees no block after its own.
+    """Reveal texts block by block, with finished blocks in a cache; a pass does not see later blocks.
 
-    `origin` is a column at which a block begins. The rows of a batch should reveal tokens of the same block at each step.
+    `origin` is a column at which a block begins. The rows of a batch must reveal tokens of the same block at each step.
     """
     P, N = ids_BP.shape[1], len(scripts[0].ids)
     for script in scripts:
@@ -238,7 +238,7 @@ def reveal_blocks(
 def append(
     network: Network, ids_BP: torch.Tensor, real_BP: torch.Tensor | None, scripts: Sequence[Script]
 ) -> Iterator[Step]:
-    """Append the tokens of the scripts one by one, on a cache. A row whose text is over repeats its last token."""
+    """Append the tokens of the scripts one by one, with a cache. A row whose text has ended repeats its last token."""
     B = len(scripts)
     x_BT, real_BT, cache = ids_BP, real_BP, None
     lengths_B = torch.tensor([len(script.ids) for script in scripts], device=ids_BP.device)

@@ -1,4 +1,4 @@
-"""SDAR's sampler: block after block, each denoised by the most certain positions first, finished blocks kept in a cache.
+"""SDAR's sampler: block by block, most certain positions first, with finished blocks in a cache.
 
 After generate.py of JetAstra/SDAR (arXiv 2510.06303); step histories equal its own (tests/golden-blocks). Two differences:
 a step never commits more positions than there are masks (the published code then overwrites known positions), and
@@ -31,9 +31,9 @@ STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential", "
 class SDARSettings(WholeBlockSettings):
     """Settings of SDAR's sampler.
 
-    remasking_strategy    which masks a step commits: those above `confidence_threshold`, or as many as planned if fewer
-                          (low_confidence_dynamic); as many as planned, by confidence (low_confidence_static) or from left
-                          to right (sequential); those of lowest entropy, as long as its sum stays below `eb_threshold`
+    remasking_strategy    which masks a step commits: those above `confidence_threshold`, and at least the planned number
+                          (low_confidence_dynamic); the planned number, by confidence (low_confidence_static) or from left
+                          to right (sequential); those of lowest entropy, while its sum stays below `eb_threshold`
                           (entropy_bounded)
     """
 
@@ -92,7 +92,7 @@ def sample(
 def propose(
     logits_LV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None, draws: Draws, row: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token for every position of the block, known ones too, and its probability in the filtered distribution."""
+    """A token for every position of the block, including known ones, and its probability after filtering."""
     probs_LV = filter_top_k_first(logits_LV, temperature, top_p, top_k).softmax(-1)
     token_L = draws.choose(row, probs_LV)[:, 0].to(probs_LV.device) if temperature > 0 else logits_LV.argmax(-1)
     return token_L, probs_LV.gather(-1, token_L[:, None])[:, 0]
@@ -105,7 +105,7 @@ def choose(
     count: int,
     settings: SDARSettings,
 ) -> torch.Tensor:
-    """True for the masks that the step commits; `count` is how many the schedule plans."""
+    """True for the masks that the step commits; `count` is the planned number."""
     places_M = masked_L.nonzero()[:, 0]
     if settings.remasking_strategy == "sequential":
         order = places_M[:count]
@@ -126,7 +126,7 @@ def choose(
 def above_or_best(
     probability_L: torch.Tensor, masked_L: torch.Tensor, count: int, threshold: float | None
 ) -> torch.Tensor:
-    """True for all masks above the threshold if they are at least `count`, else for the `count` most confident masks.
+    """True for all masks above the threshold if there are at least `count`, otherwise for the `count` most confident ones.
 
     >>> p, masked = torch.tensor([0.9, 0.2, 0.95, 0.5]), torch.tensor([False, True, True, True])
     >>> above_or_best(p, masked, 1, 0.4).tolist(), above_or_best(p, masked, 3, 0.4).tolist()

@@ -1,4 +1,4 @@
-"""Settings: what all samplers have in common, and the checks that refuse what cannot work."""
+"""The settings that all samplers share, and their validation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from floatlens.errors import FloatLensError
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a sampler, checked when they are made; subclasses add their own.
+    """Settings of a sampler, checked on creation; subclasses add their own.
 
     max_new_tokens   number of tokens to write
     temperature      0 is greedy decoding
     seed             seed of the random numbers
 
-    `revises` says whether the sampler may replace a token that it has written.
+    `revises` is whether the sampler may replace a token that it has written.
     """
 
     revises: ClassVar[bool] = False
@@ -37,11 +37,11 @@ class Settings:
 
     @property
     def shifted(self) -> bool:
-        """Whether row j - 1 writes position j by choice of these settings; most often the family says so."""
+        """Whether these settings make row j - 1 write position j; usually this is a property of the family."""
         return False
 
     def canvas(self, prompt_length: int) -> int:
-        """Number of positions after a prompt that are written; a sampler of whole blocks may need more than asked for."""
+        """Number of positions written after a prompt; a sampler of whole blocks may need more than `max_new_tokens`."""
         return self.max_new_tokens
 
     def room(self, prompt_length: int, context: int) -> int:
@@ -49,7 +49,7 @@ class Settings:
         return context - prompt_length
 
     def fits(self, prompt_length: int, context: int | None) -> None:
-        """Refuse a prompt that does not fit the model's context together with what is to be written."""
+        """Raise an error if the prompt and the new tokens do not fit in the model's context."""
         new = self.canvas(prompt_length)
         if context is not None and prompt_length + new > context:
             room = self.room(prompt_length, context)
@@ -67,25 +67,25 @@ class Settings:
 
 
 def check_whole(value: Any, name: str, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least `least`.
+    """Raise an error if a value is not an integer of at least `least`.
 
     >>> check_whole(0, "steps")
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: steps should be a whole number of 1 or more, not 0
+    floatlens.errors.FloatLensError: steps should be an integer of 1 or more, not 0
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise FloatLensError(f"{name} should be a whole number of {least} or more, not {value!r}")
+        raise FloatLensError(f"{name} should be an integer of {least} or more, not {value!r}")
 
 
 def check_one_of(value: str, name: str, options: tuple[str, ...]) -> None:
-    """Refuse what is not among the options."""
+    """Raise an error if a value is not among the options."""
     if value not in options:
         raise FloatLensError(f"{name} {value!r} is not known; use one of {', '.join(options)}")
 
 
 def check_nucleus(top_p: float | None, top_k: int | None) -> None:
-    """Refuse a top-p outside (0, 1] and a top-k below 1."""
+    """Raise an error for a top-p outside (0, 1] and a top-k below 1."""
     if top_p is not None and not 0 < top_p <= 1:
         raise FloatLensError(f"top_p {top_p} should be above 0 and at most 1")
     if top_k is not None:

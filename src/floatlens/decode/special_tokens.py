@@ -1,4 +1,4 @@
-"""The tokens that a sampler treats apart from all others."""
+"""The special tokens that samplers use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of a model's special tokens, as a sampler needs them.
+    """Ids of a model's special tokens.
 
-    mask_id   the token that stands for "not yet written"; None for an autoregressive model
+    mask_id   the token that means "not yet written"; None for an autoregressive model
     end_ids   tokens that end an answer, the config's own first
-    pad_id    the token that fills a shorter prompt
+    pad_id    the token that pads shorter prompts
     """
 
     mask_id: int | None = None
@@ -26,10 +26,10 @@ class SpecialTokens:
 
     @property
     def eos_id(self) -> int | None:
-        """The end of the text."""
+        """The end-of-text token."""
         return self.end_ids[0] if self.end_ids else None
 
     @property
     def eot_id(self) -> int | None:
-        """The end of a turn, where it is another token than the end of the text."""
+        """The end-of-turn token, if it differs from the end-of-text token."""
         return self.end_ids[1] if len(self.end_ids) > 1 else None

@@ -1,4 +1,4 @@
-"""One step of decoding, as every sampler yields it."""
+"""One step of decoding, which every sampler yields."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import torch
 
 @dataclass(frozen=True)
 class Step:
-    """One forward pass. B rows; T positions, pads included.
+    """One forward pass. B rows; T positions, including padding.
 
-    tokens_BT      ids that went into the forward pass
+    tokens_BT      ids of the input
     after_BT       ids after the commit; an autoregressive step is one position longer than its input
     committed_BT   positions of `after_BT` that received their token at this step
-    confidence_BT  probability of the token that the sampler would commit there, NaN where it has none in mind
-    active         positions of the queries that the step is about; None for all queries of its pass, which end where
-                   `tokens_BT` ends
-    running_B      rows that are still being written; None for all. The others only keep the batch together
+    confidence_BT  probability of the token that the sampler would commit there, NaN where it has no candidate
+    active         positions of the step's queries; None for all queries of its pass, which end where `tokens_BT` ends
+    running_B      rows that are still being written; None for all. The others are only kept in the batch
     """
 
     index: int

@@ -1,8 +1,8 @@
-"""The logits of given sequences, one forward pass each, by the passes with which a model generates.
+"""Run given sequences, one forward pass each, with the same passes as in generation, and return the logits.
 
-A trajectory is the list of sequences that went into the passes of a generation, or the like: it is run again, under
-interventions for instance, and nothing is sampled. The passes are those of the sampler: over the whole sequence, on a cache,
-or over one block after another, so that what a pass computes is what it computes in generation.
+A trajectory is a list of input sequences, such as those of a generation. It is run again, for example under interventions,
+without sampling. The passes are those of the sampler: over the whole sequence, with a cache, or block by block, so that a
+pass computes the same as in generation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     from floatlens.models.family import Family
 
-Logits = tuple[int, torch.Tensor]  # the column of the first token that they write, and (B, N, V)
+Logits = tuple[int, torch.Tensor]  # column of the first written token, logits (B, N, V)
 
 
 def run_trajectory(
@@ -63,7 +63,7 @@ def run_trajectory(
 
 
 def append(network: Network, real_BP: torch.Tensor | None, sequences: Iterable[torch.Tensor]) -> Iterator[Logits]:
-    """The passes of an autoregressive model: each sequence is one token longer than the one before."""
+    """The passes of an autoregressive model: each sequence is one token longer than the previous one."""
     cache: Cached | None = None
     for x_BT in sequences:
         real_BT = None
@@ -112,7 +112,7 @@ def left_to_right(
 ) -> Iterator[torch.Tensor]:
     """The sequences whose next token is each token of a text (B, N): revealed up to it, masked after it.
 
-    For a model of blocks each ends where the block of that token ends.
+    For a block model, each sequence ends where the block of that token ends.
     """
     P, new = ids_BP.shape[1], settings.max_new_tokens
     for count in range(text_BN.shape[1]):

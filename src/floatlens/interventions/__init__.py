@@ -1,4 +1,4 @@
-"""Interventions: attention changed while it is computed, to see what its anchors and heads are for."""
+"""Interventions: change attention while it is computed, to test the role of anchors and heads."""
 
 from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.interventions.registry import parse_intervention as parse

@@ -1,4 +1,4 @@
-"""AblateHeads: what is this head for? Its output becomes zero, or its mean."""
+"""AblateHeads: replace the output of heads by zero or by their mean."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Pair = tuple[int, int]  # layer, head
 @register_intervention
 @dataclass(frozen=True)
 class AblateHeads(Intervention):
-    """The output of chosen heads becomes zero, or its mean over a reference set.
+    """Replace the output of chosen heads by zero, or by its mean over a reference set.
 
-    heads    which: [3.1, 4.0] are head 1 of layer 3 and head 0 of layer 4 (in Python also [(3, 1), (4, 0)]);
+    heads    the heads: [3.1, 4.0] are head 1 of layer 3 and head 0 of layer 4 (in Python also [(3, 1), (4, 0)]);
              [0, 1] or 0:2 are those heads of all `layers`;
-             top(4, by=retrieval) the four best retrieval heads of the model, random(4, seed=0) four drawn at random,
-             random(4, seed=0, apart=retrieval) four drawn from those that are not among the four best
-    layers   the layers that heads are taken from; all when left out
+             top(4, by=retrieval) are the four best retrieval heads of the model, random(4, seed=0) four random heads,
+             random(4, seed=0, apart=retrieval) four random heads that are not among the four best
+    layers   the layers that heads are taken from; all by default
     fill     zero, or mean: each head's mean output over all positions and steps of the reference prompts
 
-    Scores for `top` and means for `fill=mean` come from un-intervened runs on reference prompts: those given to
-    `lens.intervene(..., reference=prompts)`, else 16 questions of the bundled world (world:fresh, validation).
+    Scores for `top` and means for `fill=mean` come from runs without interventions on reference prompts: those passed to
+    `lens.intervene(..., reference=prompts)`, by default 16 questions of the bundled world (world:fresh, validation).
     by=retrieval is the share of answer tokens copied from the gold document whose copy is the head's most attended key
     at the commit, ties broken by mass; by=mass is the attention on the gold documents at the commit;
     by=query the attention from the question to them at the first step.
@@ -85,7 +85,7 @@ class AblateHeads(Intervention):
         return self.heads.count(".") or None
 
     def control(self, seed: int) -> AblateHeads | None:
-        """As many random heads, drawn apart from the best ones where those are ablated."""
+        """The same number of random heads; if the best heads are ablated, random heads that are not among them."""
         if self.count is None:
             return None
         apart = f", apart={_setting(self.heads, 'by')}" if self.heads.startswith("top") else ""
@@ -104,10 +104,10 @@ class AblateHeads(Intervention):
             self._named(shape)
 
     def contradicts(self, other: Intervention) -> str:
-        return "a head has one filling" if isinstance(other, AblateHeads) and other.fill != self.fill else ""
+        return "a head can only have one fill" if isinstance(other, AblateHeads) and other.fill != self.fill else ""
 
     def _named(self, shape: Shape) -> list[Pair]:
-        """The heads that the text names one by one."""
+        """The heads that the text lists explicitly."""
         if "." not in self.heads:
             named = selection.select_numbers(self.heads, shape["heads"] or 0, "head")
             return [(layer, head) for layer in self.layer_numbers(shape) for head in named]
@@ -118,7 +118,7 @@ class AblateHeads(Intervention):
         return pairs
 
     def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
-        """The heads, as (layer, head); `top` looks at the model first."""
+        """The heads, as (layer, head); `top` runs the model on the reference prompts first."""
         from floatlens.interventions.reference_runs import head_scores
 
         if self.count is None or "." in self.heads:
@@ -173,7 +173,7 @@ class Ablation(Intervention):
 
 
 def heads_text(given: Any) -> str:
-    """The canonical text of a choice of heads.
+    """The canonical text of a selection of heads.
 
     >>> heads_text("top(3)"), heads_text("random(2)"), heads_text([(0, 1)]), heads_text("0:2")
     ('top(3, by=retrieval)', 'random(2, seed=0)', '[0.1]', '0:2')
@@ -190,7 +190,7 @@ def heads_text(given: Any) -> str:
         given = parts if isinstance(given, Iterable) else given
     found = selection.canonical_text(given, "head")
     if found is None:
-        raise FloatLensError("no heads were named; name them as [3.1, 4.0], top(4) or random(4)")
+        raise FloatLensError("no heads were selected; write them as [3.1, 4.0], top(4) or random(4)")
     return found
 
 

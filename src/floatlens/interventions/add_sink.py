@@ -1,4 +1,4 @@
-"""AddSink: does surplus attention need a token to rest on? Add one that does nothing else."""
+"""AddSink: add an extra token that only absorbs attention."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 @register_intervention
 @dataclass(frozen=True)
 class AddSink(Intervention):
-    """One extra token that only absorbs attention: it has a score for every query and no value.
+    """Add an extra token that only absorbs attention: it has a score for every query and no value.
 
     After the sink token of arXiv 2601.19657, which sees only itself and is seen by all, here without training: the
-    softmax runs over the keys and one more of the given score, and that one adds nothing to the output. A row's weights
+    softmax runs over the keys and one more with the given score, which adds nothing to the output. A row's weights
     are multiplied by Z / (Z + exp(score)), where Z is the row's sum of exp(scores); score 0 is the softmax with one added
     to its denominator. A trace shows the weights of real positions, so received attention sums to less than 1.
 
     score    the sink's score, on the scale of the scores that the softmax sees
-    layers, heads   where; everywhere when left out
+    layers, heads   layers and heads to change; all by default
 
     >>> str(AddSink(2)), AddSink(2).summary
     ('add-sink(score=2)', 'An extra token of score 2 absorbs attention and gives nothing back.')
@@ -49,7 +49,7 @@ class AddSink(Intervention):
         )
 
     def contradicts(self, other: Intervention) -> str:
-        return "a layer has one extra sink" if isinstance(other, AddSink) else ""
+        return "a layer can only have one extra sink" if isinstance(other, AddSink) else ""
 
     def change(self, attention: AttentionCall) -> None:
         attention.absorb(self.score, self.heads_in(attention))

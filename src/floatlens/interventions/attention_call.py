@@ -1,15 +1,15 @@
-"""One attention call, as interventions may change it, and the kernel that computes it changed.
+"""One attention call that interventions can change, and the computation of the changed call.
 
-Everything an intervention can do is one of five things, and they commute, so several compose without an order:
+An intervention can make the following changes. They commute, so the order of interventions does not matter:
 
-    hide      columns get no attention: their scores become −inf, or so low that it makes no difference
+    hide      columns get no attention: their scores become −inf, or low enough to have the same effect
     weigh     columns get their attention times a factor, rows renormalised: log factor is added to their scores
     sharpen   all scores times a factor        cap   scores become cap · tanh(scores / cap)
-    absorb    one more column of a given score and of no value
+    absorb    adds a column with a given score and no value
     replace   the output of a head
 
 With s the scores (after `sharpen`, then `cap`): weights = softmax(s + mask + log factors, and the sink's score).
-A query that would be left with nothing to see keeps itself.
+A query that would not see any key still sees itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import torch
 from floatlens.interventions.decoding_state import DecodingState
 from floatlens.observation.inputs import Inputs
 
-TILE = 1 << 18  # numbers in a tile of explicit scores: they stay in a core's cache
+TILE = 1 << 18  # number of scores in a tile, so that it stays in a core's cache
 Array = np.ndarray[Any, Any]
 
 
 class AttentionCall:
-    """A call: R rows (twice the batch under guidance), H heads, Q queries, T keys.
+    """An attention call: R rows (twice the batch with guidance), H heads, Q queries, T keys.
 
     Columns are chosen as bool (B, length) over all positions so far; they are cut to the keys of the call, which for a
     sliding-window cache are the last T, and repeated for the second half of guidance.
@@ -53,48 +53,48 @@ class AttentionCall:
     def device(self) -> torch.device:
         return self.inputs.query.device
 
-    # --- what may be asked ----------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------------
 
     def received_RT(self) -> Array:
-        """Received attention of this layer and step without any intervention in it: mean over heads, pads included."""
+        """Received attention of this layer and step without interventions in it: mean over heads, including padding."""
         return self._received(self.layer, self.inputs)
 
-    # --- what may be done -----------------------------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------------------------------
 
     def hide(self, columns: Array, heads: Sequence[int] | None = None) -> None:
-        """These columns, bool (B or R, length), get no attention from `heads` (None: all)."""
+        """Hide these columns, bool (B or R, length), from `heads` (None: all)."""
         hidden = torch.from_numpy(self._rows(columns)).to(self.device)[:, None]
         hidden = hidden if heads is None else hidden & self._among(heads)
         self.hidden_RHT = hidden if self.hidden_RHT is None else self.hidden_RHT | hidden
 
     def weigh(self, logs: Array, heads: Sequence[int] | None = None) -> None:
-        """Log factors, float (B or R, length), on the attention that columns get."""
+        """Add log factors, float (B or R, length), to the scores of columns."""
         added = torch.from_numpy(self._rows(logs)).to(self.device, torch.float32)[:, None]
         added = added if heads is None else added * self._among(heads)
         self.log_RHT = added if self.log_RHT is None else self.log_RHT + added
 
     def sharpen(self, factor: float, heads: Sequence[int] | None = None) -> None:
-        """All scores times a factor."""
+        """Multiply all scores by a factor."""
         chosen = torch.ones(self.H, device=self.device)
         chosen[list(range(self.H) if heads is None else heads)] = factor
         self.factor_H = chosen if self.factor_H is None else self.factor_H * chosen
 
     def cap(self, cap: float) -> None:
-        """Scores become cap · tanh(scores / cap)."""
+        """Replace scores by cap · tanh(scores / cap)."""
         self.softcap = cap
 
     def absorb(self, score: float, heads: Sequence[int] | None = None) -> None:
-        """One more column with this score and no value."""
+        """Add a column with this score and no value."""
         sink = torch.full((self.H,), -torch.inf, device=self.device)
         sink[list(range(self.H) if heads is None else heads)] = score
         self.sink_H = sink if self.sink_H is None else torch.logaddexp(self.sink_H, sink)
 
     def replace(self, heads: Sequence[int], output_HD: torch.Tensor | None) -> None:
-        """The outputs of these heads become `output_HD`, zero for None."""
+        """Replace the outputs of these heads by `output_HD`, or by zero for None."""
         self.outputs.append((list(heads), output_HD))
 
     def _rows(self, columns: Array) -> Array:
-        """Cut to the keys of the call, and repeated for the rows of guidance."""
+        """The columns cut to the keys of the call, and repeated for the rows of guidance."""
         first = columns.shape[1] - self.T
         cut = columns[:, max(first, 0) :]
         return np.ascontiguousarray(cut if len(cut) == self.R else np.tile(cut, (self.R // len(cut), 1)))
@@ -107,9 +107,9 @@ class AttentionCall:
     # --- the result -----------------------------------------------------------------------------------------------------
 
     def run(self, base: Callable[[], Any]) -> tuple[Any, Inputs]:
-        """The output (R, Q, H, D) as transformers expects it, and the inputs as they were used.
+        """The output (R, Q, H, D) as transformers expects it, and the inputs that were used.
 
-        `base` computes the call unchanged; it does so when only outputs are replaced.
+        `base` computes the unchanged call; it is used when only outputs are replaced.
         """
         used = self.used()
         made = base() if used is self.inputs else (attend(used), None)
@@ -121,7 +121,7 @@ class AttentionCall:
         return made, used
 
     def used(self) -> Inputs:
-        """The inputs with everything that was done to scores in them; the same object when nothing was."""
+        """The inputs with all changes of scores applied; the same object if there are none."""
         inputs = self.inputs
         if self.factor_H is not None:
             query = inputs.query * self.factor_H.to(inputs.query)[None, :, None, None]
@@ -136,10 +136,10 @@ class AttentionCall:
         return inputs
 
     def _mask(self) -> torch.Tensor:
-        """The mask with what is hidden and weighed in it, additive: (R, 1 or H, Q, T).
+        """The additive mask (R, 1 or H, Q, T), including hidden columns and log factors.
 
-        What is hidden gets a quarter of the lowest number, which is as good as −inf to a softmax; observers take only
-        half of it or less for what a query can never see, so the keys' own statistics stay what they are.
+        Hidden columns get a quarter of the lowest number, which has the same effect as −inf in a softmax. Statistics treat
+        only half of the lowest number or less as invisible, so statistics of the keys do not change.
         """
         dtype, given = self.inputs.query.dtype, self.inputs.mask
         lowest = torch.finfo(dtype).min
@@ -159,7 +159,7 @@ class AttentionCall:
         return mask.expand(-1, -1, self.Q, -1)
 
     def _kept(self, visible: torch.Tensor | None, shown: torch.Tensor) -> torch.Tensor:
-        """What may still be seen; a query that would see nothing keeps itself, if it could see itself before."""
+        """The keys that are still visible; a query that would see none still sees itself, if it could before."""
         left = shown if visible is None else visible & shown
         empty = ~left.any(-1, keepdim=True)
         if not bool(empty.any()):
@@ -172,7 +172,7 @@ class AttentionCall:
 
 
 def attend(inputs: Inputs) -> torch.Tensor:
-    """Attention output (R, Q, H, D), by the fast kernel; with a soft cap from the scores themselves, in tiles."""
+    """Attention output (R, Q, H, D) from the fast kernel; with a soft cap, computed from explicit scores in tiles."""
     groups = inputs.query.shape[1] // inputs.key.shape[1]
     key, value = (x if groups == 1 else x.repeat_interleave(groups, dim=1) for x in (inputs.key, inputs.value))
     inputs = replace(inputs, key=key, value=value)
@@ -208,11 +208,11 @@ def additive(inputs: Inputs) -> torch.Tensor:
 
 
 def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mask, keys and values with one column more: a key of zero, so that the mask alone is its score, and no value."""
+    """Mask, keys and values with one more column: a key of zero, so that the mask is its score, and a value of zero."""
     assert mask is not None and inputs.sinks is not None
     R, H = inputs.query.shape[:2]
     sinks = inputs.sinks.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min)
-    alike = bool((sinks == sinks[0]).all())  # one column for all heads then, and the mask stays as small as it is
+    alike = bool((sinks == sinks[0]).all())  # then one column serves all heads, and the mask stays small
     column = sinks[:1].view(1, 1, 1, 1) if alike else sinks.view(1, H, 1, 1)
     lead = torch.broadcast_shapes(mask.shape[:-1], column.shape[:-1])
     grown = torch.cat([mask.expand(*lead, -1), column.expand(*lead, 1)], -1)
@@ -221,7 +221,7 @@ def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, 
 
 
 def explicit(inputs: Inputs) -> torch.Tensor:
-    """Attention from the scores themselves, a tile of queries at a time."""
+    """Attention from explicit scores, one tile of queries at a time."""
     R, H, Q, D = inputs.query.shape
     T = inputs.key.shape[2]
     cap = inputs.softcap

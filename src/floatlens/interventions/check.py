@@ -1,4 +1,4 @@
-"""Refuse interventions that cannot work together, or on this model, before any weights are read."""
+"""Raise an error for interventions that cannot work together, or on this model, before any weights are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(interventions: Sequence[Intervention], shape: Shape, config: PreTrainedConfig) -> None:
-    """Refuse layers and heads that do not exist, and interventions that contradict each other where they meet."""
+    """Raise an error for layers and heads that do not exist, and for interventions that contradict each other."""
     for one in interventions:
         one.check(shape, config)
     for one, other in combinations(interventions, 2):

@@ -1,4 +1,4 @@
-"""The state of a run that interventions can read: positions, regions and kinds of tokens of the batch, and the step.
+"""The state of a run that interventions can read: positions, regions, token kinds and the current step.
 
 Positions count from each row's first real token; tensors here count the padding, so row b's position j is column
 `pads[b] + j`. Shapes: B rows, N positions of the whole run, T positions so far.
@@ -21,12 +21,12 @@ from floatlens.models.family import Family
 from floatlens.observation.prompt_batch import PromptBatch
 
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
-GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions at once, or for what is in none
+GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions, or for positions in no region
 
 
 @dataclass
 class DecodingState:
-    """One run of a batch. `strings` turns token ids into the tokenizer's pieces; `notes` is kept from step to step."""
+    """One run of a batch. `strings` converts token ids to the tokenizer's pieces; `notes` is kept from step to step."""
 
     batch: PromptBatch
     new_tokens: int
@@ -50,7 +50,7 @@ class DecodingState:
 
     @property
     def length(self) -> int:
-        """Positions so far, padding counted."""
+        """Number of positions so far, including padding."""
         return self.tokens_BT.shape[1]
 
     @property
@@ -59,7 +59,7 @@ class DecodingState:
 
     @property
     def shortest(self) -> int:
-        """Positions that the shortest row has at the first step."""
+        """Number of positions of the shortest row at the first step."""
         return min(len(p.ids) for p in self.batch.prompts) + (0 if self.family.cached else self.new_tokens)
 
     def real_BN(self) -> np.ndarray[Any, Any]:
@@ -67,12 +67,12 @@ class DecodingState:
         return np.arange(self.N)[None] >= np.array(self.pads)[:, None]
 
     def seed(self, row: int, *parts: int) -> np.random.Generator:
-        """Random numbers that depend on the prompt itself and not on its row in the batch."""
+        """A random generator that depends on the prompt, not on its row in the batch."""
         ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
         return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
 
     def positions_BN(self, choice: str) -> np.ndarray[Any, Any]:
-        """Columns of chosen positions; one that a row does not have is refused."""
+        """Columns of chosen positions; raise an error if a row does not have one of them."""
         from floatlens.interventions.selection import select_numbers
 
         found = np.zeros((self.B, self.N), bool)
@@ -81,7 +81,7 @@ class DecodingState:
         return found
 
     def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> np.ndarray[Any, Any]:
-        """Columns of named regions. `everywhere`: each row must have each of them; else some row must."""
+        """Columns of named regions. `everywhere`: each row must have each of them; otherwise at least one row."""
         found = np.zeros((self.B, self.N), bool)
         for name in names:
             missing: list[int] = []
@@ -113,7 +113,7 @@ class DecodingState:
         return [(r.start, r.end) for r in regions if r.name in wanted and r.end > r.start]
 
     def _template(self, row: int) -> list[bool]:
-        """Prompt positions that belong to no region; none of them when the prompt names no regions."""
+        """Prompt positions that belong to no region; none if the prompt has no regions."""
         prompt = self.batch.prompts[row]
         outside = [bool(prompt.regions)] * len(prompt.ids)
         for region in prompt.regions:
@@ -121,7 +121,7 @@ class DecodingState:
         return outside[: len(prompt.ids)]  # a given answer may have regions of its own
 
     def kinds_BT(self, kinds: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Columns whose token now is of one of these kinds, or of a group of kinds (structural, lexical)."""
+        """Columns whose current token is of one of these kinds, or of a group of kinds (structural, lexical)."""
         found = np.zeros((self.B, self.length), bool)
         for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
             before = self.notes.setdefault(("kinds", row), None)

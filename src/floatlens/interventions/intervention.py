@@ -1,7 +1,7 @@
-"""The contract of an intervention: a small frozen dataclass that changes attention calls, and can say so in one line.
+"""The base class of interventions: a small frozen dataclass that changes attention calls.
 
-Its fields are its settings. Texts are turned into their canonical form when it is made, so that two interventions which
-do the same are equal and print the same: `str(intervention)` is its text, which `parse_intervention` reads back.
+Its fields are its settings. They are converted to a canonical form on creation, so that two equivalent interventions are
+equal and print the same: `str(intervention)` is its text, which `parse_intervention` parses again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shape = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Intervention:
-    """Base of all interventions. A subclass names itself, has its settings as fields, and overrides what it needs.
+    """Base of all interventions. A subclass sets `name`, has its settings as fields, and overrides the methods it needs.
 
     Only `change` is required. It is called once per layer and forward pass with an `AttentionCall` of R rows, H heads, Q
     queries and T keys, and calls any of its methods, which commute:
@@ -42,7 +42,7 @@ class Intervention:
     It may read `attention.layer`, `attention.state` (tokens, regions and step: `DecodingState`) and
     `attention.received_RT()`, the attention that positions would receive without any intervention.
 
-    Settings called `layers` and `heads` say where it acts: None for everywhere, else a text such as 0:4 or [0, 2].
+    Settings called `layers` and `heads` select where it acts: None for all, or a text such as 0:4 or [0, 2].
     """
 
     name: ClassVar[str]
@@ -58,11 +58,11 @@ class Intervention:
 
     @property
     def summary(self) -> str:
-        """One plain sentence."""
+        """One sentence that describes the intervention."""
         raise NotImplementedError
 
     def control(self, seed: int) -> Intervention | None:
-        """The matched control: the same done to as many random positions or heads. None where there is none."""
+        """The matched control: the same change of equally many random positions or heads. None if there is none."""
         return None
 
     @property
@@ -88,7 +88,7 @@ class Intervention:
         return None if heads is None else selection.select_numbers(heads, attention.H, "head")
 
     def canonical_places(self) -> dict[str, Any]:
-        """Those of the settings `layers`, `heads` and `random` that it has, in canonical form."""
+        """The settings `layers`, `heads` and `random`, as far as it has them, in canonical form."""
         found: dict[str, Any] = {}
         if hasattr(self, "layers"):
             found["layers"] = selection.canonical_text(self.layers, "layer", selection.HALVES)
@@ -99,28 +99,28 @@ class Intervention:
         return found
 
     def check(self, shape: Shape, config: PreTrainedConfig) -> None:
-        """Refuse layers and heads that the model does not have; no weights are needed for that."""
+        """Raise an error for layers and heads that the model does not have; needs no weights."""
         self.layer_numbers(shape)
         self.head_numbers(shape)
 
     def contradicts(self, other: Intervention) -> str:
-        """Why this cannot act together with another one in the same layer and heads; empty if it can."""
+        """The reason why this cannot be combined with another one in the same layer and heads; empty if it can."""
         return ""
 
     def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
-        """The intervention ready for a model: one that must examine it first, such as for its best heads, does so here."""
+        """The intervention prepared for a model, for example with the model's best heads."""
         return self
 
     def begin(self, state: DecodingState) -> None:
-        """Called before a batch is decoded: refuse what these prompts do not have."""
+        """Called before a batch is decoded; raise an error if the prompts lack something that it needs."""
 
     def change(self, attention: AttentionCall) -> None:
-        """Change one attention call, in a layer in which this acts."""
+        """Change one attention call; called only for layers in which the intervention acts."""
         raise NotImplementedError
 
 
 def setting_text(value: Any) -> str:
-    """A setting as a spec has it.
+    """A setting as text in a spec.
 
     >>> setting_text(0.5), setting_text(2.0), setting_text(("doc1", "doc2")), setting_text("gold")
     ('0.5', '2', '[doc1, doc2]', 'gold')
@@ -144,10 +144,10 @@ def number(value: Any, what: str) -> float:
 
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
-    """A whole number of at least `least`, from a number or its text."""
+    """An integer of at least `least`, from a number or its text."""
     found = number(value, what)
     if found != int(found) or found < least:
-        raise FloatLensError(f"{what} should be a whole number of {least} or more, not {value!r}")
+        raise FloatLensError(f"{what} should be an integer of {least} or more, not {value!r}")
     return int(found)
 
 
@@ -162,12 +162,12 @@ def names_of(value: Any, what: str) -> tuple[str, ...] | None:
     parts = split_list(value) if isinstance(value, str) else list(value)
     found = tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
     if not found:
-        raise FloatLensError(f"no {what} was named; name at least one, or leave it out")
+        raise FloatLensError(f"no {what} was given; pass at least one, or leave it out")
     return found
 
 
 def rule_text(given: str | Rule | RuleFunction) -> str:
-    """The canonical id of an anchor rule; one that would choose every position is refused.
+    """The canonical id of an anchor rule; raise an error if it would choose every position.
 
     >>> rule_text("sigma(3)")
     'sigma(k=3)'
@@ -177,18 +177,18 @@ def rule_text(given: str | Rule | RuleFunction) -> str:
     rule = parse_rule(given)
     if rule.function is not None:
         raise FloatLensError(
-            f"anchor rule {rule.name!r} is a function without a registered name; an intervention is kept as its text, so "
+            f"anchor rule {rule.name!r} is a function without a registered name; an intervention is stored as text, so "
             f"register the rule with @floatlens.register_rule first"
         )
     name, value = next(iter(rule.settings.items()), ("", 1.0))
     if value < 0 or (rule.name == "share" and value == 0):
         raise FloatLensError(
-            f"anchor rule {rule.id} chooses every position, so no position would be left to attend to; use a {name} above 0"
+            f"anchor rule {rule.id} selects every position, so no position would be left to attend to; use a {name} above 0"
         )
     return rule.id
 
 
 def set_fields(intervention: Intervention, **values: Any) -> None:
-    """Put canonical values into a frozen dataclass while it is made."""
+    """Set fields of a frozen dataclass in its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(intervention, name, value)

@@ -1,7 +1,7 @@
-"""Anchors while the model runs: the rules of `floatlens.anchors`, on the received attention of one layer and step.
+"""Find anchors while the model runs: the rules of `floatlens.anchors` on the received attention of one layer and step.
 
-Rows of a left-padded batch are moved to the left first, so that a rule sees each row as it is alone, and what it finds
-equals `trace.anchors` of an un-intervened layer with the same input.
+Rows of a left-padded batch are shifted to the left first, so that a rule gives the same result as for the row alone, equal
+to `trace.anchors` of a layer without interventions and with the same input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class UnchangedReceived:
-    """Received attention (R, T so far) of any layer, un-intervened, mean over heads; with a cache the running mean."""
+    """Received attention (R, T so far) of a layer without interventions, mean over heads; with a cache, a running mean."""
 
     def __init__(self, state: DecodingState) -> None:
         self.state = state
@@ -46,7 +46,7 @@ class UnchangedReceived:
             session = self.sessions[rows]
             session.begin()
             session.see(layer, **inputs.shown())
-            # A pass that only fills the cache of a block model is about no row in particular: its final rows then.
+            # A pass that only fills the cache of a block model has no active rows: use its final rows.
             found = session.results["received"].get(layer, session.results["received_final"].get(layer))
             assert found is not None
             self.now[layer] = found.mean(1).double().cpu().numpy()
@@ -93,9 +93,9 @@ def anchors_of_rows(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tup
 
 
 def draw_others(state: DecodingState, chosen: Array, seed: int, *parts: int) -> Array:
-    """For each row, as many random real positions as are chosen, none of them chosen: the matched control.
+    """For each row, the same number of random real positions that are not chosen: the matched control.
 
-    What is drawn depends on the prompt, the seed and `parts`, not on the batch.
+    The draw depends on the prompt, the seed and `parts`, not on the batch.
     """
     found = np.zeros_like(chosen)
     N = chosen.shape[1]
@@ -109,11 +109,11 @@ def draw_others(state: DecodingState, chosen: Array, seed: int, *parts: int) -> 
 
 
 def check_leaves_some(rule: str, state: DecodingState) -> None:
-    """Refuse a rule that would choose every position of the shortest row."""
+    """Raise an error for a rule that would choose every position of the shortest row."""
     parsed = parse_rule(rule)
     wanted = max(parsed.settings.get("n", 0.0), parsed.minimum)
     if wanted >= state.shortest or (parsed.name == "share" and parsed.settings["eps"] * state.shortest < 1):
         raise FloatLensError(
-            f"anchor rule {parsed.id} may choose all {state.shortest} positions of a prompt, "
-            f"so no position would be left to attend to; choose fewer"
+            f"anchor rule {parsed.id} may select all {state.shortest} positions of a prompt, "
+            f"so no position would be left to attend to; select fewer"
         )

@@ -1,4 +1,4 @@
-"""MaskAnchors: what are the anchors for? Take them away and see what breaks."""
+"""MaskAnchors: hide the anchors from attention."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class MaskAnchors(Intervention):
     """The anchors found at each step receive no attention; rows renormalise.
 
     With a the mean over heads of the attention that positions receive at this layer and step, computed without any
-    intervention in this layer, and A = rule(a): the scores of all keys in A become −inf. A query that would be left with
-    nothing to see keeps itself: the first query of a causal model whose first token is an anchor.
+    intervention in this layer, and A = rule(a): the scores of all keys in A become −inf. A query that would not see any
+    key still sees itself, such as the first query of a causal model whose first token is an anchor.
 
     A causal model with a cache finds its anchors again at each step, from the running mean over all queries so far, as a
     trace shows them; the first step masks the anchors of the prompt for all queries of the prompt.
 
     rule     an anchor rule, such as sigma(3) or top(4)
-    layers   where: 3, 0:4, [0, 2], shallow, deep; all when left out
-    heads    which heads do not see the anchors; all when left out. Anchors are those of the mean over all heads
+    layers   layers to change: 3, 0:4, [0, 2], shallow, deep; all by default
+    heads    heads that do not see the anchors; all by default. Anchors are found on the mean over all heads
     regions  only anchors inside these regions
-    random   a seed: mask as many random other positions in place of the anchors, the matched control
+    random   a seed: mask the same number of other, random positions instead (the matched control)
 
     >>> str(MaskAnchors("sigma(3)", layers=slice(0, 4)))
     'mask-anchors(rule=sigma(k=3), layers=0:4)'
@@ -81,5 +81,5 @@ class MaskAnchors(Intervention):
 
 
 def tiled(columns_BN: Any, like: Any) -> Any:
-    """Columns of the batch for the rows of guidance too, cut to the positions so far."""
+    """Columns of the batch, repeated for the rows of guidance and cut to the positions so far."""
     return np.tile(columns_BN[:, : like.shape[1]], (len(like) // len(columns_BN), 1))

@@ -1,4 +1,4 @@
-"""MaskPositions: what is this token, this document, all punctuation for? Hide it from all queries."""
+"""MaskPositions: hide positions, a region or a kind of token from all queries."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 class MaskPositions(Intervention):
     """Named positions receive no attention; rows renormalise.
 
-    Exactly one of `positions`, `region` and `kind` says which:
+    Exactly one of `positions`, `region` and `kind` selects them:
 
     positions  0, 0:4 or [0, 7], counted from the prompt's first token
     region     bos, instruction, query, doc2, answer; gold (the gold documents), docs, prompt, template (in no region)
-    kind       the kind of the token that stands there at the step: punctuation, newline, special, mask, template,
+    kind       the kind of the token at the current step: punctuation, newline, special, mask, template,
                function, number, name, content; structural or lexical for a group of them
-    layers, heads   where; everywhere when left out
-    random     a seed: mask as many random other positions instead, the matched control
+    layers, heads   layers and heads to change; all by default
+    random     a seed: mask the same number of other, random positions instead (the matched control)
 
-    A query that would be left with nothing to see keeps itself. Naming every position is refused.
+    A query that would not see any key still sees itself. Selecting every position is an error.
 
     >>> str(MaskPositions(kind="punctuation")), MaskPositions(0).summary
     ('mask-positions(kind=punctuation)', 'Position 0 receives no attention.')

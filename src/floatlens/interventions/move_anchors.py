@@ -1,4 +1,4 @@
-"""MoveAnchors: does it matter where the anchors are? Put them a few positions further on."""
+"""MoveAnchors: move the anchors a few positions further."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Array = np.ndarray[Any, Any]
 @register_intervention
 @dataclass(frozen=True)
 class MoveAnchors(Intervention):
-    """Each anchor changes places with an ordinary position: it gets that one's share of attention, and that one its share.
+    """Each anchor swaps its share of attention with an ordinary position.
 
     With a_j the received attention (mean over heads and queries) of the layer and step as it would be without any
-    intervention in this layer, A = rule(a) its anchors and t(j) the position of anchor j's new place, attention to key j is
+    intervention in this layer, A = rule(a) its anchors and t(j) the new position of anchor j, attention to key j is
     multiplied by a_t(j) / a_j and attention to key t(j) by a_j / a_t(j); rows are renormalised: the logarithms are added to
     the scores, the same for all heads and queries. Shares below 1e-6 count as 1e-6.
 
-    t(j) is j + by. Anchors are taken from left to right; after a row's last position its first one follows, and a place
-    that is an anchor or is taken already is passed over. An anchor for which no place is left stays.
+    t(j) is j + by. Anchors are processed from left to right; the last position of a row is followed by its first, and a
+    position that is an anchor or already used is skipped. An anchor without a free position stays.
 
     A causal model with a cache has one query per step; a_j is then the running mean over all queries so far.
 
-    by       how many positions further on
+    by       number of positions to move by
     rule     an anchor rule
-    layers, heads   where; everywhere when left out
-    random   a seed: the factors go to as many random positions that are neither anchors nor their new places
+    layers, heads   layers and heads to change; all by default
+    random   a seed: apply the factors to random positions that are neither anchors nor their new positions
 
     >>> str(MoveAnchors(4))
     'move-anchors(by=4, rule=sigma(k=3))'
@@ -71,7 +71,7 @@ class MoveAnchors(Intervention):
         if isinstance(other, PinAnchors):
             return "the anchors cannot be held and moved"
         if isinstance(other, MoveAnchors):
-            return "anchors can be moved once"
+            return "anchors can only be moved once"
         if isinstance(other, ScaleAttention) and other.rule is not None:
             return "the anchors cannot be moved and scaled"
         return ""
@@ -89,7 +89,7 @@ class MoveAnchors(Intervention):
 
 
 def swap(a_T: Array, anchors_T: Array, by: int) -> Array:
-    """Log factors that give each anchor the share of its new place, and the place the share of the anchor.
+    """Log factors that swap the shares of each anchor and its new position.
 
     >>> swap(np.array([0.7, 0.1, 0.1, 0.1]), np.array([True, False, False, False]), 2).round(3)
     array([-1.946,  0.   ,  1.946,  0.   ])
@@ -102,7 +102,7 @@ def swap(a_T: Array, anchors_T: Array, by: int) -> Array:
 
 
 def new_places(anchors_T: Array, real_T: Array, by: int) -> dict[int, int]:
-    """The new place of each anchor among the real positions of a row.
+    """The new position of each anchor among the real positions of a row.
 
     >>> new_places(np.array([0, 1, 1, 0, 0], bool), np.array([0, 1, 1, 1, 1], bool), 1)
     {1: 3, 2: 4}

@@ -1,4 +1,4 @@
-"""PinAnchors: the paper's floating switched off. The anchors stay where they were at one step, or in one layer."""
+"""PinAnchors: stop the anchors from floating. They stay where they were at one step, or in one layer."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from floatlens.interventions.decoding_state import DecodingState
 
 Array = np.ndarray[Any, Any]
-LEAST = 1e-6  # a share below this counts as this: a factor stays a number
+LEAST = 1e-6  # the smallest share, so that factors stay finite
 STEPS, LAYERS = "steps", "layers"
 
 
 @register_intervention
 @dataclass(frozen=True)
 class PinAnchors(Intervention):
-    """The anchors of one step (or of one layer) keep their share; anchors elsewhere are pressed to the level of the rest.
+    """The anchors of one step (or of one layer) keep their share; other anchors are reduced to the level of the rest.
 
     Row by row and layer by layer, with a_j the received attention (mean over heads and queries) of the step as it would
     be without any intervention in this layer, A = rule(a) its anchors, P the anchors of the pinned step, p_j the share
     that they received then, and m the mean of a_j over positions in neither A nor P, attention to key j is multiplied by
 
         f_j = p_j / a_j   for j in P          the anchors of the pinned step keep the share that they had
-        f_j = m / a_j     for j in A, not P   later anchors are pressed down to the level of ordinary positions
+        f_j = m / a_j     for j in A, not P   later anchors are reduced to the level of ordinary positions
         f_j = 1           elsewhere
 
     and rows are renormalised: log f_j is added to the scores of column j, the same for all heads and queries. Shares
@@ -42,14 +42,14 @@ class PinAnchors(Intervention):
     A step is a forward pass. A causal model with a cache reads its prompt in step 0 and has one query in every later
     one; a_j is then the running mean over all queries so far, as a trace shows it.
 
-    With across="layers" the anchors float over steps as before, and one set serves all layers: at each forward pass, P and
+    With across="layers" the anchors may float over steps, but all layers share one set: at each forward pass, P and
     p_j are the anchors and shares of the first of `layers` that computes attention, which is not changed, and the factors
     above act in the layers after it.
 
     step     the step whose anchors are held, for across="steps"
     rule     an anchor rule
-    layers, heads   where; everywhere when left out
-    random   a seed: the factors go to as many random positions that are in neither set, the matched control
+    layers, heads   layers and heads to change; all by default
+    random   a seed: apply the factors to random positions that are in neither set (the matched control)
     across   steps: the anchors of `step` are held at later steps, layer by layer; layers: those of the first layer are held
              in later layers, step by step
 
@@ -93,7 +93,7 @@ class PinAnchors(Intervention):
         if isinstance(other, MaskAnchors):
             return "the anchors cannot keep their share and receive nothing"
         if isinstance(other, PinAnchors):
-            return "anchors can be held at one step or in one layer, by one rule"
+            return "anchors can only be held once, by one rule"
         if isinstance(other, ScaleAttention) and other.rule is not None:
             return "the anchors cannot keep their share and be scaled"
         return ""
@@ -120,7 +120,7 @@ class PinAnchors(Intervention):
 
 
 def factors(a_RT: Array, now_RT: Array, pinned_RT: Array, share_RT: Array) -> Array:
-    """What attention to each column is multiplied by; 1 on padding (NaN).
+    """The factor of attention to each column; 1 on padding (NaN).
 
     >>> a = np.array([[0.1, 0.1, 0.6, 0.2]])
     >>> factors(a, np.array([[0, 0, 1, 0]], bool), np.array([[0, 0, 0, 1]], bool), np.array([[0, 0, 0, 0.5]])).round(3)
@@ -134,12 +134,12 @@ def factors(a_RT: Array, now_RT: Array, pinned_RT: Array, share_RT: Array) -> Ar
 
 
 def grown(before_RT: Array, like_RT: Array) -> Array:
-    """With columns for the positions that have come since; they are no pinned anchors."""
+    """The array extended by columns for new positions, which are not pinned anchors."""
     return np.pad(before_RT, ((0, 0), (0, like_RT.shape[1] - before_RT.shape[1])))
 
 
 def relocated(state: DecodingState, logs_RT: Array, seed: int, *parts: int) -> Array:
-    """The same factors at random other columns."""
+    """The same factors at other, random columns."""
     changed = logs_RT != 0
     places = draw_others(state, changed, seed, *parts)
     out = np.zeros_like(logs_RT)

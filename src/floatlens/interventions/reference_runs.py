@@ -1,6 +1,6 @@
-"""Runs on reference prompts: how well each head retrieves, and its mean output.
+"""Runs on reference prompts: retrieval scores and mean outputs of heads.
 
-Both come from un-intervened runs and are kept with the lens, so that they are run once.
+Both come from runs without interventions and are cached with the lens.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Array = np.ndarray[Any, Any]
 
 
 def reference_prompts(lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Prompt]:
-    """The given prompts, else questions of the bundled world with their passages."""
+    """The given prompts, or by default questions of the bundled world with their passages."""
     if reference is not None:
         made = lens._prompts(reference)
         if not made:
-            raise FloatLensError("reference has no prompts; give at least one, or leave it out")
+            raise FloatLensError("reference has no prompts; pass at least one, or leave it out")
         return list(made)
     if lens.tokenizer is None:
         raise FloatLensError(
-            f"{lens.name} has no tokenizer; give prompts of token ids with lens.intervene(..., reference=)"
+            f"{lens.name} has no tokenizer; pass prompts of token ids with lens.intervene(..., reference=)"
         )
     samples = read(DATA, split="validation", limit=QUESTIONS)
     return [lens.prompt(s.question, s.passages, answers=s.answers) for s in samples]
@@ -61,7 +61,7 @@ def _scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
     if not sums["evidence_hit"]:
         raise FloatLensError(
             f"{lens.name} copied no answer token from a gold document of the {len(prompts)} reference prompts, so its "
-            f"heads cannot be ranked; give prompts that it answers with lens.intervene(..., reference=prompts)"
+            f"heads cannot be ranked; pass prompts that it answers with lens.intervene(..., reference=prompts)"
         )
     hit, mass = (np.mean(sums[name], axis=0) for name in ("evidence_hit", "evidence_mass"))
     query = np.mean(sums["query_mass"], axis=0) if sums["query_mass"] else np.zeros_like(hit)
@@ -84,7 +84,7 @@ def _means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
         counts[layer] = counts.get(layer, 0) + output_RQHD.shape[0] * output_RQHD.shape[1]
         return made, inputs
 
-    for prompt in prompts:  # one by one: padding must not count
+    for prompt in prompts:  # one by one, so that there is no padding
         with changing(lens.model, watch):
             lens.generate([prompt], max_new_tokens=NEW_TOKENS)
     return {layer: sums[layer] / counts[layer] for layer in sums}

@@ -1,4 +1,4 @@
-"""The interventions by name, and how one is read from its text."""
+"""The interventions by name, and the parser of their text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register_intervention(kind: Class) -> Class:
 
 
 def parse_intervention(spec: str | Intervention) -> Intervention:
-    """Read an intervention from its text; settings by name or in order.
+    """Parse an intervention from its text, with settings by name or in order.
 
     >>> parse_intervention("mask-anchors(sigma(3), layers=0:4)")
     MaskAnchors(rule='sigma(k=3)', layers='0:4', heads=None, regions=None, random=None)
@@ -37,7 +37,7 @@ def parse_intervention(spec: str | Intervention) -> Intervention:
     if isinstance(spec, Intervention):
         return spec
     if not isinstance(spec, str):
-        raise FloatLensError(f"intervention {spec!r} is neither an intervention nor a text such as {EXAMPLE}")
+        raise FloatLensError(f"intervention {spec!r} is neither an intervention nor a string such as {EXAMPLE}")
     found = parse_spec(spec, "intervention", EXAMPLE)
     if found.name not in INTERVENTIONS:
         raise FloatLensError(f"intervention {found.name!r} is not known; use one of {', '.join(INTERVENTIONS)}")

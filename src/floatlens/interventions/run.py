@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from floatlens.lens import Lens, PromptLike
 
-# The interventions in force, by lens; a context of its own (a thread, a task) has its own.
+# The active interventions by lens; every context (thread, task) has its own.
 _in_force: ContextVar[dict[int, tuple[Intervention, ...]]] = ContextVar("floatlens_interventions", default={})  # noqa: B039
 
 
 def in_force(lens: Lens) -> tuple[Intervention, ...]:
-    """The interventions that a lens runs under, outer blocks first."""
+    """The active interventions of a lens, outer blocks first."""
     return _in_force.get().get(id(lens), ())
 
 
@@ -42,7 +42,7 @@ def in_force(lens: Lens) -> tuple[Intervention, ...]:
 def intervene(
     lens: Lens, given: Sequence[Intervention | str], reference: Sequence[PromptLike] | None
 ) -> Iterator[None]:
-    """Add interventions to those in force for as long as the block lasts; see `Lens.intervene`."""
+    """Add interventions to the active ones inside the block; see `Lens.intervene`."""
     asked = [parse_intervention(one) for one in given]
     outer = in_force(lens)
     check([*(getattr(one, "asked", one) for one in outer), *asked], lens.shape, lens.config)
@@ -53,7 +53,7 @@ def intervene(
 
 @contextmanager
 def without(lens: Lens) -> Iterator[None]:
-    """Suspend all interventions in this block."""
+    """Suspend all interventions inside the block."""
     with _holding(lens, ()):
         yield
 
@@ -70,7 +70,7 @@ def _holding(lens: Lens, interventions: tuple[Intervention, ...]) -> Iterator[No
 def stepwise(
     lens: Lens, steps: Iterator[Step], interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int
 ) -> Iterator[Step]:
-    """The steps of a sampler under interventions. What these prompts do not have is refused here, before the first."""
+    """The steps of a sampler under interventions. Raises an error before the first step if the prompts do not fit."""
     change = Change(lens, interventions, batch, new_tokens)
     return _changed(lens, steps, change)
 
@@ -80,7 +80,7 @@ def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step
     at, tokens_BT = 0, change.state.tokens_BT
     while True:
         change.begin(at, tokens_BT)
-        # Only while a forward pass runs: whatever happens between two steps meets the model as it was.
+        # Only while a forward pass runs: between two steps the model is unchanged.
         with changing(lens.model, change, configs):
             step = next(steps, None)
         if step is None:
@@ -92,7 +92,7 @@ def _changed(lens: Lens, steps: Iterator[Step], change: Change) -> Iterator[Step
 
 
 class Change:
-    """What the attention function calls: it applies each intervention of the layer and computes the result."""
+    """The change that the attention function calls: applies each intervention of the layer and computes the result."""
 
     def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
         self.state = DecodingState(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
@@ -110,21 +110,21 @@ class Change:
         for one in interventions:
             if not with_attention.intersection(layers := one.layer_numbers(lens.shape)):
                 raise FloatLensError(
-                    f"{one} would change nothing: of the layers {', '.join(map(str, layers))} of {lens.name} none computes "
-                    f"attention; choose some of {', '.join(map(str, sorted(with_attention)))}"
+                    f"{one} would change nothing: none of the layers {', '.join(map(str, layers))} of {lens.name} computes "
+                    f"attention; choose from {', '.join(map(str, sorted(with_attention)))}"
                 )
 
     def check_called(self, model: PreTrainedModel) -> None:
-        """Refuse to go on if a layer that is to be changed was not called: the interventions would silently do nothing."""
+        """Raise an error if a layer that should be changed was not called: the interventions would silently do nothing."""
         if missing := sorted(self.expected - self.called):
             named = ", ".join(str(one) for one in dict.fromkeys(one for n in missing for one in self.by_layer[n]))
             raise FloatLensError(
-                f"{named} changed nothing in layer {missing[0]} of {type(model).__name__}: its attention does not pass "
+                f"{named} changed nothing in layer {missing[0]} of {type(model).__name__}: its attention does not use "
                 f"transformers' attention interface, so it cannot be traced or changed"
             )
 
     def check_acted(self, model: PreTrainedModel) -> None:
-        """Refuse a run in which an intervention was never shown an attention call."""
+        """Raise an error for a run in which an intervention never received an attention call."""
         for one in self.interventions:
             if id(one) not in self.acted:
                 raise FloatLensError(
@@ -150,12 +150,12 @@ class Change:
             one.change(attention)
             self.acted.add(id(one))
         output, used = attention.run(base)
-        # Each layer has masks of its own at each step: none of them may be looked at together with another.
+        # Each layer has different masks at each step, so no two may be processed together.
         return output, replace(used, kind=(used.kind, layer))
 
 
 def start_tokens(lens: Lens, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
-    """The tokens that go into the first step: the prompts, and for masked diffusion the masks or the tail after them."""
+    """The tokens of the first step: the prompts, and for masked diffusion the masks or the tail after them."""
     if not lens.has_mask:
         return batch.ids_BP
     tail_BN = batch.tail_BN()

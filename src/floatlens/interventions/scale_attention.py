@@ -1,4 +1,4 @@
-"""ScaleAttention: attention scaled up or down, to chosen positions or as a whole."""
+"""ScaleAttention: scale attention to chosen positions, or all scores."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 @register_intervention
 @dataclass(frozen=True)
 class ScaleAttention(Intervention):
-    """Attention to chosen positions times a factor, rows renormalised; with none chosen, all scores times the factor.
+    """Multiply attention to chosen positions by a factor and renormalise rows; without a choice, multiply all scores.
 
-    To chosen positions: log factor is added to the scores of their columns, which multiplies their attention before the
-    row is renormalised. Without a choice a common factor on all weights would renormalise away, so the scores themselves
-    are multiplied: above 1 attention gets sharper, below 1 flatter.
+    For chosen positions, the log of the factor is added to the scores of their columns, which multiplies their attention
+    before the row is renormalised. Without a choice, a common factor on all weights would have no effect after
+    renormalisation, so the scores themselves are multiplied: above 1 attention gets sharper, below 1 flatter.
 
     factor     above 0; 0 would be mask-positions
     positions, region, kind   as in mask-positions
     rule       the anchors by this rule
-    layers, heads   where; everywhere when left out
-    random     a seed: as many random other positions in place of the chosen ones, the matched control
+    layers, heads   layers and heads to change; all by default
+    random     a seed: the same number of other, random positions instead of the chosen ones (the matched control)
 
     >>> str(ScaleAttention(0.5, region="gold")), ScaleAttention(2).summary
     ('scale-attention(factor=0.5, region=gold)', 'All scores are multiplied by 2.')
@@ -71,9 +71,7 @@ class ScaleAttention(Intervention):
                 f"factor {setting_text(self.factor)} should be above 0; to remove all attention use mask-positions"
             )
         if self.random is not None and not self.chooses:
-            raise FloatLensError(
-                "random needs positions to be matched with; name positions, a region, a kind or a rule"
-            )
+            raise FloatLensError("random needs positions to match; pass positions, a region, a kind or a rule")
 
     @property
     def chooses(self) -> bool:

@@ -1,6 +1,6 @@
-"""Which layers, heads or positions: written as 3, 0:4, [0, 2, 5], and for layers shallow or deep.
+"""Selections of layers, heads or positions, written as 3, 0:4 or [0, 2, 5]; for layers also shallow or deep.
 
-A choice is kept as its text, so that it can be printed, compared and hashed; it becomes numbers once a model is known.
+A selection is stored as text, so that it can be printed, compared and hashed; it is resolved once the model is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SLICE = re.compile(r"\d*:\d*(:[1-9]\d*)?")
 
 
 def canonical_text(given: Any, what: str, words: tuple[str, ...] = ()) -> str | None:
-    """The text of a choice: a number, a slice, numbers, or such a text itself. None stays None.
+    """The text of a selection given as a number, a slice, several numbers, or text. None stays None.
 
     >>> canonical_text(slice(0, 4), "layer"), canonical_text([2, 0], "head"), canonical_text("[1, 2]", "head")
     ('0:4', '[0, 2]', '[1, 2]')
@@ -42,13 +42,13 @@ def canonical_text(given: Any, what: str, words: tuple[str, ...] = ()) -> str | 
     if isinstance(given, Iterable):
         found = sorted({int(_whole(str(part), what, words)) for part in given})
         if not found:
-            raise FloatLensError(f"no {what} was chosen; name at least one, or leave it out for all")
+            raise FloatLensError(f"no {what} was selected; pass at least one, or leave it out for all")
         return str(found[0]) if len(found) == 1 else f"[{', '.join(map(str, found))}]"
     raise not_understood(given, what, words)
 
 
 def select_numbers(choice: str | None, count: int, what: str) -> list[int]:
-    """The numbers of a choice among `count`; all of them for None. What does not exist is refused.
+    """The numbers of a selection among `count`; all of them for None. Raises an error for numbers that do not exist.
 
     >>> select_numbers("0:4", 6, "layer"), select_numbers(None, 3, "head"), select_numbers("deep", 6, "layer")
     ([0, 1, 2, 3], [0, 1, 2], [3, 4, 5])
@@ -60,7 +60,7 @@ def select_numbers(choice: str | None, count: int, what: str) -> list[int]:
     if choice is None:
         return list(range(count))
     if choice in HALVES:
-        # The middle one of an odd number belongs to neither half, as in the findings.
+        # The middle layer of an odd number belongs to neither half, as in the findings.
         found = [n for n in range(count) if (2 * n < count - 1 if choice == "shallow" else 2 * n > count - 1)]
         return found or list(range(count))
     if ":" in choice:

@@ -1,4 +1,4 @@
-"""SoftCap: bend large scores towards a cap."""
+"""SoftCap: limit scores smoothly by a cap."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @register_intervention
 @dataclass(frozen=True)
 class SoftCap(Intervention):
-    """Scores are bent so that none exceeds a cap: cap · tanh(score / cap), as Gemma 2 does (arXiv 2408.00118).
+    """Limit scores smoothly by a cap: cap · tanh(score / cap), as Gemma 2 does (arXiv 2408.00118).
 
-    cap      above 0; small caps press all attention towards the uniform
-    layers   where; everywhere when left out
+    cap      above 0; small caps make attention nearly uniform
+    layers   layers to change; all by default
 
     >>> str(SoftCap(5, layers="deep"))
     'soft-cap(cap=5, layers=deep)'
@@ -45,7 +45,7 @@ class SoftCap(Intervention):
 
     @property
     def summary(self) -> str:
-        return f"Scores are bent so that none exceeds {setting_text(self.cap)}{self.where}."
+        return f"Scores are limited smoothly to at most {setting_text(self.cap)}{self.where}."
 
     def check(self, shape: Shape, config: PreTrainedConfig) -> None:
         super().check(shape, config)
@@ -55,7 +55,7 @@ class SoftCap(Intervention):
             )
 
     def contradicts(self, other: Intervention) -> str:
-        return "a layer has one cap" if isinstance(other, SoftCap) else ""
+        return "a layer can only have one cap" if isinstance(other, SoftCap) else ""
 
     def change(self, attention: AttentionCall) -> None:
         attention.cap(self.cap)

@@ -1,4 +1,4 @@
-"""Which positions an intervention acts on: named one by one, by region, or by the kind of their tokens."""
+"""The positions that an intervention acts on, selected by number, by region, or by the kind of their tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kinds_of(given: Any) -> tuple[str, ...] | None:
 
 
 def check_target(intervention: Any, at_least: int, also: tuple[str, ...] = ()) -> None:
-    """Refuse more than one way of saying which positions, or fewer than needed."""
+    """Raise an error unless the positions are specified in exactly one way."""
     ways = ("positions", "region", "kind", *also)
     given = [way for way in ways if getattr(intervention, way) is not None]
     if len(given) > 1 or len(given) < at_least:
@@ -52,7 +52,7 @@ def same_target(one: Intervention, other: Intervention) -> bool:
 
 
 def describe_target(intervention: Any) -> str:
-    """What an intervention acts on, in words."""
+    """A description of the positions that an intervention acts on."""
     if intervention.positions is not None:
         one = intervention.positions.isdecimal()
         return f"position{'' if one else 's'} {intervention.positions.strip('[]')}"
@@ -62,7 +62,7 @@ def describe_target(intervention: Any) -> str:
 
 
 def target_columns(intervention: Any, state: DecodingState) -> Array:
-    """Columns (B, N; for a kind B, T so far) that an intervention names; found once per step, or once per run."""
+    """Columns (B, N; for a kind B, T so far) that an intervention selects; computed once per step, or once per run."""
     place = ("columns", intervention, state.step if intervention.kind is not None else None)
     if place not in state.notes:
         if intervention.positions is not None:

@@ -1,6 +1,6 @@
 """A2D with shifted logits: an autoregressive model made bidirectional, whose row j - 1 still writes token j, as in Dream.
 
-Its config is that of the autoregressive model, so it is never recognised: name the family, or load `smollm2-mdm`.
+Its config is that of the autoregressive model, so it is never recognised: pass the family, or load `smollm2-mdm`.
 """
 
 from __future__ import annotations

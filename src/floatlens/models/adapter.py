@@ -1,9 +1,9 @@
-"""LoRA adapters in peft's format: a folder with adapter_config.json and adapter_model.safetensors, read onto a base model.
+"""Apply LoRA adapters in peft's format (a folder with adapter_config.json and adapter_model.safetensors) to a base model.
 
-The config is read as JSON, and only the fields that describe the arithmetic are passed on to peft: an adapter can neither
-name code to import nor a model to fetch. Every tensor is compared with the module that it belongs to before the model is
-changed. The adapter is added to the weights in place; a family with `adapter="apart"` keeps it beside them, so that it can
-be switched off.
+The config is read as JSON, and only the fields that describe the arithmetic are passed on to peft: an adapter can name
+neither code to import nor a model to fetch. Every tensor is compared with the module that it belongs to before the model is
+changed. The adapter is merged into the weights; a family with `adapter="apart"` keeps it separate, so that it can be
+switched off.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIG, WEIGHTS, PICKLE, MASK = (
 PREFIX = "base_model.model."
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<part>A|B|embedding_A|embedding_B|magnitude_vector)(\.weight)?")
 
-# Fields that change what an adapter computes in ways that are not checked here; an adapter that uses one is refused.
+# Fields that change what an adapter computes in ways that are not checked here; an adapter that uses one is rejected.
 REFUSED = (
     "alora_invocation_tokens",
     "arrow_config",
@@ -45,7 +45,7 @@ REFUSED = (
     "use_qalora",
     "velora_config",
 )
-# Ways to start training that leave the base as it is; the others (pissa, olora, …) change its weights.
+# Initialisations that do not change the base model; the others (pissa, olora, …) change its weights.
 STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
@@ -73,12 +73,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     start = raw.get("init_lora_weights", True)
     if not isinstance(start, bool | str | None) or start not in STARTS:
         raise refuse(
-            "init_lora_weights", "a start that leaves the base's weights alone; convert the adapter to plain LoRA"
+            "init_lora_weights",
+            "an initialisation that does not change the base weights; convert the adapter to plain LoRA",
         )
     found: dict[str, Any] = {"base": str(raw.get("base_model_name_or_path") or "") or None}
     found["r"], found["lora_alpha"] = raw.get("r", 8), raw.get("lora_alpha", 8)
     if isinstance(found["r"], bool) or not isinstance(found["r"], int) or found["r"] < 1:
-        raise refuse("r", "a whole number of 1 or more")
+        raise refuse("r", "an integer of 1 or more")
     if not _is_number(found["lora_alpha"]):
         raise refuse("lora_alpha", "a number")
     for name in ("rank_pattern", "alpha_pattern"):
@@ -100,14 +101,14 @@ def _is_number(value: Any) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse what is not the folder of an adapter, before any weight is read."""
+    """Raise an error for anything that is not the folder of an adapter, before any weight is read."""
     if not folder.is_dir():
-        raise FloatLensError(f"adapter {str(folder)!r} is not a folder; give the folder with {CONFIG}")
+        raise FloatLensError(f"adapter {str(folder)!r} is not a folder; pass the folder with {CONFIG}")
     read_config(folder)
 
 
 def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch.Tensor]:
-    """The adapter's tensors by name; a pickle is refused unless it is allowed."""
+    """The adapter's tensors by name; a pickle is rejected unless `allow_pickle` is set."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -134,7 +135,7 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch
 
 
 def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickle: bool = False) -> PreTrainedModel:
-    """The model with its checkpoint's adapter, in the same memory; see the module's text."""
+    """Apply the checkpoint's adapter to the model in place, and return the model; see the module docstring."""
     folder, family = checkpoint.adapter, checkpoint.family
     assert folder is not None
     config, tensors = read_config(folder), read_tensors(folder, allow_pickle=allow_pickle)
@@ -202,7 +203,7 @@ def rename(
 def check_fit(
     model: torch.nn.Module, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], problem: str
 ) -> dict[str, int]:
-    """The rank at each adapted module; a module that the model lacks, or has in another size, is named."""
+    """The rank of each adapted module; raise an error for a module that the model lacks or has in another size."""
     made_for = f"; it was made for {config['base']!r}" if config["base"] else ""
     modules, tables = dict(model.named_modules()), embeddings(model)
     factors: dict[str, dict[str, torch.Tensor]] = {}
@@ -240,13 +241,13 @@ def check_fit(
     wrong = [name for name, rank in ranks.items() if not config["rank_pattern"] and rank != config["r"]]
     if wrong:
         raise FloatLensError(
-            f"{problem}: {CONFIG} says r {config['r']}, and module {wrong[0]!r} has rank {ranks[wrong[0]]}"
+            f"{problem}: {CONFIG} has r {config['r']}, but module {wrong[0]!r} has rank {ranks[wrong[0]]}"
         )
     return ranks
 
 
 def split(key: str) -> tuple[str, str]:
-    """The module and the name of a whole tensor; peft puts base_layer between them where the module is adapted too.
+    """The module and the name of a fully stored tensor; peft adds base_layer between them if the module is also adapted.
 
     >>> split("model.embed_tokens.base_layer.weight")
     ('model.embed_tokens', 'weight')
@@ -256,7 +257,7 @@ def split(key: str) -> tuple[str, str]:
 
 
 def is_saved(module: str, config: Mapping[str, Any]) -> bool:
-    """Whether the config says that a module is stored whole."""
+    """Whether the config lists a module as fully stored."""
     return any(module == one or module.endswith(f".{one}") for one in config["modules_to_save"])
 
 
@@ -267,7 +268,7 @@ def embeddings(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 @torch.no_grad()
 def replace_tables(model: PreTrainedModel, state: dict[str, torch.Tensor], config: Mapping[str, Any]) -> None:
-    """Copy embeddings that an adapter stores whole, unasked, into those of the model, and remove them from `state`."""
+    """Copy embeddings that an adapter stores in full by default into the model, and remove them from `state`."""
     tables = embeddings(model)
     for key in [key for key in state if FACTOR.fullmatch(key) is None]:
         module, name = split(key)
@@ -276,7 +277,7 @@ def replace_tables(model: PreTrainedModel, state: dict[str, torch.Tensor], confi
 
 
 def _sizes(module: Any, name: str, problem: str) -> tuple[int, int]:
-    """Width in and out of a module that can have LoRA factors."""
+    """Input and output width of a module that can have LoRA factors."""
     from transformers.pytorch_utils import Conv1D
 
     if isinstance(module, torch.nn.Embedding):
@@ -303,7 +304,7 @@ def _by_pattern(patterns: Mapping[str, Any], name: str, default: Any) -> Any:
 def give_mask_vector(model: PreTrainedModel, folder: Path, mask_id: int | None) -> None:
     """Have the input embedding return the learned vector of mask.safetensors for the mask token.
 
-    The table itself stays as it is: in models with tied embeddings it also makes the logits.
+    The embedding table itself is not changed, because models with tied embeddings also use it for the logits.
     """
     from safetensors.torch import load_file
 

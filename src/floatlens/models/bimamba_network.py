@@ -98,7 +98,7 @@ class Head(PreTrainedModel):
         output_hidden_states: bool = False,
         **_: Any,
     ) -> MaskedLMOutput:
-        """Return the logits (B, T, V), and the hidden states if asked for. The mask marks padding, on either side."""
+        """Return the logits (B, T, V), and the hidden states if requested. The mask marks padding, on either side."""
         if attention_mask is not None and bool((attention_mask == 1).all()):
             attention_mask = None
         states = self.backbone(input_ids, attention_mask)

@@ -1,4 +1,4 @@
-"""The bundled models and adapters: where they are, checked against their SHA-256."""
+"""The folders of the bundled models and adapters, checked against their SHA-256."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from floatlens.errors import FloatLensError
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
-# Adapters on SmolLM2-135M-Instruct, whose weights the extra floatlens[smollm2] brings, by the family that they make of it.
+# Adapters for SmolLM2-135M-Instruct (its weights come with the extra floatlens[smollm2]), with the resulting family.
 ADAPTERS = {"smollm2-arm": "causal", "smollm2-canvas": "canvas", "smollm2-mdm": "a2d-shifted"}
 MODELS = Path(__file__).parent / "checkpoints"
 SUMS = MODELS / "sha256.json"
@@ -20,7 +20,7 @@ def sha256(path: Path) -> str:
 
 
 def record() -> None:
-    """Write the list of checksums; done once, when the models are made."""
+    """Write the list of checksums; used once, when the models are released."""
     sums = {
         name: {file.name: sha256(file) for file in sorted((MODELS / name).iterdir()) if file.suffix in LOADED}
         for name in (*BUNDLED, *ADAPTERS)
@@ -51,7 +51,7 @@ def adapter_path(name: str) -> Path:
     """Return the folder of a bundled adapter, with every file checked against its SHA-256."""
     if name not in available_adapters():
         there = ", ".join((*BUNDLED, *available_adapters()))
-        raise FloatLensError(f"model {name!r} is not part of this installation of floatlens, which has {there}")
+        raise FloatLensError(f"model {name!r} is not part of this installation of floatlens; available: {there}")
     return _checked(name, "adapter_model.safetensors")
 
 
@@ -60,5 +60,5 @@ def _checked(name: str, weights: str) -> Path:
         if not (MODELS / name / file).is_file():
             raise FloatLensError(f"{file} of {name} is missing from the installation; reinstall floatlens")
         if sha256(MODELS / name / file) != expected:
-            raise FloatLensError(f"{file} of {name} is not the file that was released; reinstall floatlens")
+            raise FloatLensError(f"{file} of {name} does not match its published checksum; reinstall floatlens")
     return MODELS / name

@@ -1,9 +1,9 @@
-"""Canvas: an autoregressive model whose answer is a bidirectional canvas, denoised with an adapter; its prompt runs without.
+"""Canvas: an autoregressive model that writes its answer on a bidirectional canvas, denoised with an adapter.
 
-The prompt is causal, and its keys and values are those of the unchanged model. The last prompt token and the masks after it
-run with the adapter, and each sees the whole prompt and the whole canvas; row j - 1 writes position j: block diffusion with
-one block. The config is that of the autoregressive model, so it is never recognised: name the family, or load
-`smollm2-canvas`.
+The prompt is causal and runs without the adapter, so its keys and values are those of the unchanged model. The last prompt
+token and the masks after it run with the adapter, and each sees the whole prompt and the whole canvas; row j - 1 writes
+position j. This is block diffusion with one block. The config is that of the autoregressive model, so it is never
+recognised: pass the family, or load `smollm2-canvas`.
 """
 
 from __future__ import annotations

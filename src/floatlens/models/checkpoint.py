@@ -18,7 +18,7 @@ from floatlens.models.registry import FAMILIES, check_family_name, family_of
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-# Fields by which a config.json chooses weights, kernels or another config file; that choice is the user's, not the file's.
+# Fields by which a config.json selects weights, kernels or another config file; only the user may choose these.
 LOADER_FIELDS = {
     "transformers_weights",
     "configuration_files",
@@ -29,16 +29,16 @@ LOADER_FIELDS = {
 SMOLLM2 = "smollm2"
 
 
-# what transformers raises on a config whose values make no sense, such as no heads
+# raised by transformers for a config with invalid values, such as no heads
 BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that was found: its source is a folder or a Hub id, its config the raw config.json.
+    """A model's files: `source` is a folder or a Hub id, `config` the raw config.json.
 
     A GGUF file has no config.json; transformers makes its config from the file's header. `adapter` is the folder of a LoRA
-    adapter that is applied to the weights. `chosen_sampler` and `chosen_block_length` are the user's, if not the family's.
+    adapter that is applied to the weights. `chosen_sampler` and `chosen_block_length` are set if the user chose them.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Checkpoint:
 
     @property
     def block_length(self) -> int | None:
-        """Tokens per block of a model that writes in blocks of its own; None for any other."""
+        """Tokens per block of a block model; None for other models."""
         if self.chosen_block_length is not None or self.family.block_length is None:
             return self.chosen_block_length
         return self.family.block_length(self.config)
@@ -119,7 +119,7 @@ class Checkpoint:
 
 
 def without_loader_fields(value: Any) -> Any:
-    """Return a config without the fields that choose what is loaded, at any depth.
+    """Return a config without the fields that select what is loaded, at any depth.
 
     >>> without_loader_fields({"n_layers": 2, "text_config": {"attn_implementation": "someone/kernel", "n_heads": 4}})
     {'n_layers': 2, 'text_config': {'n_heads': 4}}
@@ -148,7 +148,7 @@ def find(
 
 
 def check_choice(family: Family, sampler: str | None, block_length: int | None) -> None:
-    """Refuse a sampler that does not belong to the family, and a block length of a family without blocks."""
+    """Raise an error for a sampler that does not belong to the family, or a block length for a family without blocks."""
     samplers = (family.sampler, *family.other_samplers)
     if sampler is not None and sampler not in samplers:
         raise FloatLensError(
@@ -158,17 +158,17 @@ def check_choice(family: Family, sampler: str | None, block_length: int | None) 
         return
     if family.block_length is None:
         raise FloatLensError(
-            f"the family {family.name} has no blocks of its own, so it is not loaded with block_length {block_length}; "
-            f"give block_length when generating, or name a family with blocks such as a2d-block"
+            f"the family {family.name} has no fixed blocks, so it is not loaded with block_length {block_length}; "
+            f"pass block_length when generating, or choose a family with blocks such as a2d-block"
         )
     if isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1:
-        raise FloatLensError(f"block_length should be a whole number of 1 or more, not {block_length!r}")
+        raise FloatLensError(f"block_length should be an integer of 1 or more, not {block_length!r}")
 
 
 def _find_with_adapter(name: str, revision: str | None, family: str | None, adapter: str | Path | None) -> Checkpoint:
     if name in ADAPTERS:
         if adapter is not None:
-            raise FloatLensError(f"model {name!r} has an adapter already; give {SMOLLM2!r} to use another")
+            raise FloatLensError(f"model {name!r} already has an adapter; load {SMOLLM2!r} to use another")
         adapter, family = adapter_path(name), family or ADAPTERS[name]
     if adapter is None:
         return _find(name, revision, family)
@@ -183,7 +183,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no model can have, without importing torch or asking the Hub."""
+    """Raise an error for an invalid model name, without importing torch or contacting the Hub."""
     path = Path(name).expanduser()
     if name in (*BUNDLED, SMOLLM2, *ADAPTERS):
         return
@@ -216,7 +216,7 @@ def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    """Read a JSON object from a file; an error says what is wrong with it."""
+    """Read a JSON object from a file; raise an error with the reason if this fails."""
     if not path.is_file():
         raise FloatLensError(f"{otherwise}: {path} is missing")
     try:

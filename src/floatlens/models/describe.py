@@ -1,4 +1,4 @@
-"""Describe a checkpoint and its memory from its config alone."""
+"""Describe a checkpoint and its memory use from its config only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def first_of(config: PreTrainedConfig, *names: str) -> int | None:
-    """The first of these fields that a config has, as a number; the largest, if layers differ."""
+    """The first of these fields that a config has, as a number; the largest one if layers differ."""
     for name in names:
         try:
             value = getattr(config, name, None)
@@ -33,7 +33,7 @@ def text_config(config: PreTrainedConfig) -> PreTrainedConfig:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-# No model is as large as this; a config that says so would be built before a weight is found to be missing.
+# Upper limits for any model; without them, a wrong config would be built before its weights are found to be missing.
 LARGEST = {
     "layers": 10_000,
     "heads": 100_000,
@@ -45,7 +45,7 @@ LARGEST = {
 
 
 def shape(config: PreTrainedConfig) -> dict[str, int | None]:
-    """Layers, heads and sizes of a native config, by whichever names its class uses."""
+    """Layers, heads and sizes of a native config, which have different names in different classes."""
     found = _shape(config)
     for name, largest in LARGEST.items():
         value = found[name]
@@ -73,12 +73,12 @@ NO_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe
 
 
 def is_state_space(config: PreTrainedConfig | None) -> bool:
-    """Whether a model has no attention but the implicit one of Mamba's mixers."""
+    """Whether a model has only the implicit attention of Mamba's mixers."""
     return getattr(config, "model_type", "") in ("mamba", "mamba2", "bimamba", "bimamba2")
 
 
 def attention_layers(config: PreTrainedConfig) -> list[int]:
-    """The layers of a model that compute softmax attention, by its native config; all layers of a pure state-space model.
+    """The layers that compute softmax attention, according to the native config; all layers of a pure state-space model.
 
     >>> from types import SimpleNamespace
     >>> attention_layers(SimpleNamespace(num_hidden_layers=3, layer_types=["mamba", "full_attention", "mamba"]))

@@ -1,8 +1,8 @@
 """DiffusionGemma (google/diffusiongemma-26B-A4B-it): an encoder reads the text, a decoder denoises a canvas after it.
 
-transformers' own class. Encoder and decoder share their weights; the encoder is causal and fills a cache, the decoder's
-canvas sees that cache and all of itself. There is no mask token: a canvas begins as random tokens, and a token may be
-replaced at any step. Layers alternate between sliding windows and full attention.
+Loaded with transformers' own class. Encoder and decoder share their weights; the encoder is causal and fills a cache, the
+decoder's canvas sees that cache and all of itself. There is no mask token: a canvas begins with random tokens, and a token
+may be replaced at any step. Layers alternate between sliding windows and full attention.
 """
 
 from __future__ import annotations

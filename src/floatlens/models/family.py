@@ -1,7 +1,7 @@
-"""Family: what FloatLens must know about a kind of checkpoint.
+"""Family: the facts that FloatLens needs about a kind of checkpoint.
 
-Every family file answers the same questions in the same order: how a config is recognised, which native transformers
-config it becomes, how its keys are renamed, what it is, and how it decodes.
+Every family file defines the same things in the same order: how a config is recognised, which native transformers config
+it becomes, how its keys are renamed, what kind of model it is, and how it decodes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Family:
     name, about, example
         Its name, one line about it, and a Hub id.
     because
-        How its checkpoints are recognised, in words; "model_type and architecture" if that says it.
+        A description of how its checkpoints are recognised; by default "model_type and architecture".
     recognises
-        Whether a raw config.json is of this family.
+        Function that returns whether a raw config.json is of this family.
     native
-        The native transformers config from the raw one; None if transformers reads the checkpoint as it is.
+        Function that converts the raw config to a native transformers config; None if transformers reads it directly.
     renames
-        Regular expressions on the checkpoint's keys, and what replaces them.
+        Regular expressions for the checkpoint's keys, and their replacements.
     splits
         Fused tensors of the checkpoint, and the native tensors that each is split into along its first dim.
     head
@@ -40,23 +40,23 @@ class Family:
     kind
         "mdm" (masked diffusion: denoises masks) or "arm" (autoregressive: appends tokens).
     attention
-        Which keys a query may see: all ("bidirectional"), those up to its own position ("causal"), those of its block
-        and of the blocks before it ("block"), or those up to its own position in one half of the heads and those from it
-        on in the other ("two-way").
+        Which keys a query may see: all ("bidirectional"), those up to its own position ("causal"), those of its own block
+        and earlier blocks ("block"), or those up to its own position in one half of the heads and from its own position in
+        the other half ("two-way").
     cached
         Whether a step reads the keys and values of earlier positions from a cache.
     sampler, other_samplers
-        Name of its sampler, and of others that a user may choose.
+        Name of its sampler, and of other samplers that a user may choose.
     block_length
-        Of a family that writes in blocks of its own: the block length of a checkpoint, from its config.
+        For a block model: function that returns the block length of a checkpoint from its config.
     shifted
         Whether the logits that predict position j are in row j - 1, as in an autoregressive model.
     positions
         In a left-padded batch, "plain" counts the padding, "real" starts at the first real token.
     mask_token
-        Whether an MDM has a token that stands for "not yet written".
+        Whether a masked diffusion model has a token that means "not yet written".
     adapter
-        A LoRA adapter is "merged" into the weights, or stays "apart", so that a sampler can switch it off.
+        Whether a LoRA adapter is "merged" into the weights, or kept "apart", so that a sampler can switch it off.
     """
 
     name: str
@@ -90,7 +90,7 @@ def auto_class(family: Family) -> Any:
 
 
 def number(config: Config, name: str, default: float | None = None) -> Any:
-    """A numeric field of a config; a missing or wrong one is named.
+    """A numeric field of a config; raise an error if it is missing or not a number.
 
     >>> number({"n_layers": "three"}, "n_layers")
     Traceback (most recent call last):
@@ -105,16 +105,16 @@ def number(config: Config, name: str, default: float | None = None) -> Any:
 
 
 def positive(config: Config, name: str, default: int) -> int:
-    """A whole number of 1 or more in a config.
+    """An integer of 1 or more in a config.
 
     >>> positive({"block_size": 0}, "block_size", 4)
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: config.json: field 'block_size' is 0; expected a whole number of 1 or more
+    floatlens.errors.FloatLensError: config.json: field 'block_size' is 0; expected an integer of 1 or more
     """
     value = number(config, name, default)
     if value != int(value) or value < 1:
-        raise FloatLensError(f"config.json: field {name!r} is {value!r}; expected a whole number of 1 or more")
+        raise FloatLensError(f"config.json: field {name!r} is {value!r}; expected an integer of 1 or more")
     return int(value)
 
 
@@ -124,7 +124,7 @@ def token_ids(config: Config) -> dict[str, Any]:
 
 
 def bidirectional(native: Any, config: Config) -> Any:
-    """Mark a native decoder config as bidirectional, and carry the mask token over."""
+    """Mark a native decoder config as bidirectional, and copy the mask token."""
     native.is_causal = False
     native.use_cache = False
     native.mask_token_id = config.get("mask_token_id")
@@ -132,7 +132,7 @@ def bidirectional(native: Any, config: Config) -> Any:
 
 
 def refuse_other(config: Config, expected: Mapping[str, Any], way_out: str) -> None:
-    """Refuse a config whose fields ask for something that the native class does not compute.
+    """Raise an error for a config with fields that the native class does not support.
 
     >>> refuse_other({"bias": True}, {"bias": False}, "use another")
     Traceback (most recent call last):

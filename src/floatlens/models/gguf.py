@@ -1,4 +1,4 @@
-"""GGUF files: parsed once, then kept in a cache as an ordinary checkpoint.
+"""Read GGUF files: each is parsed once, then kept in a cache as an ordinary checkpoint.
 
 Parsing a GGUF header takes seconds, because every token of its vocabulary becomes a Python object, and transformers parses
 it again for the config, for the tokenizer and for the weights. Here the first use parses it once; the result is
@@ -25,13 +25,13 @@ from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.models.quiet import quietly
 
-FORMAT = 1  # of the cached folders; a new number makes the old ones unused
+FORMAT = 1  # version of the cached folders; a new number invalidates the old ones
 SUMS = "sha256.json"
 CONFIG, HEADER = "gguf-config.json", "header"
 
 
 def cache_folder() -> Path:
-    """Where converted files are kept: FLOATLENS_CACHE, else `floatlens` in the user's cache folder."""
+    """The folder of converted files: FLOATLENS_CACHE, or by default `floatlens` in the user's cache folder."""
     if given := os.environ.get("FLOATLENS_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config of a GGUF file as transformers makes it from the header."""
+    """The config that transformers makes from the header of a GGUF file."""
     config: dict[str, Any] = json.loads((_header(path) / CONFIG).read_text(encoding="utf-8"))
     return config
 
@@ -56,14 +56,14 @@ def load_tokenizer(path: Path) -> Any:
 def load_weights(path: Path, dtype: str, load: Callable[[Path, dict[str, Any]], Any]) -> Any:
     """The model of a GGUF file. `load` is called with a folder and the options of `from_pretrained` that it needs.
 
-    The first time the weights come from the file itself and are written to the cache; later they come from there.
+    The first time, the weights are read from the file itself and written to the cache; later they are read from the cache.
     """
     from transformers import GgufConfig
 
     part = f"weights-{dtype}"
     if (found := _cached(path, part)) is not None:
         model = load(found, {"use_safetensors": True})
-        # Matrix products round by how their memory is aligned: copies of the mapped tensors give the file's own numbers.
+        # The rounding of matrix products depends on memory alignment: copies of the mapped tensors give the file's numbers.
         for parameter in model.parameters():
             parameter.data = parameter.data.clone()
         return model
@@ -95,7 +95,7 @@ def _header(path: Path) -> Path:
 
     try:
         kept = _keep(path, HEADER, save)
-        if kept is None:  # nothing can be written there: for this process only
+        if kept is None:  # the cache cannot be written: use a temporary folder
             kept = _temporary(path)
             save(kept)
         return kept
@@ -113,14 +113,14 @@ def _temporary(path: Path) -> Path:
 
 
 def _place(path: Path, part: str) -> Path:
-    """Where a part of a converted file is kept."""
+    """The cache folder of a part of a converted file."""
     stat = path.stat()
     return cache_folder() / "gguf" / _key(path.resolve(), stat.st_size, stat.st_mtime_ns) / part
 
 
 @functools.cache
 def _key(path: Path, size: int, modified: int) -> str:
-    """The name of a converted file: what is in it, and what read it."""
+    """The key of a converted file: its checksum and the versions of the packages that read it."""
     with path.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     readers = [f"{name} {version(name)}" for name in ("transformers", "gguf")]
@@ -128,7 +128,7 @@ def _key(path: Path, size: int, modified: int) -> str:
 
 
 def _cached(path: Path, part: str) -> Path | None:
-    """The folder of a part, if it is there and every file of it has its checksum."""
+    """The folder of a part, if it exists and every file matches its checksum."""
     folder = _place(path, part)
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ def _cached(path: Path, part: str) -> Path | None:
 
 
 def _keep(path: Path, part: str, save: Callable[[Path], None]) -> Path | None:
-    """Write a part into the cache, at once or not at all; None if the cache cannot be written."""
+    """Write a part to the cache atomically; None if the cache cannot be written."""
     folder = _place(path, part)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ _parsed: dict[str, Any] = {}
 
 @contextmanager
 def _one_parse(path: Path) -> Iterator[None]:
-    """Let transformers have the same parsed file each time it asks for one, and a progress bar only on a terminal."""
+    """Make transformers reuse one parsed file, and show a progress bar only on a terminal."""
     import gguf
     import transformers.modeling_gguf_pytorch_utils as legacy
 

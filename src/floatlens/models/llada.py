@@ -29,7 +29,7 @@ RENAMES = {
     BLOCK + r"ff_out\.": LAYER + "mlp.down_proj.",
 }
 
-# Variants of the published code that a plain Llama does not compute; a checkpoint that uses one is refused, not misread.
+# Variants of the published code that a plain Llama does not support; a checkpoint that uses one is rejected.
 PLAIN = {
     "block_type": "llama",
     "layer_norm_type": "rms",

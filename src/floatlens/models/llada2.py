@@ -26,10 +26,10 @@ RENAMES = {
 }
 SPLITS = {"attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")}
 
-# Variants that GLM-4-MoE does not compute; a checkpoint that uses one is refused, not misread. Other fields of the
+# Variants that GLM-4-MoE does not support; a checkpoint that uses one is rejected. Other fields of the
 # published config (norm_head, rotary_dim, router_dtype, use_rmsnorm, norm_topk_prob) are not read by its own code either.
 PLAIN = {"use_bias": False, "score_function": "sigmoid", "rope_scaling": None, "use_sliding_window": False}
-WITHOUT_BIAS = "the native GLM-4-MoE class has no such option; use a checkpoint without it, as the published ones are"
+WITHOUT_BIAS = "the native GLM-4-MoE class has no such option; use a checkpoint without it, such as the published ones"
 
 
 def recognises(config: Config) -> bool:
@@ -39,7 +39,7 @@ def recognises(config: Config) -> bool:
 def native(config: Config) -> PreTrainedConfig:
     from transformers import Glm4MoeConfig
 
-    if "use_bias" not in config:  # the published class takes True for an absent field
+    if "use_bias" not in config:  # the default of the published class is True
         config = {**config, "use_bias": True}
     refuse_other(config, PLAIN, WITHOUT_BIAS)
     if number(config, "num_shared_experts") < 1:

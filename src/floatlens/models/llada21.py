@@ -1,6 +1,6 @@
-"""LLaDA2.1 (inclusionAI/LLaDA2.1-mini, -flash): the model of LLaDA2.0, with a sampler that edits what it has written.
+"""LLaDA2.1 (inclusionAI/LLaDA2.1-mini, -flash): the model of LLaDA2.0, with a sampler that edits written tokens.
 
-Its config may be that of LLaDA2.0; then name the family: `fl.load(..., family="llada2.1")`.
+Its config may be that of LLaDA2.0; then pass the family: `fl.load(..., family="llada2.1")`.
 """
 
 from __future__ import annotations

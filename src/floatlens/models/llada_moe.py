@@ -1,6 +1,6 @@
 """LLaDA-MoE (inclusionAI/LLaDA-MoE-7B-A1B): Qwen3-MoE, made bidirectional.
 
-Its `model_type` is `llada` too; the experts in its config tell it apart. Routing weights are not renormalised.
+Its `model_type` is also `llada`; it is recognised by the experts in its config. Routing weights are not renormalised.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mamba and Mamba-2 (state-spaces/mamba-130m-hf, mamba2 checkpoints in transformers' layout): autoregressive, no attention.
 
-What is observed is the implicit attention of the mixers: see `floatlens.observation.implicit`.
+Traces record the implicit attention of the mixers: see `floatlens.observation.implicit`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def recognises(config: Config) -> bool:
 
 
 def with_heads(kind: type, config: Config, directions: int = 1) -> Any:
-    """The native config, with the number of heads that a trace has: Mamba-2's own, one in Mamba, for each direction."""
+    """The native config with the number of heads in a trace: Mamba-2's own, or one for Mamba; per direction."""
     fields = {name: value for name, value in config.items() if name not in ("model_type", "architectures", "mixer")}
     made = kind(**fields)
     made.num_attention_heads = directions * getattr(made, "num_heads", 1)

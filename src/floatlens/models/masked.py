@@ -7,7 +7,7 @@ from floatlens.models.registry import register_family
 
 
 def recognises(config: Config) -> bool:
-    """An encoder, whatever its architecture is called: only `is_decoder` makes one of these types causal."""
+    """Whether the config is of an encoder: for these model types, only `is_decoder` makes a model causal."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     decoder = config.get("is_decoder") or config.get("is_encoder_decoder")

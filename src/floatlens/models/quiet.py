@@ -1,4 +1,4 @@
-"""Load models without transformers' warnings about model types that FloatLens maps on purpose."""
+"""Load models without transformers' warnings about model types that FloatLens maps deliberately."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 
 def only_deprecations(record: logging.LogRecord) -> bool:
-    """Keep errors, and warnings that something is deprecated: those tell what a later version will break."""
+    """Keep errors and deprecation warnings, which announce changes in later versions."""
     return record.levelno >= logging.ERROR or "deprecat" in record.getMessage().lower()
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Show errors and deprecations only, and progress bars only on a terminal; as before when the block ends."""
+    """Show only errors and deprecations inside the block, and progress bars only on a terminal."""
     from transformers.utils import logging as transformers_logging
 
     bars = transformers_logging.is_progress_bar_enabled()

@@ -17,14 +17,14 @@ def register_family(family: Family, *, priority: int = 0) -> Family:
     family
         The family; see `floatlens.models.family.Family`.
     priority
-        Families with a higher priority are asked first whether they recognise a checkpoint. Those that recognise any
-        masked or causal language model have -10 and -20, so that they are asked last.
+        Families with a higher priority are tried first when a checkpoint is recognised. Those that recognise any
+        masked or causal language model have -10 and -20, so they are tried last.
     """
     return FAMILIES.add(family.name, family, priority=priority, source=family.recognises)
 
 
 def check_family_name(name: str | None) -> None:
-    """Refuse a family that does not exist; None stands for the one that recognises the checkpoint."""
+    """Raise an error for an unknown family; None means that the family is detected."""
     if name is not None and name not in FAMILIES:
         raise FloatLensError(f"family {name!r} is not known; use one of {', '.join(FAMILIES)}")
 

@@ -10,7 +10,7 @@ from floatlens.models.registry import register_family
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-# Fields of the published config that say how it was trained or run, and nothing about the model.
+# Fields of the published config about training or inference, not about the model.
 DROP = (
     "architectures",
     "auto_map",

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, by native classes only."""
+"""Load the tokenizer of a checkpoint with native classes only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from floatlens.models.quiet import quietly
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-MASK_TOKENS = ("<|mask|>", "<empty_output>")  # the second is a token that SmolLM2 never uses
+MASK_TOKENS = ("<|mask|>", "<empty_output>")  # the second is unused in SmolLM2
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
 
 
@@ -41,7 +41,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
 
 
 def find_mask_id(config: PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-    """The mask token of a model: from its config, else from its tokenizer; None if there is none."""
+    """The mask token of a model, from its config or otherwise from its tokenizer; None if there is none."""
     for source in (config, tokenizer):
         found = getattr(source, "mask_token_id", None)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Architectures whose attention cannot be observed, and why: they are refused when they are loaded.
+"""Architectures whose attention cannot be observed, with the reason: loading them raises an error.
 
 A type that is not listed here is observed, or gives an error at its first step; it never gives a trace without attention.
 `docs/what-works.md` lists every class of transformers with its state.
@@ -32,18 +32,18 @@ REASONS: dict[str, str] = {
     "longformer": "it computes attention in overlapping chunks, and never a row of weights over the sequence",
     "mra": "it approximates attention by blocks, and never computes a row of weights over the sequence",
     "reformer": "it attends within hash buckets, and never computes a row of weights over the sequence",
-    "prophetnet": "it predicts several tokens at once by streams of queries, and no row stands for a position",
-    "xlnet": "it is a permutation model with two streams of queries, and no row stands for a position",
+    "prophetnet": "it predicts several tokens at once with several streams of queries, so rows are not positions",
+    "xlnet": "it is a permutation model with two streams of queries, so rows are not positions",
     "hrm_text": "its layers run several times per forward pass, and a layer has no single attention",
-    "musicgen": "it writes audio codes of several codebooks, and no sequence of tokens",
-    "musicgen_melody": "it writes audio codes of several codebooks, and no sequence of tokens",
+    "musicgen": "it writes audio codes of several codebooks instead of a sequence of tokens",
+    "musicgen_melody": "it writes audio codes of several codebooks instead of a sequence of tokens",
     "gemma4_assistant": "it drafts from the hidden states and the cache of another model, and cannot run alone",
     "gemma4_unified_assistant": "it drafts from the hidden states and the cache of another model, and cannot run alone",
 }  # fmt: skip
 
 
 def refusal(config: PreTrainedConfig, family: Family) -> str | None:
-    """Why a model of a native config cannot be traced as a family; None if it can, as far as the config shows."""
+    """The reason why a model cannot be traced as a family, from its native config; None if no reason is known."""
     kind = getattr(config, "model_type", "")
     if kind in REASONS:
         return REASONS[kind]
@@ -54,19 +54,19 @@ def refusal(config: PreTrainedConfig, family: Family) -> str | None:
     if family.head == "masked" and getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder model; observe it in your own loop with floatlens.observe"
     if family.kind == "arm" and kind in ("xlm", "flaubert") and not getattr(config, "causal", False):
-        return "its config does not say that it is causal, so it attends in both directions; use the family 'masked'"
+        return "its config does not set it as causal, so it attends in both directions; use the family 'masked'"
     encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_encoder_decoder", False)
     if family.kind == "arm" and encoder and getattr(config, "is_decoder", None) is False:
-        return "its config does not say is_decoder, so it attends in both directions; use the family 'masked'"
+        return "its config does not set is_decoder, so it attends in both directions; use the family 'masked'"
     from floatlens.models.describe import attention_layers, shape
 
     if shape(config)["layers"] and not attention_layers(config):
-        return NO_ATTENTION.format("none of its layers is one of attention")
+        return NO_ATTENTION.format("none of its layers is an attention layer")
     return None
 
 
 def check_supported(name: str, config: PreTrainedConfig, family: Family) -> None:
-    """Refuse a model that cannot be traced, before its weights are read."""
+    """Raise an error for a model that cannot be traced, before its weights are read."""
     if reason := refusal(config, family):
         kind = getattr(config, "model_type", type(config).__name__)
         raise FloatLensError(f"{name} is a {kind} model, which cannot be traced as {family.name}: {reason}")

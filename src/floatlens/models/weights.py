@@ -32,15 +32,15 @@ def load_model(
     tp_plan: str | dict[str, str] | None = None,
     allow_pickle: bool = False,
 ) -> Any:
-    """Load the weights into the native class, shard by shard, and refuse a checkpoint that lacks any of them.
+    """Load the weights into the native class, shard by shard; raise an error if any are missing.
 
-    `dtype` "auto" is the checkpoint's own on an accelerator, and float32 on a CPU. `tp_plan` splits every layer over the
-    processes that torchrun started: see `parallel`. With `allow_pickle`, a checkpoint without safetensors may hold its
+    `dtype` "auto" is the checkpoint's dtype on an accelerator, and float32 on a CPU. `tp_plan` splits every layer over the
+    processes started by torchrun: see `parallel`. With `allow_pickle`, a checkpoint without safetensors may hold its
     weights as PyTorch's .bin files; torch reads only tensors from them.
     """
     from safetensors import SafetensorError
 
-    config = checkpoint.native_config()  # a config that cannot be loaded is refused before any weights are read
+    config = checkpoint.native_config()  # raises an error for an invalid config before any weights are read
     use_safetensors: bool | None = None if allow_pickle else True
     if checkpoint.gguf_file is None:
         check_no_adapter(checkpoint)
@@ -67,7 +67,7 @@ def load_model(
     def load(source: Path | str, changed: dict[str, Any]) -> Any:
         with quietly(), splitting(config.model_type, checkpoint.family.splits):
             given = {name: value for name, value in (options | changed).items() if value is not None}
-            # Always passed, also as None (transformers' default), so that it never comes from elsewhere.
+            # Always passed, also as None (transformers' default), so that the checkpoint cannot set it.
             given["attn_implementation"] = attn_implementation
             model, report = auto.from_pretrained(source, **given)
         check_complete(checkpoint, report["missing_keys"])
@@ -93,7 +93,7 @@ def load_model(
 def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[None]:
     """Split fused tensors of a checkpoint while it is loaded; each part is as large as the native tensor that it becomes.
 
-    transformers takes such conversions from a table by model type, which is as it was afterwards.
+    transformers takes such conversions from a table by model type, which is restored afterwards.
     """
     if not splits:
         yield
@@ -121,7 +121,7 @@ def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[
 
 
 def check_complete(checkpoint: Checkpoint, missing: Iterable[str]) -> None:
-    """Refuse a checkpoint that lacks any of the model's tensors."""
+    """Raise an error for a checkpoint that lacks any of the model's tensors."""
     names = sorted(missing)
     if names:
         raise FloatLensError(
@@ -131,7 +131,7 @@ def check_complete(checkpoint: Checkpoint, missing: Iterable[str]) -> None:
 
 
 def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str, Any]:
-    """The options by which transformers splits layers over processes; "auto" is the model's own plan."""
+    """The options for transformers to split layers over processes; "auto" is the model's own plan."""
     from transformers.distributed import DistributedConfig
 
     if device_map is not None:
@@ -140,7 +140,7 @@ def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str,
         raise FloatLensError("a tensor parallel plan needs several processes: torchrun --nproc-per-node 2 SCRIPT")
     if "tp_plan" in DistributedConfig.__dataclass_fields__:
         return {"distributed_config": DistributedConfig(tp_plan=tp_plan)}
-    return {"tp_plan": tp_plan}  # transformers before the plan was part of the config
+    return {"tp_plan": tp_plan}  # older transformers, where the plan is not part of the config
 
 
 def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
@@ -162,8 +162,8 @@ def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
 def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
     """The weights files of a folder that transformers will read, in its order of preference.
 
-    Safetensors files have a header that fits their size; a broken one is named. Pickled files are taken only if they are
-    allowed and there are no others.
+    The header of each safetensors file is checked against its size. Pickled files are used only if they are allowed and
+    there are no others.
     """
     for name in ("model.safetensors", "pytorch_model.bin") if allow_pickle else ("model.safetensors",):
         if files := _weights_files(folder, name):
@@ -204,13 +204,13 @@ def _weights_files(folder: Path, name: str) -> list[Path]:
 
 
 def check_no_adapter(checkpoint: Checkpoint) -> None:
-    """Refuse an adapter inside a checkpoint: transformers would apply it without a word, pickled or not."""
+    """Raise an error for an adapter inside a checkpoint: transformers would apply it silently, pickled or not."""
     from transformers.utils import find_adapter_config_file
 
     if find_adapter_config_file(checkpoint.source, revision=checkpoint.revision) is not None:
         raise FloatLensError(
-            f"{checkpoint.name} has an adapter beside its weights (adapter_config.json); move it to a folder of its own and "
-            "give that folder with --adapter"
+            f"{checkpoint.name} has an adapter next to its weights (adapter_config.json); move it to a separate folder and "
+            "pass that folder with --adapter"
         )
 
 
@@ -220,9 +220,9 @@ def pickled_files(folder: Path) -> list[str]:
 
 
 def check_links(folder: Path) -> None:
-    """Refuse links that leave the folder: a checkpoint from someone else must not read files elsewhere.
+    """Raise an error for links that leave the folder: a checkpoint must not read files elsewhere.
 
-    The Hub's cache is made of links into its own blobs/, beside snapshots/; these are allowed.
+    The Hub's cache consists of links into its own blobs/, next to snapshots/; these are allowed.
     """
     home = folder.resolve()
     allowed = [home]
@@ -234,7 +234,7 @@ def check_links(folder: Path) -> None:
 
 
 def check_header(file: Path) -> None:
-    """Refuse a safetensors file whose header and size disagree, such as an incomplete download."""
+    """Raise an error for a safetensors file whose header and size disagree, such as an incomplete download."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
