@@ -152,7 +152,7 @@ def test_the_samples_are_traced_on_request(tasks: Path, tmp_path: Path) -> None:
         for choice, name in enumerate(question["choices"]):
             assert lens.decode(traces[f"toy_choice/{i}/{choice}"].written) == name
     assert fl.findings.absorption.measure(traces["toy_write/0"])["absorption"].notnull().all()
-    with pytest.raises(fl.FloatLensError, match="is already a run; name a new folder"):
+    with pytest.raises(fl.FloatLensError, match="is already a run; use a new folder"):
         FloatLensLM("tiny-mdm", trace_to=str(place))
 
 
@@ -208,4 +208,4 @@ def test_the_program_runs_a_task_from_the_command_line(tasks: Path, tmp_path: Pa
     assert found["config"]["model_likelihood"] == "lower bound, 2 maskings"
     words[words.index("pretrained=tiny-mdm,mc_num=2")] = "pretrained=tiny-mdm,mc_num=0"
     refused = subprocess.run(words, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=500)
-    assert refused.returncode == 2 and "error: samples should be a whole number" in refused.stderr
+    assert refused.returncode == 2 and "error: samples should be an integer" in refused.stderr

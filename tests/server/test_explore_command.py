@@ -101,7 +101,7 @@ def test_others_are_let_in_only_when_told_and_with_a_warning(
     done = run("explore", "tiny-mdm", "--no-browser")
     assert done.stderr == "" and ADDRESS.search(done.stdout)[1] == "127.0.0.1"  # type: ignore[index]
     done = run("explore", "tiny-mdm", "--no-browser", "--host", "0.0.0.0")
-    assert "warning: --host 0.0.0.0 lets in everyone" in done.stderr and done.stderr.count("\n") == 1
+    assert "warning: --host 0.0.0.0 allows everyone to connect" in done.stderr and done.stderr.count("\n") == 1
     assert ADDRESS.search(done.stdout)[1] == socket.gethostname()  # type: ignore[index]
     assert served == ["127.0.0.1", "0.0.0.0"]
 

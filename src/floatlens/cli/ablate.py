@@ -1,4 +1,4 @@
-"""floatlens ablate: what breaks when anchors are masked or pinned, or heads are removed."""
+"""floatlens ablate: measure the effect of masking or pinning anchors, or of removing heads."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def check_interventions(
     doses: Sequence[float] | None,
     seeds: Sequence[int],
 ) -> None:
-    """Refuse interventions on layers or heads that a model does not have, before any weight is read."""
+    """Raise an error for interventions on layers or heads that a model does not have, before any weight is read."""
     from floatlens.evaluation.ablate.condition import conditions, standard
     from floatlens.interventions.check import check
     from floatlens.lens import Lens

@@ -14,7 +14,7 @@ def command(
     finding: Annotated[str | None, typer.Argument(help="Claims of one finding, such as drift; default: all.")] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """List the claims: what they say, where they come from, what they need, and the smallest effect that matters.
+    """List the claims with their source, the data they need, and the smallest effect that matters.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""floatlens deploy: how models answer while the collection that their passages come from changes."""
+"""floatlens deploy: evaluate models while the collection of passages changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def command(
     data: common.Data,
     reading: common.DataOptions = common.DataOptions(),
     trace: Annotated[
-        bool, typer.Option("--trace", help="Measure where attention goes, from a trace of every answer in --out.")
+        bool,
+        typer.Option(
+            "--trace", help="Also measure attention by role of the passages, from a trace of every answer in --out."
+        ),
     ] = False,
     limit: common.Limit = None,
     seed: common.Seed = None,
@@ -31,8 +34,8 @@ def command(
 ) -> None:
     """Ask questions over a collection that changes: documents are added, replaced, copied, contradicted and withdrawn.
 
-    Each question is asked at six stages of its document's life, with the passages that BM25 finds at that moment. The
-    collection holds --corpus and the passages of the data that are no evidence.
+    Each question is asked at six stages of its document's life, with the passages that BM25 retrieves at that time. The
+    collection consists of --corpus and the passages of the data that are not evidence.
 
     Examples:
 
@@ -119,7 +122,7 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print one row per model and stage, and where attention goes."""
+    """Print one row per model and stage, and the attention by role."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""floatlens doctor: check observation on this machine, measure its cost, and advise."""
+"""floatlens doctor: check observation on this machine, measure its cost, and recommend settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MODELS = ("tiny-mdm", "tiny-arm")
 QUESTION = "On which river does the town of Ada Tarn lie?"
 PASSAGES = ["Ada Tarn lives in Molen.", "Molen lies on the river Aste."]
 COMPARED = ("received", "entropy", "flow", "qk", "qk_norm", "qk_cos", "value_norm", "received_writing")
-TOLERANCE = 1e-4  # of the largest value of a statistic
+TOLERANCE = 1e-4  # relative to the largest value of a statistic
 GIB = 2**30
-# LLaDA-8B in bfloat16, and one prompt of 1,024 positions: its logits in float32, three times, are most of it.
+# LLaDA-8B in bfloat16, and one prompt of 1,024 positions, most of which is three copies of its logits in float32.
 WEIGHTS, PROMPT = 16 * GIB, 3 * 4 * 1024 * 126464
 
 
@@ -60,7 +60,7 @@ def command(
 
 
 def choose_device(name: str | None) -> str:
-    """The device to check: as asked, else the first GPU, else the CPU."""
+    """The device to check: the given one, or the first GPU, or the CPU."""
     import torch
 
     from floatlens.errors import FloatLensError
@@ -76,7 +76,7 @@ def choose_device(name: str | None) -> str:
 
 
 def dtypes(device: str) -> list[str]:
-    """The types that models run in on a device."""
+    """The dtypes to check on a device."""
     return ["float32", "bfloat16"] if device == "cpu" else ["float32", "bfloat16", "float16"]
 
 
@@ -106,7 +106,7 @@ def compare(name: str, device: str, dtype: str) -> list[dict[str, Any]]:
 
 
 def difference(found: Any, exact: Any) -> tuple[float, str, bool]:
-    """The largest error in shares of a statistic's largest value, the statistic, and whether the tokens are equal."""
+    """The largest error relative to a statistic's largest value, the statistic, and whether the tokens are equal."""
     import numpy as np
 
     errors = {}
@@ -121,7 +121,7 @@ def difference(found: Any, exact: Any) -> tuple[float, str, bool]:
 
 
 def cost(device: str) -> dict[str, Any]:
-    """Seconds of plain generation and of a trace, medians of three in turns: 256 + 32 tokens in 8 steps."""
+    """Seconds of plain generation and of a trace, medians of three alternating runs: 256 + 32 tokens in 8 steps."""
     import torch
 
     lens = load("tiny-mdm", device, "float32" if device == "cpu" else "bfloat16")
@@ -162,7 +162,7 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def free_memory(device: str) -> int:
-    """Bytes that are free on a device."""
+    """Free memory of a device in bytes."""
     import torch
 
     if device.startswith("cuda"):
@@ -171,7 +171,7 @@ def free_memory(device: str) -> int:
 
 
 def advise(device: str, free: int) -> dict[str, Any]:
-    """What to use for a model like LLaDA-8B.
+    """Recommended settings for a model like LLaDA-8B.
 
     >>> advise("cpu", 8 * 2**30)["batch_size"]
     1
@@ -186,7 +186,7 @@ def advise(device: str, free: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """One screen."""
+    """Print a summary on one screen."""
     from rich.console import Console
     from rich.table import Table
 

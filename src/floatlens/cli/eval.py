@@ -1,4 +1,4 @@
-"""floatlens eval: how well models answer, with and without passages (the paper's Table 1)."""
+"""floatlens eval: score the answers of models, with and without passages (the paper's Table 1)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def summarise(
     folder: RunFolder | None,
     both: bool,
 ) -> tuple[dict[str, Any], Table1]:
-    """Return the object of --json, and Table 1; the figure and the claims go to the run folder."""
+    """Return the object of --json, and Table 1; the figure and the claims are written to the run folder."""
     from floatlens.evaluation import summary
     from floatlens.evaluation.sources import problems_of
     from floatlens.evaluation.table import table1
@@ -124,7 +124,7 @@ def summarise(
 
 
 def show(found: dict[str, Any], table: Table1, answers: pd.DataFrame, as_json: bool) -> None:
-    """Print JSON alone, or the table; raise an error if no question could be answered."""
+    """Print only JSON, or the table; raise an error if no question could be answered."""
     from floatlens.cli.shared import check_answered, claim_lines, make_console, print_json, print_notes, problem_lines
 
     notes = []

@@ -77,8 +77,8 @@ def command(
     )
     if not is_loopback(bound):
         print(
-            f"floatlens: warning: --host {host} lets in everyone who can reach this machine and has the address; "
-            "what they type and see is not encrypted",
+            f"floatlens: warning: --host {host} allows everyone to connect who can reach this machine and has the address; "
+            "the connection is not encrypted",
             file=sys.stderr,
         )
     console = Console(highlight=False, soft_wrap=True)
@@ -88,18 +88,18 @@ def command(
     console.print("Ctrl-C ends it.", markup=False)
     if browser:
         open_browser(address(host, bound, ticket=ticket))
-    with suppress(KeyboardInterrupt):  # the way to end a server, so nothing went wrong
+    with suppress(KeyboardInterrupt):  # the normal way to stop the server
         run(app, bound, limits)
     console.print("\nThe explorer has ended.", markup=False)
 
 
 def is_run(name: str) -> bool:
-    """Whether a name is that of a folder with a run, or with runs inside, and not of a model."""
+    """Whether a name is a folder with a run, or with runs inside, and not a model."""
     return Path(name).is_dir() and not (Path(name) / "config.json").exists()
 
 
 def open_lenses_and_runs(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
-    """Lenses and run folders from what was named; no weight is read."""
+    """Lenses and run folders from the arguments; no weights are read."""
     from floatlens.lens import Lens
     from floatlens.runs.loader import limit_threads
     from floatlens.server.run_folders import runs_in

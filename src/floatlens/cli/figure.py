@@ -42,7 +42,7 @@ def command(
         int | None, typer.Option(help="Step shown by flow, and in the maps of queries and keys of geometry.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of samples per run.")] = None,
-    paper: Annotated[bool, typer.Option("--paper", help="Draw the paper's published figure beside it.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Also draw the paper's published figure.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Draw a finding of the paper from traces: PNG, SVG and PDF, the data behind them, and the verdicts on its claims.
@@ -115,18 +115,18 @@ def _rule(name: str, asked: list[str] | None) -> Any:
 
 
 def _accepted(finding: Finding, function: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that the function of the finding has; one that no function has is refused."""
+    """Return the options that the function of the finding takes; raise an error for one that no function takes."""
     known = {name: set(getattr(finding, name).__kwdefaults__ or ()) for name in ("measure", "figure")}
     for key in given:
         if key not in known["measure"] | known["figure"]:
             raise FloatLensError(f"{finding.name} has no option --{key}; leave it out")
-    # a choice of layers for the maps must not narrow the numbers that the claims rest on
+    # a selection of layers for the maps must not change the numbers that the claims use
     kept = known[function] - {"layer"} if function == "measure" else known[function]
     return {key: value for key, value in given.items() if key in kept}
 
 
 def _write_numbers(measured: Any, target: Path) -> Path:
-    """Write the numbers of each sample and layer as one table; those with further dimensions are in the figure's data."""
+    """Write the numbers of each sample and layer as one table; variables with more dimensions are in the figure's data."""
     from floatlens.files import atomic_write
 
     names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
@@ -153,7 +153,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
         table.add_row(escape(v.claim), models, value, str(v.n), escape(v.rule) or "–", verdict)
     console.print(table)
     if failed:
-        console.print(f"{failed} samples failed when they were traced and are left out: see errors.jsonl of the runs.")
+        console.print(f"{failed} samples failed during tracing and are left out: see errors.jsonl of the runs.")
     endings: dict[Path, list[str]] = {}
     for path in written:
         endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])

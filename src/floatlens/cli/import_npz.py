@@ -1,4 +1,4 @@
-"""floatlens import: a trace from one of the paper's own files."""
+"""floatlens import: convert the paper's own files to traces."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help=".npz files of the paper's scripts.")],
+    files: Annotated[list[Path], typer.Argument(help=".npz files written by the paper's scripts.")],
     out: Annotated[Path, typer.Option("--out", help="A new run folder.")],
     model: Annotated[str, typer.Option(help="Name of the model that the files are from.")] = "",
     autoregressive: Annotated[bool, typer.Option("--autoregressive", help="The model is causal.")] = False,
 ) -> None:
-    """Convert the .npz files of the paper's scripts to traces. Pickled parts may hold NumPy arrays only.
+    """Convert .npz files of the paper's scripts to traces. Pickled parts may only hold NumPy arrays.
 
     Example: floatlens import llada_sample_0.npz --model LLaDA-8B-Instruct --out imported
     """

@@ -1,4 +1,4 @@
-"""floatlens inspect: show what a checkpoint is, from its config alone."""
+"""floatlens inspect: describe a checkpoint from its config."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
     ] = 512,
     as_json: common.AsJson = False,
 ) -> None:
-    """Show what a checkpoint is, how much memory it needs and how much a trace records per step. No weights are read.
+    """Describe a checkpoint, its memory use, and the size of a trace per step. No weights are read.
 
     Examples:
 
@@ -74,7 +74,7 @@ def command(
 
 
 def mask_of(found: dict[str, Any]) -> Any:
-    """Return the mask token, or why there is none."""
+    """Return the mask token, or the reason why there is none."""
     if found["kind"] == "arm":
         return "none (autoregressive)"
     return "none" if found["mask_token_id"] is None else found["mask_token_id"]

@@ -1,4 +1,4 @@
-"""The program: finds a command, runs it, and turns a usage error into one sentence and exit code 2."""
+"""The program: finds a command, runs it, and converts a usage error to one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explore": ("explore", "Ask models questions in the browser and watch their attention."),
     "eval": ("eval", "Answer questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask at increasing difficulty: noise, position, layout, masks, query."),
-    "ablate": ("ablate", "Mask or pin anchors, remove heads, and measure what breaks."),
-    "deploy": ("deploy", "Ask over a collection that changes while questions come in."),
+    "ablate": ("ablate", "Mask or pin anchors, remove heads, and measure the effect."),
+    "deploy": ("deploy", "Ask questions while the collection of passages changes."),
     "report": ("report", "Write one self-contained HTML report of existing runs."),
     "rerun": ("rerun", "Repeat the command of a run folder, and compare the results."),
     "diff": ("diff", "Show what differs between two runs."),
     "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
-    "doctor": ("doctor", "Check observation on this machine, and measure what a trace costs."),
+    "doctor": ("doctor", "Check observation on this machine, and measure the cost of a trace."),
     "models": ("models", "List the supported families of models and the bundled models."),
-    "inspect": ("inspect", "Show what a checkpoint is and how much memory it needs."),
+    "inspect": ("inspect", "Describe a checkpoint and its memory use."),
     "import": ("import_npz", "Convert .npz files of the paper's scripts to traces."),
     "world": ("world", "Write the data sets of the synthetic world."),
 }
 
 INTERRUPTED = 130
-# Errors of a disk and the way out; finished results are kept.
+# Disk errors and what to do about them; finished results are kept.
 FULL, DENIED = "free some space and continue with --resume", "use another --out"
 DISK = {
     errno.ENOSPC: "no space is left on the disk for",
@@ -56,7 +56,7 @@ CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ i
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands, imported one by one; none of them when only their list is shown."""
+    """The commands, each imported when it is called; none is imported to list them."""
 
     listing: ClassVar[bool] = True
 
@@ -88,7 +88,7 @@ def floatlens(
     """See where language models anchor their attention while they write: masked diffusion models (MDMs) and
     autoregressive models (ARMs).
 
-    Start with `floatlens demo`, or trace a model of your own:
+    Start with `floatlens demo`, or trace your own model:
 
         floatlens trace tiny-mdm --prompt "On which day was the ship Golden Otter launched?" --out run
 
@@ -118,7 +118,7 @@ def run(argv: list[str]) -> int:
     try:
         return _run(words, debug)
     finally:
-        set_arguments([])  # what Python does after the command is not part of it
+        set_arguments([])  # do not record the arguments of anything after the command
 
 
 def _run(words: list[str], debug: bool) -> int:
@@ -139,7 +139,7 @@ def _run(words: list[str], debug: bool) -> int:
         return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
         if isinstance(error, RuntimeError) and "decompression error" in str(error):
-            return _failed(f"a stored array is damaged ({error}); make it again with --resume", 2, debug)
+            return _failed(f"a stored array is damaged ({error}); compute it again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
     if code == INTERRUPTED:  # typer returns this code for Ctrl-C
         kept = "; finished results are kept: continue with --resume" if "--out" in words else ""
@@ -148,7 +148,7 @@ def _run(words: list[str], debug: bool) -> int:
 
 
 def to_complete() -> list[str]:
-    """Return the words that a shell asks to complete: bash passes them in one variable, other shells in another."""
+    """Return the words that a shell wants completed: bash passes them in one variable, other shells in another."""
     if "_FLOATLENS_COMPLETE" not in os.environ:
         return []
     return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()

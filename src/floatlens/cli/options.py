@@ -1,4 +1,4 @@
-"""Options that several commands share: single ones, and groups that belong together.
+"""Options that several commands share, as single options and as groups.
 
 A command takes a group as one parameter; `@grouped` makes its help list the options one by one.
 """
@@ -26,7 +26,7 @@ DATA = "a file, a Hub data set, world, world:NAME or atlas"
 
 
 def check_models(models: Any) -> Any:
-    """Refuse models that do not exist while the command line is read, before anything slow is imported."""
+    """Raise an error for models that do not exist while the command line is parsed, before slow imports."""
     from floatlens.models.checkpoint import check_name
 
     for name in [models] if isinstance(models, str) else models:
@@ -35,7 +35,7 @@ def check_models(models: Any) -> Any:
 
 
 def check_family(name: str | None) -> str | None:
-    """Refuse a family that does not exist, before torch is imported."""
+    """Raise an error for a family that does not exist, before torch is imported."""
     from floatlens.models.registry import check_family_name
 
     check_family_name(name)
@@ -116,7 +116,7 @@ class DataOptions:
             raise FloatLensError("--retriever and --corpus go together: --retriever bm25 --corpus FILE")
 
     def plan(self, models: Sequence[str], data: Sequence[str], asking: Asking, **changes: Any) -> EvaluationPlan:
-        """Return what is asked of which models."""
+        """Return the evaluation plan."""
         from floatlens.data.readers.columns import parse_names
         from floatlens.evaluation.sources import EvaluationPlan
 
@@ -177,13 +177,13 @@ class ModelOptions:
         return self.loader(revision).find(model)
 
     def loader(self, revision: str | None = None) -> Loader:
-        """Return what loads models, in any process."""
+        """Return the loader of models, which works in any process."""
         from floatlens.runs.loader import Loader
 
         return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family, self.adapter, self.sampler)
 
     def recorded(self) -> dict[str, Any]:
-        """Return what the manifest records, since results depend on it."""
+        """Return the options that results depend on, for the manifest."""
         return self.loader().recorded()
 
 
@@ -199,12 +199,12 @@ class RunOptions:
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: retry what failed.")] = False
 
     def check_out(self, out: str | None) -> None:
-        """Refuse to resume nothing."""
+        """Raise an error if there is nothing to resume."""
         if self.resume and out is None:
             raise FloatLensError("--resume needs --out, the folder of the run to resume")
 
     def make_engine(self) -> Engine:
-        """Return the engine; one that cannot work is refused."""
+        """Return the engine; raise an error for invalid options."""
         from floatlens.runs.engines import registry
 
         return registry.make_engine(

@@ -35,7 +35,7 @@ def command(
     folders = [folder for run in runs for folder in model_runs(run)]
     names = [name for name in available([folder.path for folder in folders]) if name in COMPARISONS]
     if not names:
-        raise FloatLensError(f"{runs[0]} holds nothing that the paper has numbers for; trace or evaluate a model first")
+        raise FloatLensError(f"{runs[0]} holds no results to compare with the paper; trace or evaluate a model first")
     measured: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in names:

@@ -51,7 +51,7 @@ def command(
 
     count, device = parse_devices(gpus)
     if data is None and (samples is None or prompt_tokens is None):
-        raise FloatLensError("give --data, or both --samples and --prompt-tokens")
+        raise FloatLensError("pass --data, or both --samples and --prompt-tokens")
     for name, value in (("--samples", samples), ("--prompt-tokens", prompt_tokens), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise FloatLensError(f"{name} {value} is not a positive number; use 1 or more")
@@ -88,7 +88,7 @@ def command(
         console.print(f"- {sentence}", markup=False)
 
 
-MEASURED = 64  # prompts
+MEASURED = 64  # number of prompts that are measured
 DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -105,14 +105,15 @@ def measure(
     if lens.tokenizer is None:
         raise FloatLensError(
             f"{lens.name} has no tokenizer files, so the prompts of --data cannot be measured; "
-            "give their length with --prompt-tokens"
+            "pass their length with --prompt-tokens"
         )
     lengths = [len(lens.prompt(sample.question, sample.passages).ids) for sample in first]
     return len(first) + sum(1 for _ in stream), round(sum(lengths) / len(lengths))
 
 
 def duration(hours: float) -> str:
-    """
+    """Format a duration with a suitable unit.
+
     >>> duration(0.02), duration(30.2)
     ('1.2 minutes', '30.2 hours')
     """

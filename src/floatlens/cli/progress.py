@@ -1,4 +1,4 @@
-"""A progress bar with the rate and the time left; nothing if standard error is not a terminal."""
+"""A progress bar with the rate and the remaining time; hidden if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from floatlens.runs.progress import ProgressCallback
 
 
 class RateColumn(ProgressColumn):
-    """The rate over the whole task; with batches the momentary rate would jump."""
+    """The mean rate since the start, because the momentary rate of batches jumps."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()

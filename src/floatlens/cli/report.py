@@ -14,7 +14,7 @@ from floatlens.errors import FloatLensError
 
 def command(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of trace, eval, stress, ablate, study.")
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders of trace, eval, stress, ablate or study.")
     ],
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     as_json: common.AsJson = False,
@@ -34,7 +34,7 @@ def command(
     from floatlens.runs.model_pool import cores
 
     if out.is_dir():
-        raise FloatLensError(f"--out {out} is a folder; name an HTML file, such as {out / 'report.html'}")
+        raise FloatLensError(f"--out {out} is a folder; pass an HTML file, such as {out / 'report.html'}")
     with bar("findings") as watch:
         made = make(runs, out, jobs=cores(), watch=watch)
     if as_json:

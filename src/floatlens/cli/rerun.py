@@ -15,7 +15,7 @@ def command(
     """Repeat the command that made a run folder, and compare the results.
 
     Relative paths are relative to the current folder. The options --engine, --address, --workers, --gpus-per-worker and
-    --allow-pickle are not taken from the run, because it may come from someone else; give them again if you need them. The
+    --allow-pickle are not taken from the run, because it may come from someone else; pass them again if you need them. The
     exit code is that of the command, or 1 if a result differs.
 
     Examples:

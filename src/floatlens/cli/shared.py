@@ -1,4 +1,4 @@
-"""What eval, trace, stress and ablate share: checks before and after the work, the run folder, and what is printed."""
+"""Functions shared by eval, trace, stress and ablate: checks before and after the work, run folder, and output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from floatlens.findings.finding import Finding
     from floatlens.runs.folder import RunFolder
 
-WIDE = 10_000  # columns of a table that goes to a file or a pipe: nothing is cut
+WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
 
 
 def check_settings(plan: EvaluationPlan, models: ModelOptions, askings: Sequence[Asking] = ()) -> None:
-    """Refuse models and settings that cannot work, before any weight is read."""
+    """Raise an error for invalid models and settings, before any weights are read."""
     from floatlens.lens import Lens
 
     for model in plan.models:
@@ -35,7 +35,7 @@ def check_settings(plan: EvaluationPlan, models: ModelOptions, askings: Sequence
 
 
 def check_answered(answers: pd.DataFrame) -> None:
-    """Raise an error if not one question could be answered."""
+    """Raise an error if no question could be answered."""
     if answers["error"].notna().all():
         raise FloatLensError(f"no question could be answered; the first failed because: {answers['error'].iloc[0]}")
 
@@ -44,7 +44,7 @@ def check_answered(answers: pd.DataFrame) -> None:
 def open_run(
     out: str | None, command: str, plan: EvaluationPlan, models: ModelOptions, also: dict[str, Any], resume: bool
 ) -> Iterator[RunFolder | None]:
-    """Open the run folder, if one was asked for, and hold it until the block ends."""
+    """Open the run folder, if there is one, and lock it until the block ends."""
     if out is None:
         yield None
         return
@@ -64,9 +64,9 @@ def open_run(
 
 
 def judge(finding: Finding, answers: pd.DataFrame, folder: RunFolder | None, stem: str, **settings: Any) -> list[Any]:
-    """Measure a finding on answers, and return the verdicts on those of its claims that these answers can decide.
+    """Measure a finding on answers, and return the verdicts on the claims that can be tested with them.
 
-    Figures and claims go to the run folder, if there is one.
+    Figures and claims are written to the run folder, if there is one.
     """
     from floatlens.findings import style
     from floatlens.findings.verdict import write_claims
@@ -106,7 +106,7 @@ def print_json(found: Mapping[str, Any]) -> None:
 
 
 def print_notes(lines: Sequence[str]) -> None:
-    """Print what a reader must know to standard error, as it is."""
+    """Print notes to standard error, without markup."""
     from rich.console import Console
 
     for line in lines:

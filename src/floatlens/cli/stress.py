@@ -1,4 +1,4 @@
-"""floatlens stress: how models answer when the passages get harder to use."""
+"""floatlens stress: evaluate models while the passages get harder to use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--intervention",
-            help='Ask also under an intervention such as "pin-anchors(across=layers)", and its control; repeat for several.',
+            help='Also ask under an intervention such as "pin-anchors(across=layers)" and its control; repeat for several.',
         ),
     ] = None,
     controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0",

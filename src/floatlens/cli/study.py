@@ -1,4 +1,4 @@
-"""floatlens study: everything on one or more models, and the report."""
+"""floatlens study: all findings on one or more models, and the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(
     stress_intervention: Annotated[
         list[str] | None,
         typer.Option(
-            help='Run the stress tests also under an intervention, such as "mask-anchors"; repeat for several.'
+            help='Also run the stress tests under an intervention, such as "mask-anchors"; repeat for several.'
         ),
     ] = None,
     reading: common.DataOptions = common.DataOptions(),
@@ -49,7 +49,8 @@ def command(
     loading: common.ModelOptions = common.ModelOptions(),
     running: common.RunOptions = common.RunOptions(),
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Models to run in parallel; default: cores for small models, else 1.")
+        int | None,
+        typer.Option(min=1, help="Models to run in parallel; default: number of cores for small models, otherwise 1."),
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
@@ -122,7 +123,7 @@ def names(text: str | None) -> list[str]:
 
 
 def fitting_jobs(models: list[str], loading: common.ModelOptions) -> int:
-    """Number of models to run in parallel: the number of cores if all are small and on the CPU, else one."""
+    """Number of models to run in parallel: the number of cores if all are small and on the CPU, otherwise one."""
     from floatlens.models.describe import shape
     from floatlens.runs.loader import SMALL
     from floatlens.runs.model_pool import cores
@@ -134,7 +135,7 @@ def fitting_jobs(models: list[str], loading: common.ModelOptions) -> int:
 
 
 def show(found: Study, as_json: bool) -> None:
-    """Print JSON alone, or the claims, remarks, and the path of the report."""
+    """Print only JSON, or the claims, remarks, and the path of the report."""
     from rich.console import Console
 
     from floatlens.report.aloud import say_aloud

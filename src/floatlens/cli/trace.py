@@ -66,7 +66,7 @@ def command(
     implementation: Annotated[
         str,
         typer.Option(
-            help="stream (default: the fastest way on the device), fused (attention computed once), sdpa (output bit-equal "
+            help="stream (default: the fastest on the device), fused (attention computed once), sdpa (output bit-equal "
             "to the model's own), kernel (GPU) or exact (slow reference)."
         ),
     ] = "stream",
@@ -98,9 +98,9 @@ def command(
 
     given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
-        raise FloatLensError(f"give exactly one of {', '.join(given)}")
+        raise FloatLensError(f"pass exactly one of {', '.join(given)}")
     if replay is not None and (data is not None or infill is not None):
-        raise FloatLensError("--replay follows one prompt; give it with --prompt, --text or --ids")
+        raise FloatLensError("--replay needs one prompt; pass it with --prompt, --text or --ids")
     sequence: dict[str, Any] = {
         "text": text,
         "infill": infill,
@@ -138,7 +138,7 @@ def command(
     from floatlens.runs import manifest
     from floatlens.runs.folder import RunFolder
 
-    # What can be refused is refused before the weights are read.
+    # Check everything that can be checked before the weights are read.
     lens = Lens(checkpoint)
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
@@ -282,6 +282,6 @@ def parse_order(text: str) -> str | list[list[int]]:
 def asked_options(
     plan: EvaluationPlan, sampling: common.SamplerOptions, loading: common.ModelOptions, data: str | None
 ) -> dict[str, Any]:
-    """Return what the manifest records of the options: everything that the traces depend on."""
+    """Return the options that the traces depend on, for the manifest."""
     known = {name: value for name, value in plan.recorded().items() if name not in ("models", "data", "asking", "seed")}
     return {**known, "data": data, **asdict(sampling), **loading.recorded()}

@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, the machine, the device that models would run on, and how many threads they get."""
+"""The information for a bug report: versions, machine, device and number of threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from floatlens.version import __version__
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")
-EXTRAS = ("ray", "gguf", "datasets", "anywidget", "starlette")  # named only where they are installed
+EXTRAS = ("ray", "gguf", "datasets", "anywidget", "starlette")  # listed only if they are installed
 
 
 def versions() -> str:
@@ -32,7 +32,7 @@ def installed(name: str) -> str | None:
 
 
 def device() -> str:
-    """The accelerators that torch sees, else the processor."""
+    """The accelerators that torch finds, or otherwise the processor."""
     import torch
 
     if torch.cuda.is_available():
@@ -44,7 +44,7 @@ def device() -> str:
 
 
 def threads() -> str:
-    """How many threads torch uses, and of how many cores this process may use."""
+    """The number of threads that torch uses, and the number of cores that this process may use."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,4 +1,4 @@
-"""The explorer: one view of films, in the report, in a notebook, and live."""
+"""The explorer: an interactive view of films, in the report, in a notebook, and live."""
 
 from floatlens.explorer.page import embed, page, script_hashes
 

@@ -23,7 +23,7 @@ def packed(array: Array, dtype: str) -> dict[str, Any]:
 
 
 def unpacked(value: dict[str, Any]) -> Array:
-    """Decode what `packed` returned.
+    """Decode the result of `packed`.
 
     >>> unpacked(packed(np.array([0.5, np.nan]), "float16"))
     array([0.5, nan], dtype=float16)

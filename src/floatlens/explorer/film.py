@@ -1,8 +1,8 @@
-"""The film of a trace: what the explorer draws, as one JSON object of bounded size.
+"""The film of a trace: the data that the explorer draws, as one JSON object of limited size.
 
-Received attention, tokens and confidence step by step. Anchors are computed here, so that the page does not define them
-a second time. What does not fit the budget is thinned by a fixed rule, and `thinned` says what was
-left out. docs/explorer.md describes each field.
+It has received attention, tokens and confidence step by step. Anchors are computed here, so that the page does not define
+them a second time. Data that does not fit the budget is thinned by a fixed rule, and `thinned` describes what was left out.
+docs/explorer.md describes each field.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     """Return the film of a trace, at most about `budget` bytes as JSON.
 
     If it does not fit, matrices are thinned first, then heads, then steps, then layers; those that fit are evenly spaced
-    from the first to the last. `film["thinned"]` is None, or the sentences that say so.
+    from the first to the last. `film["thinned"]` is None, or sentences that describe this.
 
     >>> film(lens.trace("Who?"))["thinned"]      # doctest: +SKIP
     """
@@ -137,17 +137,18 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
 
 def request(trace: Trace) -> dict[str, Any] | None:
-    """Return what was asked of the model, as far as it takes to ask again; None for a trace of the user's own loop.
+    """Return the request that made the trace, to run it again; None for a trace of the user's own loop.
 
-    `load` are the options of `floatlens.load`; `built_from` says how the prompt is built (see `record.labels.built_from`),
-    and if it is None, `prompt` has its tokens and regions; `settings` are the sampler's, without those that have their
-    default value; `replay` has the order and the tokens of a given answer, and its text if that gives the same tokens.
+    `load` are the options of `floatlens.load`; `built_from` describes how the prompt is built (see
+    `record.labels.built_from`), and if it is None, `prompt` has its tokens and regions; `settings` are those of the
+    sampler that differ from the defaults; `replay` has the order and the tokens of a given answer, and its text if that
+    gives the same tokens.
     """
     sampler = str(trace.data.attrs.get("sampler"))
     built_from, given = trace._from_json("built_from", None), trace._from_json("replay", None)
     if sampler not in SAMPLERS and given is None:
         return None
-    revision = trace.data.attrs.get("revision")  # all that older traces have
+    revision = trace.data.attrs.get("revision")  # the only field in older traces
     return {
         "load": trace._from_json("loaded_with", {"revision": revision} if revision else {}),
         "built_from": built_from,
@@ -245,7 +246,7 @@ def _fitting(S: int, L: int, T: int, n_rules: int, budget: int) -> tuple[list[in
         while not fits(steps, layers) and layers > fewest_layers:
             layers -= 1
     if not fits(steps, layers):
-        raise FloatLensError(f"a film of {T} positions does not fit {budget} bytes; give a larger budget")
+        raise FloatLensError(f"a film of {T} positions does not fit in {budget} bytes; use a larger budget")
     return evenly(S, steps), evenly(L, layers)
 
 

@@ -90,7 +90,7 @@ def page(films: Sequence[dict[str, Any]], title: str = "FloatLens", state: dict[
 
 
 def escaped_json(value: Any) -> str:
-    """Encode JSON so that it can stand inside a script element.
+    """Encode JSON so that it can be placed inside a script element.
 
     >>> escaped_json("</script>")
     '"\\\\u003c/script\\\\u003e"'

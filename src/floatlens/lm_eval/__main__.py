@@ -1,4 +1,4 @@
-"""`python -m floatlens.lm_eval`: the program of lm-evaluation-harness, which knows the model `floatlens` from here on."""
+"""`python -m floatlens.lm_eval`: run lm-evaluation-harness with the model `floatlens` registered."""
 
 from __future__ import annotations
 

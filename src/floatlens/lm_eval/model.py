@@ -29,8 +29,8 @@ from floatlens.evaluation.likelihood import loglikelihood
 from floatlens.lens import Generation, load
 from floatlens.lm_eval.traces import HarnessTraces
 
-NUCLEUS = ("top_p", "top_k", "min_p")  # without meaning for greedy decoding
-DEFAULT_LENGTH = 2048  # of a model whose config does not tell its context
+NUCLEUS = ("top_p", "top_k", "min_p")  # not used in greedy decoding
+DEFAULT_LENGTH = 2048  # context length of a model whose config does not define it
 
 log = logging.getLogger(__name__)
 
@@ -44,22 +44,22 @@ class FloatLensLM(TemplateLM):
     pretrained
         A Hub id, a folder, a GGUF file, or a bundled name.
     batch_size, device
-        Given by the harness's own options; `device_map` takes the place of a device.
+        Set by the harness's own options; `device_map` is used instead of a device.
     dtype, device_map, revision, family, adapter, sampler, block_length, allow_pickle
         See `floatlens.load`.
     mc_num
         Number of maskings per answer in the likelihood of a diffusion model.
     is_check_greedy
-        Whether to find out if a diffusion model would write the answer itself, which metrics such as lambada's accuracy
-        need; False saves a pass per token.
+        Whether to check if greedy decoding of a diffusion model would write the answer, which metrics such as lambada's
+        accuracy need; False saves one pass per token.
     seed
         Seed of the maskings and of the sampler.
     max_length
-        Largest number of tokens; by default the model's context. What is longer loses its beginning.
+        Maximum number of tokens; by default the model's context. Longer inputs are cut at the beginning.
     max_gen_toks
-        Number of tokens to write for tasks that do not tell.
+        Number of tokens to write for tasks that do not define it.
     trace_to
-        A new run folder for traces of everything that is written or scored.
+        A new run folder for traces of all generated and scored texts.
     **settings
         Settings of the sampler, such as steps or cfg_scale; a task's own, and those of --gen_kwargs, take precedence.
     """
@@ -110,7 +110,9 @@ class FloatLensLM(TemplateLM):
         self.max_length = max_length or self.lens.context_length or DEFAULT_LENGTH
         self.max_gen_toks = max_gen_toks
         self.settings = settings
-        self.lens.settings(max_new_tokens=max_gen_toks, **settings)  # a setting that does not exist is refused now
+        self.lens.settings(
+            max_new_tokens=max_gen_toks, **settings
+        )  # raises an error now for a setting that does not exist
         asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **settings}
         self.traces = HarnessTraces(self.lens, trace_to, asked) if trace_to else None
 
@@ -124,7 +126,7 @@ class FloatLensLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text without a context."""
+        """The token before a text without a context."""
         found = getattr(self.tokenizer, "bos_token_id", None)
         return self.eot_token_id if found is None else int(found)
 
@@ -133,7 +135,7 @@ class FloatLensLM(TemplateLM):
         return self.lens.name.replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        if add_special_tokens is None:  # a chat template may have written the first token already
+        if add_special_tokens is None:  # a chat template may have already added the first token
             first = getattr(self.tokenizer, "bos_token", None)
             add_special_tokens = not (first and string.startswith(first))
         return [int(i) for i in self.tokenizer.encode(string, add_special_tokens=add_special_tokens)]
@@ -149,18 +151,18 @@ class FloatLensLM(TemplateLM):
         )
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Token ids of a context and of what follows it; a missing context is the first token."""
+        """Token ids of a context and its continuation; an empty context is replaced by the prefix token."""
         if context:
             return self._encode_pair(context, continuation)
         ids = self.tok_encode(continuation, add_special_tokens=False)
         return (ids[:1], ids[1:]) if ids[:1] == [self.prefix_token_id] else ([self.prefix_token_id], ids)
 
     def _fitted(self, context: list[int], new_tokens: int) -> list[int]:
-        """The end of a context, as much of it as there is room for."""
+        """The end of a context that leaves room for `new_tokens`."""
         room = self.max_length - new_tokens
         if room < 1:
             raise FloatLensError(
-                f"{new_tokens} tokens after a prompt do not fit max_length {self.max_length}; ask for fewer, such as "
+                f"{new_tokens} tokens after a prompt do not fit max_length {self.max_length}; use fewer, such as "
                 f"--gen_kwargs max_gen_toks={self.max_length // 2}"
             )
         if len(context) > room:
@@ -269,14 +271,14 @@ class FloatLensLM(TemplateLM):
         return list(told["until"]), settings
 
     def _cut(self, ids: list[int], until: Sequence[str]) -> str:
-        """The text of what was written, up to the first stop. Special tokens may be stops, and are left out."""
+        """The generated text up to the first stop. Special tokens may be stops, and are left out."""
         specials = {token: i for token, i in self.tokenizer.get_vocab().items() if i in self.lens.special_ids}
         ends = [ids.index(specials[stop]) for stop in until if specials.get(stop) in ids]
         text = str(self.tokenizer.decode(ids[: min(ends, default=len(ids))], skip_special_tokens=True))
         return text[: min((text.index(stop) for stop in until if stop and stop in text), default=len(text))]
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness writes into its results about the model."""
+        """The information about the model that the harness writes to its results."""
         lens = self.lens
         exact = lens.family.kind == "arm"
         return {
@@ -289,7 +291,7 @@ class FloatLensLM(TemplateLM):
 
 
 def available(device: str | None) -> str | None:
-    """The harness's device; its default is the first GPU, in place of which a machine without one uses the CPU.
+    """The harness's device. Its default is the first GPU; a machine without one uses the CPU.
 
     >>> available("cpu")
     'cpu'

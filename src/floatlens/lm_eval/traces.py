@@ -16,11 +16,11 @@ from floatlens.runs.storage import Storage
 
 
 class HarnessTraces:
-    """Records what a lens does for the harness. The run folder stays locked until the process ends."""
+    """Records traces of the harness's requests. The run folder stays locked until the process ends."""
 
     def __init__(self, lens: Lens, place: str, asked: Mapping[str, Any]) -> None:
         if Storage(place).exists(MANIFEST):
-            raise FloatLensError(f"trace_to {place} is already a run; name a new folder")
+            raise FloatLensError(f"trace_to {place} is already a run; use a new folder")
         self.lens = lens
         seeds = {"seed": asked["seed"]}
         about = manifest.describe("lm-eval", dict(asked), checkpoints=[lens.checkpoint], seeds=seeds)
@@ -29,7 +29,7 @@ class HarnessTraces:
     def generate(
         self, names: Sequence[str], prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]
     ) -> list[Generation]:
-        """Write after each prompt as `lens.generate` does, and keep the traces."""
+        """Generate after each prompt as `lens.generate` does, and keep the traces."""
         traces = self.lens.traces([Prompt.from_ids(ids) for ids in prompts], sample_ids=names, **settings)
         self._save(names, traces)
         return [Generation.from_trace(self.lens, trace) for trace in traces]

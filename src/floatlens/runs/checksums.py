@@ -18,7 +18,7 @@ def of_bytes(content: bytes) -> str:
 
 
 def of_value(value: Mapping[str, Any]) -> str:
-    """The checksum of a JSON object, whatever the order of its fields.
+    """The checksum of a JSON object, regardless of the order of its fields.
 
     >>> of_value({"a": 1, "b": 2}) == of_value({"b": 2, "a": 1})
     True

@@ -10,9 +10,8 @@ errors.jsonl    samples that failed, with the reason
 problems.jsonl  lines of the data that could not be used, with the reason
 answers.parquet, findings/, figures/, claims.json: computed from the results at the end
 
-A result counts once its file under `results/` is there under its own name, which is the last step of writing it. The
-name comes from the result's key, so a result that is computed twice is there once, and a copy under another name is not
-counted.
+A result counts once its file exists under `results/`, which is the last step of writing it. The file name is derived from
+the result's key, so a result that is computed twice is stored once, and a copy under another name is not counted.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
 ERRORS = "errors.jsonl"
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
-# What must be the same for a run to be resumed: the machine may change, the model or data set may not.
+# Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.
 MATCHED = ("command", "asked", "models", "data", "template", "versions")
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
@@ -108,7 +107,7 @@ class Result:
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str) -> Result:
-        """The result in a file of this name; ValueError if it is not one, or another one's."""
+        """The result in a file of this name; ValueError if it is invalid or belongs to another name."""
         found = json.loads(content)
         try:
             record = found["record"]
@@ -173,9 +172,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, manifest: dict[str, Any], resume: bool = False) -> RunFolder:
-        """Start a run at `path` and lock it. An existing run is refused unless `resume`, and then must be the same one.
+        """Start a run at `path` and lock it.
 
-        A resumed run is repaired first: see `recover`.
+        It is an error if a run exists, unless `resume` is set and the settings are the same. A resumed run is repaired
+        first: see `recover`.
         """
         run = cls(Storage(path))
         root = run.storage.folder
@@ -209,7 +209,7 @@ class RunFolder:
         """Open an existing run to read it, or to add results to it in a worker of the process that locked it."""
         run = cls(Storage(path))
         if not run.storage.exists(MANIFEST):
-            raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; give a folder made with --out")
+            raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; pass a folder made with --out")
         _ = run.manifest  # one that cannot be read is refused now
         return run
 
@@ -243,7 +243,7 @@ class RunFolder:
             del self.__dict__["path"]
 
     def finish(self) -> None:
-        """Complete the run: write its index, upload what was made beside the results, and release the lock."""
+        """Complete the run: write its index, upload all other files, and release the lock."""
         self.check_lock()
         self.storage.remove_partial()  # of workers that were killed
         self.write_index()
@@ -280,7 +280,7 @@ class RunFolder:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def put(self, key: Key, value: Mapping[str, Any], trees: Mapping[str, str] | None = None) -> None:
-        """Write a finished sample: from here on it counts. `trees` is what `save_trace` returned for it."""
+        """Write a finished sample. `trees` is the result of `save_trace` for it."""
         self.check_lock()
         result = Result(tuple(key), dict(value), dict(trees or {}))
         self.storage.write(result.file, result.to_bytes())
@@ -291,7 +291,7 @@ class RunFolder:
         return sorted(found, key=lambda result: result.key)
 
     def _records(self) -> Iterator[tuple[str, Result | str]]:
-        """Each file under `results/` with its result, or with what is wrong with it."""
+        """Each file under `results/` with its result, or with the reason why it is invalid."""
         for name, content in self.storage.read_many(self.storage.names(RESULTS)):
             try:
                 yield name, Result.from_bytes(content, name)
@@ -299,7 +299,7 @@ class RunFolder:
                 yield name, f"{name}: {error}"
 
     def recover(self) -> list[str]:
-        """Repair an interrupted run: remove what was half written, and move broken results to `broken/`.
+        """Repair an interrupted run: remove partial files, and move broken results to `broken/`.
 
         Returns what was moved, and why. A result with a broken trace is moved with it; both are computed again.
         """
@@ -389,7 +389,7 @@ class RunFolder:
                     raise FloatLensError(f"{path} is a link that leads out of the run; copy the trace instead")
                 attributes = trace_attributes(path)
             except FloatLensError as error:
-                warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace, whoever asks
+                warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace
                 continue
             found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
         return found
@@ -460,7 +460,7 @@ class RunFolder:
 
 
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run that was started with other settings, and name those that differ."""
+    """Raise an error that names the differing settings if a run was started with other ones."""
     now = json.loads(json.dumps(now, default=str))
     differing: list[str] = []
     for part in MATCHED:
@@ -497,12 +497,12 @@ def _index_line(result: Result) -> dict[str, Any]:
 
 
 def _only_leftovers(root: Path) -> bool:
-    """Whether a folder contains only what a run leaves that was killed before it wrote its manifest."""
+    """Whether a folder contains only files of a run that was killed before it wrote its manifest."""
     return {path.name for path in root.iterdir() if not path.name.startswith(".")} <= {SAMPLES, LOCK, KERNEL}
 
 
 def trace_attributes(path: Path) -> dict[str, Any]:
-    """The attributes of a trace, from its zarr.json alone."""
+    """The attributes of a trace, read from its zarr.json only."""
     if not path.is_file():
         raise FloatLensError(f"{path} is not a regular file; remove it")
     try:

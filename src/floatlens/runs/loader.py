@@ -37,7 +37,7 @@ class Loader:
         return find(name, **self._chosen)
 
     def recorded(self) -> dict[str, Any]:
-        """Return what the manifest records, since results depend on it."""
+        """Return the options that results depend on, for the manifest."""
         given = {name: value for name in ("adapter", "sampler") if (value := getattr(self, name)) is not None}
         return {"dtype": self.dtype, "family": self.family, **given}
 
@@ -49,7 +49,7 @@ class Loader:
 
     @property
     def _chosen(self) -> dict[str, Any]:
-        """What the user chose about the model itself."""
+        """The options about the model itself that the user chose."""
         names = ("revision", "family", "adapter", "sampler")
         return {name: getattr(self, name) for name in names}
 

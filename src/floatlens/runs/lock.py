@@ -1,10 +1,10 @@
 """The lock of a run folder: one run writes to it at a time, and a dead process does not hold it.
 
 The file `lock` is a claim. It is created on the condition that there is none, names its process, has a random nonce and
-is renewed every few seconds. One that is not renewed for a while is stale and may be replaced. Before a
+is renewed every few seconds. A claim that is not renewed for a while is stale and may be replaced. Before a
 result is written, the claim must still have the nonce of its run, so a run that was stopped for minutes and replaced
-meanwhile does not write again. On a disk the kernel's lock (filelock) comes first: it ends with its process, however that
-dies, so a run can be resumed at once.
+meanwhile does not write again. On a disk the kernel's lock (filelock) is taken first: it ends with its process in any case,
+so a run can be resumed immediately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from floatlens.errors import FloatLensError
 from floatlens.runs.storage import Storage
 
 NAME = "lock"
-KERNEL = "lock.kernel"  # beside the claim, since a contender opens the file that the kernel locks
+KERNEL = "lock.kernel"  # separate from the claim, since other processes open the file that the kernel locks
 BEAT = 20.0  # seconds between two renewals
 STALE = 90.0  # seconds without a renewal after which the process counts as dead
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)  # a disk without kernel locks
@@ -72,7 +72,7 @@ class RunLock:
             self.storage.create(NAME, self._content())
         except FileExistsError:
             claim = read_claim(self.storage)
-            if claim.get("nonce") == self.nonce:  # the answer to the first request was lost, and it was sent again
+            if claim.get("nonce") == self.nonce:  # the response to the first request was lost, and it was sent again
                 return
             if self._is_alive(claim):
                 raise self._in_use() from None
@@ -142,13 +142,13 @@ class RunLock:
 
     def _release_kernel(self) -> None:
         if self.kernel is not None:
-            # Removed while it is held. Who opened it before and locks it now still has to make a claim.
+            # Removed while it is held. A process that opened it before and locks it now still has to make a claim.
             Path(self.kernel.lock_file).unlink(missing_ok=True)
             self.kernel.release()
 
 
 def read_claim(storage: Storage) -> dict[str, Any]:
-    """What the lock's file says; empty if there is none or it cannot be understood."""
+    """The content of the lock file; empty if there is none or it cannot be parsed."""
     try:
         found = json.loads(storage.read(NAME))
     except (FileNotFoundError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The manifest of a run: enough to tell whether two runs are the same, and to repeat one.
+"""The manifest of a run: the information to decide whether two runs are the same, and to repeat one.
 
-Runs and reports are shared, so the manifest leaves out the host, the folder and the interpreter, the credentials of URLs,
-and the texts that were typed on the command line: of those it has the hash.
+Runs and reports are shared, so the manifest does not contain the host, the folder, the interpreter or the credentials of
+URLs. Texts from the command line are stored as hashes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = "floatlens-run/1"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # those that numbers can depend on
 # Files of a checkpoint that are read; those in pickle's format only with --allow-pickle.
 HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja", ".bin", ".pt", ".pth")
-PRIVATE = ("prompt", "text", "ids", "infill", "replay", "passage", "answer")  # settings with a text of the user's own
+PRIVATE = ("prompt", "text", "ids", "infill", "replay", "passage", "answer")  # settings with the user's own text
 
 
 def describe(
@@ -59,7 +59,7 @@ def describe(
 
 
 def shareable_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command without --out, with hashes in place of the user's own texts.
+    """The arguments of a command without --out, with hashes instead of the user's own texts.
 
     >>> shareable_arguments(["trace", "tiny-mdm", "--out=run", "--answer", "Rusk"])[2:]
     ['--answer=sha256:2b8ae95c...']
@@ -93,9 +93,9 @@ def _without_credentials(value: Any) -> Any:
 
 
 def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Family, revision, and the SHA-256 of every file that is read, those of an adapter apart.
+    """Family, revision, and the SHA-256 of every file that is read, separately for an adapter.
 
-    A model of the Hub is identified by its commit; files in the Hub's cache have their hashes as names.
+    A Hub model is identified by its commit; files in the Hub's cache have their hashes as names.
     """
     found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
     if checkpoint.adapter is not None:
@@ -138,7 +138,7 @@ def data_hash(name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that the numbers can depend on."""
+    """Versions of the packages that numbers can depend on."""
     found = {"floatlens": __version__}
     for name in PACKAGES:
         try:

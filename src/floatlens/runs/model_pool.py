@@ -1,6 +1,6 @@
-"""Run tasks side by side in processes where the machine has cores to spare, or one after another.
+"""Run tasks in parallel processes if the machine has enough cores, or one after another.
 
-A small model uses one core, so each model gets a process of its own; the processes share nothing but the disk.
+A small model uses one core, so each model gets its own process; the processes share only the disk.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ def run_all(
     listener.start()
     found = _run_in_processes(function, tasks, min(jobs, len(tasks)), context, reports)
     for index, result in enumerate(found):
-        if isinstance(
-            result, BrokenProcessPool
-        ):  # a process that dies ends its neighbours' tasks too: repeat them alone
+        if isinstance(result, BrokenProcessPool):  # a process that dies also ends the other tasks: repeat them alone
             found[index] = _run_in_processes(function, [tasks[index]], 1, context, reports)[0]
     reports.put(None)
     listener.join()
@@ -63,7 +61,7 @@ def cores() -> int:
 def _call(function: Callable[..., R], task: tuple[Any, ...], watch: ProgressCallback | None) -> R | BaseException:
     try:
         return function(*task, watch=watch)
-    except Exception as error:  # as a process would return it
+    except Exception as error:  # returned, as by a process
         return error
 
 

@@ -1,4 +1,4 @@
-"""Run batches so that one bad sample costs one sample: halve a batch that runs out of memory, isolate what fails."""
+"""Run batches robustly: halve a batch that runs out of memory, and isolate a failing sample."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from floatlens.errors import NotANumber
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Errors of one sample. Any other FloatLensError concerns the settings and an OSError the disk: those stop the run.
+# Errors of a single sample. Other FloatLensErrors are about settings and OSErrors about the disk: these stop the run.
 SAMPLE_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
 
 
 class BatchRetry(Generic[T, R]):
-    """Calls `run` with batches. When memory runs out the batch is halved, and later batches are not larger than that.
+    """Calls `run` with batches. When memory runs out, the batch is halved, and later batches have at most that size.
 
     >>> def run(batch):
     ...     if len(batch) > 2:
@@ -31,7 +31,7 @@ class BatchRetry(Generic[T, R]):
         self.size: int | None = None
 
     def __call__(self, items: Sequence[T]) -> list[R | BaseException]:
-        """The result of each item, or the error that it raises on its own."""
+        """The result of each item, or the error that it raises when run alone."""
         left: list[T] = list(items)
         done: list[R | BaseException] = []
         while left:

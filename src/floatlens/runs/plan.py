@@ -1,8 +1,8 @@
-"""Estimate time, memory and storage of a run on given GPUs from the model's shape alone, with every assumption.
+"""Estimate time, memory and storage of a run on given GPUs from the model's shape, and list all assumptions.
 
 A step of a masked diffusion model (MDM) is a forward pass over the whole sequence. An autoregressive model (ARM) passes
-over the prompt once and then over one token per step, reading all its weights for it. Observation computes, in every
-layer, the scores of all queries and keys once more in float32.
+over the prompt once and then over one token per step, reading all its weights each time. Observation computes the scores
+of all queries and keys a second time in every layer, in float32.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from floatlens.models.describe import bytes_per_step, shape
 from floatlens.observation.group import ROOM as GROUP_BYTES
 from floatlens.observation.tile import TILE
 
-FORWARD_SHARE = 0.4  # of the peak that forward passes reach
-OBSERVATION_SHARE = 0.25  # of the float32 peak that observation reaches: it exponentiates as much as it multiplies
-READING_SHARE = 0.6  # of the bandwidth that reading weights and caches reaches
+FORWARD_SHARE = 0.4  # share of the peak that forward passes reach
+OBSERVATION_SHARE = 0.25  # share of the float32 peak that observation reaches, since it computes many exponentials
+READING_SHARE = 0.6  # share of the bandwidth that reading weights and caches reaches
 ELEMENTWISE = 12  # operations per score besides its product: scale, mask, exponential, sums
-MEMORY_SHARE = 0.9  # of a device's memory that is used
-ROW_BYTES = 2000  # an answer's row and its result file
+MEMORY_SHARE = 0.9  # share of a device's memory that is used
+ROW_BYTES = 2000  # size of an answer's row and its result file
 REGIONS = 16  # regions of a prompt: their sums of attention are kept per head while a layer is observed
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """Peak numbers of a device: dense 16-bit and float32 TFLOP/s, GB, GB/s, as its maker publishes them, rounded."""
+    """Peak numbers of a device: dense 16-bit and float32 TFLOP/s, GB, GB/s, as published by its manufacturer, rounded."""
 
     name: str
     half: float
@@ -103,7 +103,7 @@ class ModelSize:
 
 
 def measure_model(checkpoint: Checkpoint, dtype: str = "bfloat16") -> ModelSize:
-    """Count the parameters on a model without memory; no weight is read."""
+    """Count the parameters on the meta device; no weights are read."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     config = checkpoint.native_config()
@@ -142,7 +142,7 @@ def forward_flops(model: ModelSize, queries: int, keys: int, logits: int) -> flo
 
 
 def observation_flops(model: ModelSize, queries: int, keys: int) -> float:
-    """Operations of observing one forward pass: the scores once more, and `ELEMENTWISE` operations on each."""
+    """Operations of observing one forward pass: the scores again, and `ELEMENTWISE` operations on each."""
     return float(model.layers * model.heads * queries * keys * (2 * model.head_dim + ELEMENTWISE))
 
 
@@ -162,7 +162,7 @@ def cost(model: ModelSize, work: Workload, itemsize: int = 4) -> SampleCost:
         forward = work.steps * forward_flops(model, T, T, work.new)
         observation = work.steps * observation_flops(model, T, T)
     else:
-        # A causal pass over the prompt computes the upper half too; kernels skip most of it, the count does not.
+        # The upper half of a causal pass over the prompt is counted too, although kernels skip most of it.
         forward = forward_flops(model, P, P, 1) + sum(forward_flops(model, 1, P + i, 1) for i in range(1, work.new))
         observation = observation_flops(model, P, P) + sum(
             observation_flops(model, 1, P + i) for i in range(1, work.new)
@@ -196,7 +196,7 @@ def observation_memory(model: ModelSize, length: int, batch: int) -> float:
 
     Layers are observed in groups whose queries, keys and values take at most `GROUP_BYTES`. Each group needs float32
     copies of its queries and keys and two blocks of attention weights; a block has `TILE` numbers, or one query's row
-    for the heads that share a key where that is more. The statistics of all layers stay until the pass is over.
+    for the heads that share a key where that is more. The statistics of all layers are kept until the end of the pass.
     """
     H, K, D, positions = model.heads, model.kv_heads, model.head_dim, batch * length
     layer_bytes = positions * (H + 2 * K) * D * model.itemsize
@@ -253,7 +253,7 @@ def estimate(
     share = math.ceil(least / room)
     if share > devices:
         raise FloatLensError(
-            f"{model.name} needs {least / 1e9:.0f} GB, and {devices} x {device.name} have {devices * device.memory:.0f}; "
+            f"{model.name} needs {least / 1e9:.0f} GB, but {devices} x {device.name} have {devices * device.memory:.0f}; "
             "use more or larger --gpus, or a smaller --batch-size"
         )
     chosen = batch or max(b for b in (1, 2, 4, 8, 16, 32, 64) if memory(model, work, b) <= room * share or b == 1)

@@ -1,8 +1,8 @@
-"""How long work reports its progress."""
+"""The type of progress callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Called with a label and the number of things to do, if known; returns a function to call once per thing done.
+# Called with a label and the number of items, if known; returns a function to call once per finished item.
 ProgressCallback = Callable[[str, int | None], Callable[[], None]]

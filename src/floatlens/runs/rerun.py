@@ -1,7 +1,7 @@
-"""The command line that repeats a run, without the options that an untrusted manifest should not decide.
+"""The command line that repeats a run, without the options that an untrusted manifest must not set.
 
-Where a run is computed, and whether pickled weights may be opened, is decided by the person who repeats it: a manifest that
-names a Ray cluster would have its results unpickled here.
+The user who repeats a run decides where it is computed and whether pickled weights may be opened. Otherwise, a manifest that
+names a Ray cluster could make this process unpickle the cluster's results.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from floatlens.runs.manifest import PRIVATE, hash_texts
 COMMANDS = ("trace", "eval", "stress", "ablate", "study", "demo")  # those that make a run
 DROPPED_FLAGS = ("--allow-pickle", "--resume", "--retry-errors", "--json")
 DROPPED_OPTIONS = ("--engine", "--address", "--workers", "--gpus-per-worker", "--out")  # each with its value
-ANEW = ("--allow-pickle", "--engine", "--address", "--workers", "--gpus-per-worker")  # worth a remark when dropped
+ANEW = ("--allow-pickle", "--engine", "--address", "--workers", "--gpus-per-worker")  # reported when dropped
 
 
 def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The arguments that repeat a run, and the options that were left out and may be given again.
+    """The arguments that repeat a run, and the options that were left out and may be passed again.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple
         texts = recorded_texts(run) if texts is None else texts
         if digest not in texts:
             raise FloatLensError(
-                f"the text of {option} is not stored in {run}; give it again: floatlens rerun {run} -- {option} TEXT"
+                f"the text of {option} is not stored in {run}; pass it again: floatlens rerun {run} -- {option} TEXT"
             )
         kept.append(f"{option}={texts[digest]}")  # one word, so that no text is taken for an option
     return [*kept, "--out", out, *more], [option for option in dropped if option not in given]
 
 
 def drop_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments without the options that a manifest does not decide, and the names of those to mention.
+    """The arguments without the options that a manifest must not set, and the names of those to report.
 
     >>> drop_options(["eval", "m", "--engine=ray", "--address", "evil:1", "--allow-pickle", "--limit", "3"])
     (['eval', 'm', '--limit', '3'], ['--engine', '--address', '--allow-pickle'])
@@ -76,7 +76,7 @@ def drop_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def recorded_texts(run: RunFolder) -> dict[str, str]:
-    """Texts of the user's that the traces of a run contain, by their hashes."""
+    """The user's texts in the traces of a run, by their hashes."""
     texts: list[Any] = []
     for _, path in run.samples():
         attributes: Mapping[str, Any] = trace_attributes(path / "zarr.json")

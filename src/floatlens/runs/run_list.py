@@ -1,4 +1,4 @@
-"""The runs inside a folder: a study has one per model, each with one of interventions and one of replays."""
+"""The runs inside a folder: a study has one per model, each with a run of interventions and one of replays."""
 
 from __future__ import annotations
 

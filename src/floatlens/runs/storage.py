@@ -1,7 +1,7 @@
 """The files of a run, on a disk or at any URL that fsspec reaches (`s3://`, `gs://`, `memory://`).
 
-A file is written completely or not at all. On a disk that takes a temporary name, a flush and a rename, which fsspec's
-local file system does not do; an object store does so by nature.
+Files are written atomically. On a disk this takes a temporary name, a flush and a rename, which fsspec's local file system
+does not do; an object store always does so.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from floatlens.errors import FloatLensError
 from floatlens.files import create_durably, write_durably
 
 CONNECTIONS = 16  # requests to a server at a time
-CHUNK = 256  # files of which the contents are in memory together
-BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"}  # stores without folders; we create no buckets
+CHUNK = 256  # files whose contents are in memory at the same time
+BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"}  # stores without folders; buckets are never created
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s]*@")
 QUERY = re.compile(r"(?P<url>[a-z][a-z0-9+.-]*://[^\s?]*)\?\S+")
 
 
 def is_url(location: str | Path) -> bool:
-    """
+    """Whether a location is a URL and not a path.
+
     >>> is_url("s3://bucket/run"), is_url("C:/run"), is_url("run")
     (True, False, False)
     """
@@ -66,7 +67,7 @@ class Storage:
             self.folder = Path(self.root) if is_url(location) else Path(location)
 
     def __str__(self) -> str:
-        """The location as it may be shown."""
+        """The location without credentials, for messages."""
         return hide_credentials(self.location)
 
     def read(self, name: str) -> bytes:
@@ -77,7 +78,7 @@ class Storage:
             return bytes(self.files.cat_file(path))
 
     def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The files of these names, in this order; those at a URL are requested side by side."""
+        """The files of these names, in this order; files at a URL are requested in parallel."""
         if self.folder is not None:
             yield from ((name, self.read(name)) for name in names)
             return
@@ -98,8 +99,8 @@ class Storage:
     def create(self, name: str, content: bytes) -> None:
         """Write a file that must not exist yet; FileExistsError if it does.
 
-        Object stores decide this themselves, also between two clients at the same moment; a file system of fsspec that
-        cannot do so looks first.
+        Object stores guarantee this even between two clients at the same time; for fsspec file systems that cannot, the
+        file's existence is checked first.
         """
         path = self._path(name)
         if self.folder is not None:
@@ -110,7 +111,7 @@ class Storage:
             self._in_folder(path, lambda: self.files.pipe_file(path, content, mode="create"))
 
     def _in_folder(self, path: str, write: Callable[[], None]) -> None:
-        """Write to a server; one with real folders needs them made."""
+        """Write to a server; create the parent folder if the server needs it."""
         try:
             write()
         except FileNotFoundError:
@@ -184,7 +185,7 @@ class Storage:
             return
         paths = [f"{self.root}/{each}" for each in self._list(name)]
         with self._requests():
-            if len(paths) == 1:  # as when a lock is released at exit, where no thread can be started
+            if len(paths) == 1:  # for example when a lock is released at exit, where no thread can be started
                 self.files.rm_file(paths[0])
             elif paths:
                 with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -205,7 +206,7 @@ class Storage:
             target.write_bytes(content)
 
     def age(self, name: str) -> float:
-        """Seconds since a file was written, by the clock of the storage: those of two machines may differ."""
+        """Seconds since a file was written, by the clock of the storage, since clocks of machines may differ."""
         mark = f".clock-{uuid.uuid4().hex}"
         self.write(mark, b"")
         try:
@@ -220,7 +221,7 @@ class Storage:
         return written if written.tzinfo else written.replace(tzinfo=UTC)
 
     def remove_partial(self) -> None:
-        """Remove what a killed process was writing; an object store has nothing of the kind."""
+        """Remove partial files of killed processes; object stores have none."""
         if self.folder is None:
             return
         for pattern in (".*", "results/.*", "results/*/.*", "samples/.*", "figures/.*", "findings/.*"):
@@ -228,7 +229,7 @@ class Storage:
                 self.remove(path.relative_to(self.folder).as_posix())
 
     def _path(self, name: str) -> str:
-        """The full path of a name, which lies inside the run, links of a disk followed."""
+        """The full path of a name; raise an error if it leads out of the run, after following links."""
         if not name:
             return self.root
         self._check(name)
@@ -248,7 +249,7 @@ class Storage:
 
     @contextmanager
     def _requests(self) -> Iterator[None]:
-        """Turn the errors of a remote server into a sentence; a missing file stays FileNotFoundError."""
+        """Convert errors of a remote server to FloatLensError; a missing file stays FileNotFoundError."""
         try:
             yield
         except (FloatLensError, FileNotFoundError, FileExistsError):
@@ -259,5 +260,5 @@ class Storage:
             said: Any = " ".join(str(error).split()) or type(error).__name__
             raise FloatLensError(
                 f"{self} returned an error ({hide_credentials(said)}); "
-                "what is finished is kept: try again with --resume"
+                "finished results are kept: try again with --resume"
             ) from error

@@ -36,12 +36,12 @@ class RunTraces(Sequence[Trace]):
         self.paths = [path for folder in folders for _, path in folder.samples()[:limit]]
         if not self.paths:
             names = ", ".join(str(folder) for folder in folders)
-            raise FloatLensError(f"{names} has no traces; make some with `floatlens trace`")
+            raise FloatLensError(f"{names} has no traces; create some with `floatlens trace`")
         self.folders = folders
         self.advance = watch(len(self)) if watch else lambda: None
 
     def replays(self) -> Iterator[Trace]:
-        """The traces of given texts that a study made beside those of its models' own answers."""
+        """The traces of replayed texts of a study, in addition to those of its models' own answers."""
         for folder in self.folders:
             inside = getattr(folder, "path", Path()) / REPLAYS
             if (inside / MANIFEST).exists():

@@ -58,7 +58,7 @@ class LiveExplorer:
         live = await run_in_threadpool(live_data, host, secure, self.lenses.values(), runs)
         films = []
         for numbers in first(runs):
-            with suppress(FloatLensError):  # it stays in the list; opening it says what is wrong
+            with suppress(FloatLensError):  # it stays in the list; opening it shows the error
                 films.append(await self._film(*numbers))
         text = await run_in_threadpool(page, films, live)
         return HTMLResponse(text, headers={"content-security-policy": policy(host)})
@@ -78,7 +78,7 @@ class LiveExplorer:
         return Response(await run_in_threadpool(json.dumps, found, allow_nan=False), media_type="application/json")
 
     async def trace(self, request: Request) -> Response:
-        """A trace in a ZIP archive: one that a run left, by its key, or one of a run folder, by its numbers."""
+        """A trace in a ZIP archive: of a live run, by its key, or of a run folder, by its numbers."""
         key = request.query_params.get("key")
         try:
             if key is not None:
@@ -159,7 +159,7 @@ def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def whole(text: str | None, name: str) -> int:
-    """Parse a number in a query field; anything but decimal digits is refused."""
+    """Parse a number in a query field; raise an error for anything but decimal digits."""
     if text is None or not (text.isascii() and text.isdecimal() and len(text) < 8):
-        raise FloatLensError(f"{name} must be a whole number, counted from 0; /api/runs lists them")
+        raise FloatLensError(f"{name} must be an integer, counted from 0; /api/runs lists them")
     return int(text)

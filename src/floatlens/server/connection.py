@@ -44,8 +44,8 @@ class Connection:
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
         self.jobs: dict[int, LiveJob] = {}
         self.shown: set[int] = set()
-        self.lost = False  # it does not read what we send
-        self.gone = False  # it has closed
+        self.lost = False  # the page does not read its messages
+        self.gone = False  # the page has disconnected
 
     async def talk(self) -> None:
         """Serve until the page disconnects or has been idle for too long."""
@@ -66,7 +66,7 @@ class Connection:
                 else:
                     self._hear(text)
                 if self.lost:
-                    return await self.socket.close(TOO_SLOW, "the page does not read what it asked for")
+                    return await self.socket.close(TOO_SLOW, "the page does not read its messages")
         except WebSocketDisconnect:
             return
         finally:
@@ -99,10 +99,10 @@ class Connection:
         lens = self.lenses.get(asked.model)
         if lens is None:
             raise FloatLensError(
-                f"model {asked.model!r} is not served here; there are {', '.join(self.lenses) or 'none'}"
+                f"model {asked.model!r} is not served here; available: {', '.join(self.lenses) or 'none'}"
             )
         if asked.id in self.jobs:
-            raise FloatLensError(f"run {asked.id} is already running; give the new one another id")
+            raise FloatLensError(f"run {asked.id} is already running; use another id for the new one")
         if len(self.jobs) >= self.limits.waiting_each:
             raise FloatLensError(
                 f"{len(self.jobs)} runs of this page are already queued; try again when some have finished"

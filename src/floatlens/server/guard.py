@@ -1,4 +1,4 @@
-"""Access control: which requests the server answers.
+"""Access control: decides which requests the server answers.
 
 A page from elsewhere can make a browser send requests to this machine, and a name can be made to point here (DNS
 rebinding). So the Host header must be one of our names, the Origin header, if present, must be the same host, and every
@@ -53,7 +53,7 @@ class Guard:
     any_address
         Also allow every numeric address, for a server that listens on all of them: a number cannot be rebound.
     ticket
-        Opens the page once, in place of the token.
+        Opens the page once, instead of the token.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Guard:
     ) -> None:
         self.app, self.token, self.any_address, self.ticket = app, token, any_address, ticket
         self.hosts = {host.lower() for host in hosts}
-        # Cookies do not know ports: the name differs per server, so that two of them do not overwrite each other's.
+        # Cookies ignore ports, so each server uses a different name to keep two servers from overwriting each other's.
         self.cookie = f"floatlens-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +115,7 @@ class Guard:
         return response
 
     def refusal(self, scope: Scope) -> str | None:
-        """Return why a request is refused, or None if it is allowed."""
+        """Return the reason why a request is refused, or None if it is allowed."""
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self.known(hosts[0]):
@@ -147,7 +147,7 @@ class Guard:
 
 
 def query_fields(scope: Scope) -> dict[str, list[str]]:
-    """Return the query fields of a request; none if there are more than any request of ours has."""
+    """Return the query fields of a request; none if there are more than any valid request has."""
     try:
         return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Limits on what a page may request: enough for any prompt that a person types, too little to exhaust the machine."""
+"""Limits on requests: enough for any prompt that a person types, too little to exhaust the machine."""
 
 from __future__ import annotations
 

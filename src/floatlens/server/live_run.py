@@ -21,7 +21,7 @@ from floatlens.record.watch import Watch
 from floatlens.server.matrix_cache import RunMatrices
 from floatlens.server.messages import RunRequest
 
-RECORD = ("received",)  # all that a film needs
+RECORD = ("received",)  # the only statistic that a film needs
 
 
 def play(

@@ -76,7 +76,7 @@ _ANY: TypeAdapter[RunRequest | StopRequest | AttentionRequest] = TypeAdapter(
 
 
 def read(text: str, longest: int) -> RunRequest | StopRequest | AttentionRequest:
-    """Parse a message; the error says in one sentence what is wrong with it.
+    """Parse a message; raise an error with the reason if it is invalid.
 
     >>> read('{"type": "stop", "id": 3}', 100)
     StopRequest(type='stop', id=3)

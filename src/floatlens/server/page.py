@@ -12,13 +12,13 @@ from floatlens.explorer.page import embed
 from floatlens.lens import Lens
 from floatlens.server import limits
 
-# name, data, new tokens, and the first question: one that every bundled model of the world answers rightly
+# name, data, new tokens, and the first question: one that every bundled model of the world answers correctly
 WORLD = (("one fact", "world:fresh", 16, 1), ("two hops", "world:hops", 16, 0), ("a life", "world:long", 48, 0))
 REAL = (("a real fact", "atlas", 16, 0), ("two real facts", "atlas:hops", 16, 0))
 
 
 def page(films: Sequence[dict[str, Any]], live: dict[str, Any]) -> str:
-    """Return the whole page; everything that varies travels as data."""
+    """Return the whole page; everything that varies is passed as data."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -70,7 +70,7 @@ def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
 
 
 def about_interventions() -> list[dict[str, Any]]:
-    """Describe the interventions: what each does, and its settings with their defaults."""
+    """Describe the interventions with their settings and defaults."""
     from floatlens.interventions import INTERVENTIONS
 
     return [
@@ -112,7 +112,7 @@ def examples(world: bool) -> list[dict[str, Any]]:
 
 
 def live_data(host: str, secure: bool, lenses: Iterable[Lens], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the page needs to talk to the server."""
+    """Return the data that the page needs to communicate with the server."""
     models = about_models(lenses)
     return {
         "url": f"{'wss' if secure else 'ws'}://{host}/live",

@@ -1,4 +1,4 @@
-"""The run folders that the server was given, addressed by number.
+"""The run folders that the server shows, addressed by number.
 
 A page names a run and a sample by their index; no text of a request becomes part of a path. A sample that is, or contains,
 a link to somewhere outside its run is not read.
@@ -136,7 +136,7 @@ def read_attributes(path: Path) -> dict[str, Any]:
 
 
 def describe_sample(path: Path, sample_id: str) -> dict[str, Any]:
-    """Return what the list shows of a sample; one that cannot be read has only its id."""
+    """Return the entry of a sample in the list; one that cannot be read has only its id."""
     attributes = read_attributes(path)
     model, question, output, kind = (str(attributes.get(name, ""))[:LONGEST] for name in ATTRIBUTES)
     return {

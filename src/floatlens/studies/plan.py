@@ -1,4 +1,4 @@
-"""What a study runs: models, data, parts, sizes and settings, as one value that can be sent to a worker process."""
+"""The plan of a study: models, data, parts, sizes and settings, as one value that can be sent to a worker process."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from floatlens.studies.sizes import Sizes
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan(EvaluationPlan):
-    """The plan of a study: an evaluation without and with passages, and what the findings need beside it.
+    """The plan of a study: an evaluation without and with passages, and the further data that the findings need.
 
     Parameters
     ----------
     sizes: number of questions of each part; `limit`, the number to read per data set, follows from it.
-    interventions: specs of the interventions; None for what the claims need.
+    interventions: specs of the interventions; None for those that the claims need.
     wide: use every suitable data set for stress tests, not only the first.
     setting: which questions are traced, see `findings.settings`.
-    traced_only: models that are traced on short questions and nothing else.
+    traced_only: models that are only traced on short questions.
     traced_data: data sets of these models; by default those of the others.
     short_data: data sets that serve short questions only.
     answer_tokens: new tokens of questions with passages, if fewer than `asking` says will do.
     stresses: names of the stress tests; None for all.
-    stress_interventions: specs under which the stress tests are run once more, each with its control.
+    stress_interventions: specs of interventions under which the stress tests are also run, each with its control.
     offset: first question of each data set, for questions that no earlier study has used.
     loader: how models are loaded.
     """
@@ -80,7 +80,7 @@ class StudyPlan(EvaluationPlan):
         return traced_conditions([FINDINGS[name] for name in self.findings], self.setting)
 
     def recording(self, condition: str) -> dict[str, Any]:
-        """Return the options of traces under a condition: what its findings read beyond the default statistics."""
+        """Return the recording options under a condition: the statistics that its findings need beyond the default ones."""
         readers = [FINDINGS[name] for name in self.findings]
         names = {
             name: None

@@ -1,7 +1,7 @@
-"""Identical text: each model is made to write the answers of the models that it is compared with.
+"""Identical text: each model replays the answers of the models that it is compared with.
 
-This needs the answers of all models, so it runs after every part of every model. The traces are a run of their own inside
-the model's run; the finding `drift` reads them (`findings.same_text`).
+This needs the answers of all models, so it runs after every part of every model. The traces are stored as a separate run
+inside the model's run; the finding `drift` reads them (`findings.same_text`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.sizes import Sizes
 
-REPLAYED = 12  # questions: what a claim needs; --full replays as many as it traces
+REPLAYED = 12  # number of questions that a claim needs; --full replays all traced questions
 RECORD = ("received", "received_writing")
 
 
 def compared(plan: StudyPlan) -> dict[str, list[str]]:
-    """Return the models whose answers each model is made to write: those of the other kind, and its own.
+    """Return the models whose answers each model replays: those of the other kind, and its own.
 
-    An autoregressive model has written its own answer in this order already. Models that are only traced are left out.
+    An autoregressive model does not replay its own answer, which was written in this order. `traced_only` models are left
+    out.
     """
     if "drift" not in plan.findings or SHORT not in plan.traced:
         return {}
@@ -51,7 +52,7 @@ def compared(plan: StudyPlan) -> dict[str, list[str]]:
 
 
 def units(plan: StudyPlan, sizes: Sizes) -> int:
-    """Return the number of short traces that replays cost a model, about; no model is looked up for that."""
+    """Return the approximate number of short traces that replays cost per model, without looking up models."""
     several = len([model for model in plan.models if model not in plan.traced_only]) > 1
     if not several or "drift" not in plan.findings or SHORT not in plan.traced:
         return 0
@@ -107,7 +108,7 @@ def chosen_questions(runs: Mapping[str, RunFolder], count: int | None) -> dict[s
 def replayed_prompt(lens: Lens, own: Trace, source: Trace, sample_id: str) -> Prompt:
     """Return the prompt of the model's own trace, with the answer of another trace to replay, up to its end token.
 
-    The tokens are those of the other model if both tokenizers agree on them, else those of its text, with an end token.
+    The tokens are those of the other model if both tokenizers agree, otherwise its text is tokenised, with an end token.
     """
     P = own.prompt_length
     regions = [region for region in own.regions if region.end <= P]

@@ -137,7 +137,7 @@ def study(
         Which questions are traced: "paper" (short ones without passages for findings on anchors, with passages for
         the others), "short" or "passages" for all of them.
     traced_only
-        Models that are traced on short questions and nothing else, such as a large one beside small ones.
+        Models that are only traced on short questions, such as a large model in a study of small ones.
     traced_data
         Data sets of the models in `traced_only`; by default those of the other models.
     short_data
@@ -147,13 +147,13 @@ def study(
     stresses
         Stress tests to run; default: all.
     stress_interventions
-        Interventions under which the stress tests are run once more, each with its matched control.
+        Interventions under which the stress tests are also run, each with its matched control.
     offset
         Number of questions to skip in each data set, for a study on questions that no earlier one has used.
     budget
-        A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` says what was reduced.
+        A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` lists what was reduced.
     interventions
-        Specs as for `floatlens ablate`; the default is what the claims need, at few doses.
+        Specs as for `floatlens ablate`; by default those that the claims need, at few doses.
     columns, layout, strict
         How the data is read, as for `floatlens.read`.
     template
@@ -241,7 +241,7 @@ def _replay(
     jobs: int,
     watch: ProgressCallback | None,
 ) -> None:
-    """Make the models write each other's answers; failures go into `done`."""
+    """Let the models replay each other's answers; failures are added to `done`."""
     there = {model: home for model, home in homes.items() if Storage(home).exists(MANIFEST)}
     found = {model: several for model, several in replays.compared(plan).items() if model in there}
     sources = {model: [each for each in several if each in found] for model, several in found.items()}
@@ -264,7 +264,7 @@ def _local_copy(folder: RunFolder) -> Path:
 
 
 def check(plan: StudyPlan) -> None:
-    """Refuse invalid models and settings before any weight is read."""
+    """Raise an error for invalid models and settings before any weight is read."""
     from floatlens.evaluation.ablate.condition import conditions
     from floatlens.interventions.check import check as check_interventions
     from floatlens.lens import Lens

@@ -94,7 +94,7 @@ def fit_sizes(
                 kept.remove(going)
                 cuts.append(f"{going}: left out, since even {LEAST} questions per data set do not fit")
                 continue
-            cuts.append("the time is too short even for the least; the study will take longer")
+            cuts.append("the budget is too short even for the minimum; the study will take longer")
         break
     for name, size in _numbers(sizes).items():
         part = "traces" if name == "short" else name

@@ -1,7 +1,7 @@
-"""What an engine is: it runs jobs, in this process or in others, and yields each result as it arrives.
+"""The interface of engines: an engine runs jobs, in this process or in others, and yields each result as it arrives.
 
-A job is a batch that was planned before any engine saw it, so the engine changes no number. A worker is created once per
-process and keeps the model. Results go from the worker directly to the run folder.
+A job is a batch that was planned in advance, so the engine does not affect the numbers. A worker is created once per
+process and keeps the model. Workers write results directly to the run folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_TRIES = 3  # workers that may die with a job before the job is given up
 
 
 class EngineJob(Protocol):
-    """Something to do that can be sent to another process."""
+    """A unit of work that can be sent to another process."""
 
     def split(self) -> Sequence[EngineJob]:
         """The job in its smallest parts: itself, if it is one."""
@@ -67,7 +67,7 @@ W = TypeVar("W", bound=StoppableWorker)
 
 
 class WorkerPool(Generic[W]):
-    """Base of the engines with workers of their own, which `keep_workers` keeps from one run to the next."""
+    """Base of engines with worker processes, which `keep_workers` keeps from one run to the next."""
 
     workers: int
 
@@ -94,11 +94,11 @@ class WorkerPool(Generic[W]):
         self._pool.clear()
 
     def _shut_down(self) -> None:
-        """End what the engine started besides its workers."""
+        """Stop everything else that the engine started."""
 
 
 class JobQueue(Generic[J]):
-    """Jobs still to do: first those to repeat, then the others, each taken from the iterable when there is room."""
+    """The remaining jobs: first those to repeat, then the others, taken from the iterable when needed."""
 
     def __init__(self, jobs: Iterable[J]) -> None:
         self.jobs = iter(jobs)
@@ -121,10 +121,10 @@ class JobQueue(Generic[J]):
     def put_back(
         self, entries: Sequence[tuple[J, int]], reason: str, started: bool = True
     ) -> list[tuple[J, JobFailure]]:
-        """Put back the jobs of a worker that died with the first of them.
+        """Put back the jobs of a worker that died during the first of them.
 
-        Returns that job with its failure if no worker should be risked on it again. A batch that fails is split first,
-        to find the sample that is to blame. A job that the worker had not `started` is not to blame.
+        Returns that job with its failure if it should not be tried again. A batch that fails is split first, to find the
+        failing sample. A job that the worker had not `started` is not counted as failed.
         """
         if not started:
             self.repeated[:0] = entries
@@ -145,7 +145,7 @@ class JobQueue(Generic[J]):
 
 @dataclass(frozen=True)
 class WorkerError:
-    """An error of a worker, sent back to the process that gave out the job."""
+    """An error of a worker, sent back to the process that sent the job."""
 
     error: BaseException
     text: str
@@ -167,7 +167,7 @@ def run_job(worker: Callable[[J], R], job: J) -> R | WorkerError:
 
 def _make_sendable(error: Exception) -> Exception:
     try:
-        pickle.loads(pickle.dumps(error))  # our own bytes: this only tries whether the error survives the way
+        pickle.loads(pickle.dumps(error))  # our own bytes; this only tests whether the error can be pickled
         return error
     except Exception:  # some errors cannot be rebuilt from their arguments
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
 """The Ray engine: actors on a cluster, one model each, that write directly to the run folder.
 
-An actor that dies, alone or with its node, is replaced, and its jobs go to another. Jobs are sent as there is room, so
-that no queue of them builds up. Anyone who can reach a Ray cluster can run code on it, so one that is started here
+An actor that dies, alone or with its node, is replaced, and its jobs go to another. Only a few jobs are sent to an actor at
+a time, so that no queue builds up. Anyone who can reach a Ray cluster can run code on it, so one that is started here
 listens on the loopback interface only and requires a random token.
 """
 

@@ -1,4 +1,4 @@
-"""The engines by name. To add one, write its file beside this one and add a line here."""
+"""The engines by name. To add one, write its file in this folder and add a line here."""
 
 from __future__ import annotations
 

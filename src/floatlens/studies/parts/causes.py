@@ -1,4 +1,4 @@
-"""Causes: the same questions under interventions, each with its matched random control, on the data of the stress tests.
+"""Causes: the same questions under interventions, each with its matched random control, on the stress tests' data.
 
 The answers without interventions are generated again, because effects are measured along each of their steps.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.sizes import Sizes
 
-# What the claims need, at one or two doses; --full runs the standard ones at all doses.
+# The interventions that the claims need, at one or two doses; --full runs the standard ones at all doses.
 USUAL = (
     "mask-anchors(rule=top({n})) @ 1,4",
     "pin-anchors(rule=sigma(3))",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.sizes import Sizes
 
-KNOWN = ("world:common",)  # memorised by the bundled models, so it says little about the use of passages
+KNOWN = ("world:common",)  # memorised by the bundled models, so it is not informative about the use of passages
 SEEDS = (0,)  # seeds of the controls of interventions
 PREFERRED = {"layout": "world:hops"}  # the world's data set made for a test
 
@@ -69,7 +69,7 @@ def levels(
 
 def units(sizes: Sizes, plan: StudyPlan, sources: Sequence[DataSource]) -> dict[str, int]:
     made, _ = levels(replace(plan, sizes=sizes), sources)
-    # One level of masks and of query is answered by Table 1 already.
+    # One level of masks and of query reuses the answers of Table 1.
     shared = sum(len(several[0].samples) for (name, _), several in made.items() if name in ("masks", "query"))
     asked = sum(len(level.samples) for several in made.values() for level in several)
     return {"open": asked * len(choose_conditions(plan)) - shared}

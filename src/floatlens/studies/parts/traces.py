@@ -1,6 +1,6 @@
 """Traces: short questions without passages, and questions with passages; their answers serve Table 1.
 
-Each finding on attention reads the set that it is made for, see `findings.settings`.
+Each finding on attention uses one of the two sets, see `findings.settings`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(bench: Bench) -> None:
 def traced(
     plan: StudyPlan, sizes: Sizes, sources: Sequence[DataSource], model: str | None = None
 ) -> list[tuple[DataSource, str, int | None]]:
-    """What is traced: data sets, conditions and numbers of questions; a model that is only traced has short questions.
+    """The data sets, conditions and numbers of questions to trace; `traced_only` models have only short questions.
 
     Beside data sets for short questions only, the others give no more of these than of questions with passages.
     """
