@@ -259,8 +259,8 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("inspect", "nowhere"), "floatlens: model 'nowhere' is not a folder"),
-        (("trace", "FOLDER", "--out", "OUT"), "give exactly one of --prompt"),
-        (("trace", "FOLDER", "--prompt", "x", "--data", "y", "--out", "OUT"), "give exactly one of --prompt"),
+        (("trace", "FOLDER", "--out", "OUT"), "pass exactly one of --prompt"),
+        (("trace", "FOLDER", "--prompt", "x", "--data", "y", "--out", "OUT"), "pass exactly one of --prompt"),
         (("trace", "FOLDER", "--data", "world", "--replay", "x", "--out", "OUT"), "--replay needs one prompt"),
         (
             ("trace", "FOLDER", "--ids", "1,b", "--out", "OUT"),

@@ -299,7 +299,7 @@ BAD = {
     "mask-anchors(share(0))": "selects every position",
     "mask-anchors(layers=)": "has no value",
     "mask-anchors(layers=middle)": "layers 'middle' are not understood",
-    "mask-anchors(layers=[])": "no layer was chosen",
+    "mask-anchors(layers=[])": "no layer was selected",
     "mask-positions": "takes one of positions, region, kind; none is given",
     "mask-positions(0, region=doc1)": "not positions and region together",
     "mask-positions(0:)": "is every position",

@@ -261,7 +261,7 @@ def test_a_rank_that_its_tensors_do_not_have_is_refused(base: Path, adapter: Pat
 
 
 def test_what_is_no_adapter_folder_is_refused(base: Path, tmp_path: Path) -> None:
-    assert "is not a folder; give the folder with adapter_config.json" in refusal(base, tmp_path / "nowhere")
+    assert "is not a folder; pass the folder with adapter_config.json" in refusal(base, tmp_path / "nowhere")
     assert "is not the folder of a peft adapter" in refusal(base, tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
     assert "adapter_model.safetensors is missing" in refusal(base, tmp_path)

@@ -370,7 +370,7 @@ def test_a_cache_from_before_the_block_has_no_trace(arm: floatlens.Lens) -> None
 
 
 def test_a_diffusion_model_without_a_known_mask_is_refused(tmp_path: Path) -> None:
-    said = "family 'llada' writes over mask tokens; give the mask token"
+    said = "family 'llada' replaces mask tokens; pass the mask token"
     with pytest.raises(FloatLensError, match=said), floatlens.observe(tiny("llama"), family="llada"):
         pass
     lens = floatlens.load(str(checkpoints.diffusion_gemma(tmp_path / "model")))

@@ -231,7 +231,7 @@ def test_an_idle_page_is_let_go_and_a_busy_one_is_not() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"model": "GSAI-ML/LLaDA-8B-Instruct"}, "is not served here; there are tiny-mdm, tiny-dream, tiny-arm"),
+        ({"model": "GSAI-ML/LLaDA-8B-Instruct"}, "is not served here; available: tiny-mdm, tiny-dream, tiny-arm"),
         ({"block_length": 5}, "block_length 5 does not divide max_new_tokens 6"),
         ({"max_new_tokens": 512}, "exceed the model's context of 512"),
         ({"interventions": ["dance(1)"]}, "dance"),
