@@ -19,7 +19,7 @@ def read(name: str) -> Any:
 
 def names(folder: str, prefix: str = "") -> list[str]:
     """The models whose names start with `prefix` and for which a folder holds data."""
-    return sorted(path.stem for path in (FOLDER / folder).iterdir() if path.stem.startswith(prefix))
+    return sorted(path.stem for path in (FOLDER / folder).glob(f"{prefix}*"))
 
 
 @lru_cache(maxsize=8)

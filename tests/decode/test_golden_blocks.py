@@ -232,7 +232,8 @@ def test_a_difference_is_allowed_near_a_tie_only() -> None:
         compare([Pass([[7, 7]], [[0, 7]], 0, sure)], [[7, 0]], 7, run)
 
 
-def test_the_schedule_of_bd3lm() -> None:
-    for key, expected in golden_blocks.read("samplers/bd3lm_schedule.json").items():
+@pytest.mark.parametrize("name", golden_blocks.names("samplers", "bd3lm_schedule"))
+def test_the_schedule_of_bd3lm(name: str) -> None:
+    for key, expected in golden_blocks.read(f"samplers/{name}.json").items():
         masks, steps = map(int, key.split(","))
         assert bd3lm.schedule(masks, steps) == expected, key

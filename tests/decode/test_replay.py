@@ -57,11 +57,13 @@ def test_a_canvas_is_replayed_on_its_cache(random_llama: Path) -> None:
     assert_equal(lens.replay(PROMPT, written.written, written.order), written)
 
 
-@pytest.mark.parametrize("model", ["sdar_gqa", "llada2_moe"])
+@pytest.mark.parametrize("model", [*golden_blocks.names("models", "sdar"), *golden_blocks.names("models", "llada2")])
 def test_blocks_are_replayed_one_after_another_on_their_cache(model: str) -> None:
     lens = fl.load(str(golden_blocks.FOLDER / "models" / model))
-    lens.mask_id = (lens.shape["vocabulary"] or 0) - 1
+    lens.mask_id = golden_blocks.special(model)["mask_token_id"]
     written = lens.trace(PROMPT, max_new_tokens=6, block_length=4)
+    if lens.mask_id in written.written:
+        pytest.skip("these weights write the mask token itself, so that there is no complete text to replay")
     again = lens.replay(PROMPT, written.written, written.order, block_length=4)
     assert_equal(again, written)
     assert lens.replay(PROMPT, written.written).order == [[n] for n in range(len(written.written))]

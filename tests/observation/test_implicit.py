@@ -21,13 +21,14 @@ from floatlens.observation.call import PositionLayout
 from floatlens.observation.implicit import RULE, ImplicitAttention
 from floatlens.observation.mixers import implicit_attention, scan_of
 from floatlens.observation.session import Session
+from tests import golden_blocks
 from tests.golden_blocks import FOLDER
 
 STATISTICS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "received_signed", "attention")
 COMMON = {"hidden_size": 8, "state_size": 3, "num_hidden_layers": 2, "vocab_size": 40}
 SIZES = {**COMMON, "intermediate_size": 12, "time_step_rank": 2}
 SIZES2 = {**COMMON, "expand": 2, "num_heads": 4, "head_dim": 4, "n_groups": 2, "chunk_size": 4}
-golden = pytest.mark.skipif(not (FOLDER / "attention/mamba.npz").is_file(), reason="the folder has no golden Mamba")
+golden = pytest.mark.parametrize("name", golden_blocks.names("models", "mamba"))
 
 
 def randomised(module: nn.Module, seed: int) -> nn.Module:
@@ -68,17 +69,17 @@ def test_implicit_attention_times_its_input_is_the_output_of_the_mixer(kind: str
 
 @golden
 @torch.no_grad()
-def test_golden_implicit_attention_of_every_layer() -> None:
-    lens = fl.load(str(FOLDER / "models/mamba"))
-    stored = np.load(FOLDER / "attention/mamba.npz")
-    layers = sorted({int(name[5 : name.index("_")]) for name in stored if name.startswith("layer")})
+def test_golden_implicit_attention_of_every_layer(name: str) -> None:
+    lens = fl.load(str(FOLDER / "models" / name))
+    stored = golden_blocks.arrays(f"attention/{name}.npz")
+    layers = sorted({int(key[5 : key.index("_")]) for key in stored if key.startswith("layer")})
     assert layers
     for layer in layers:
         mixer = lens.model.backbone.layers[layer].mixer
         u = torch.from_numpy(stored[f"layer{layer}_input"])[None]
         scan = scan_of(mixer, u)
-        for name, found in (("x", scan.x_BTHP[0, :, 0]), ("dt", scan.dt_BTU[0]), ("B", scan.b_BTGN[0, :, 0])):
-            np.testing.assert_allclose(found, stored[f"layer{layer}_{name}"], atol=1e-5)
+        for part, found in (("x", scan.x_BTHP[0, :, 0]), ("dt", scan.dt_BTU[0]), ("B", scan.b_BTGN[0, :, 0])):
+            np.testing.assert_allclose(found, stored[f"layer{layer}_{part}"], atol=1e-5)
         np.testing.assert_allclose(scan.alpha(0, u.shape[1])[0], stored[f"layer{layer}_alpha"], atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(scan.exact_alpha()[0], stored[f"layer{layer}_alpha"], atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(reproduced(mixer, u)[0], stored[f"layer{layer}_output"], atol=1e-5)
@@ -86,31 +87,29 @@ def test_golden_implicit_attention_of_every_layer() -> None:
 
 @golden
 @torch.no_grad()
-def test_golden_bidirectional_sum_of_two_mixers() -> None:
-    lens = fl.load(str(FOLDER / "models/mamba"))
-    stored = np.load(FOLDER / "attention/mamba.npz")
-    names = sorted(
-        {name.removesuffix("_input") for name in stored if name.startswith("bi_") and name.endswith("_input")}
-    )
-    assert names
-    for name in names:
-        forward, backward = (lens.model.backbone.layers[int(i)].mixer for i in stored[f"{name}_layers"])
-        u = torch.from_numpy(stored[f"{name}_input"])[None]
+def test_golden_bidirectional_sum_of_two_mixers(name: str) -> None:
+    lens = fl.load(str(FOLDER / "models" / name))
+    stored = golden_blocks.arrays(f"attention/{name}.npz")
+    sums = sorted({key.removesuffix("_input") for key in stored if key.startswith("bi_") and key.endswith("_input")})
+    assert sums
+    for each in sums:
+        forward, backward = (lens.model.backbone.layers[int(i)].mixer for i in stored[f"{each}_layers"])
+        u = torch.from_numpy(stored[f"{each}_input"])[None]
         scans = scan_of(forward, u), scan_of(backward, u, reverse=True)
         for scan, direction in zip(scans, ("forward", "backward"), strict=True):
             np.testing.assert_allclose(
-                scan.alpha(0, u.shape[1])[0], stored[f"{name}_alpha_{direction}"], atol=1e-5, rtol=1e-5
+                scan.alpha(0, u.shape[1])[0], stored[f"{each}_alpha_{direction}"], atol=1e-5, rtol=1e-5
             )
-            np.testing.assert_allclose(scan.x_BTHP[0, :, 0], stored[f"{name}_x_{direction}"], atol=1e-5)
+            np.testing.assert_allclose(scan.x_BTHP[0, :, 0], stored[f"{each}_x_{direction}"], atol=1e-5)
         output = reproduced(forward, u) + reproduced(backward, u.flip(1)).flip(1)
-        np.testing.assert_allclose(output[0], stored[f"{name}_output"], atol=1e-5)
+        np.testing.assert_allclose(output[0], stored[f"{each}_output"], atol=1e-5)
 
 
 @golden
 @torch.no_grad()
-def test_golden_logits_and_hidden_states() -> None:
-    lens = fl.load(str(FOLDER / "models/mamba"))
-    stored = np.load(FOLDER / "forward/mamba.npz")
+def test_golden_logits_and_hidden_states(name: str) -> None:
+    lens = fl.load(str(FOLDER / "models" / name))
+    stored = golden_blocks.forward(name)
     out = lens.model(torch.from_numpy(stored["input_ids"]).long()[None], output_hidden_states=True, use_cache=False)
     np.testing.assert_allclose(out.logits[0], stored["logits"], atol=3e-5)
     np.testing.assert_allclose(torch.cat(out.hidden_states), stored["hidden_states"], atol=3e-5)
@@ -196,8 +195,8 @@ def test_a_padded_row_is_observed_as_if_it_stood_alone() -> None:
 
 
 @golden
-def test_a_mamba_is_traced_without_a_cache_and_its_rule_is_named() -> None:
-    lens = fl.load(str(FOLDER / "models/mamba"))
+def test_a_mamba_is_traced_without_a_cache_and_its_rule_is_named(name: str) -> None:
+    lens = fl.load(str(FOLDER / "models" / name))
     assert (lens.family.name, lens.family.kind, lens.family.attention) == ("mamba", "arm", "causal")
     trace = lens.trace([5, 6, 7, 8], max_new_tokens=3)
     assert trace.data.attrs["rules"] == f'["{RULE}"]'
@@ -213,8 +212,8 @@ def test_a_mamba_is_traced_without_a_cache_and_its_rule_is_named() -> None:
 
 
 @golden
-def test_a_cached_loop_of_the_user_is_refused() -> None:
-    lens = fl.load(str(FOLDER / "models/mamba"))
+def test_a_cached_loop_of_the_user_is_refused(name: str) -> None:
+    lens = fl.load(str(FOLDER / "models" / name))
     ids = torch.tensor([[1, 2, 3]])
     with (
         torch.no_grad(),
