@@ -2,7 +2,7 @@
 
 import { nearest, type Direction, type Film } from "./film.ts";
 import type { Passage } from "./protocol.ts";
-import { COLOURS, type Colour, type State } from "./state.ts";
+import { COLOURS, MAP_NAMES, mapsOf, type Colour, type Maps, type State } from "./state.ts";
 
 export interface LinkedFilm {
   model: string;
@@ -33,6 +33,7 @@ export interface Link {
   direction: Direction | null;
   rule: string;
   colour: Colour;
+  maps: Maps; // what shades the maps
 }
 
 const headNumbers = (film: Film): number[] => film.raw.head_numbers ?? Array.from({ length: film.H }, (_, head) => head);
@@ -62,6 +63,7 @@ export function linkTo(explorer: string, films: Film[], state: State, written: b
     direction: state.direction,
     rule: state.rule,
     colour: state.colour,
+    maps: state.maps,
   };
 }
 
@@ -89,6 +91,7 @@ export function stateFor(link: Link, films: Film[]): Partial<State> | string {
     pin: link.token === null ? null : { panel: link.panel, position: link.token },
     direction: link.direction,
     colour: link.colour,
+    maps: mapsOf(found.map((at) => films[at])).includes(link.maps) ? link.maps : "attention",
     ...(first.anchors.has(link.rule) ? { rule: link.rule } : {}),
   };
 }
@@ -125,6 +128,7 @@ export function writeLink(link: Link): string {
   put("direction", link.direction);
   put("rule", link.rule);
   put("colour", link.colour === COLOURS[0] ? null : link.colour);
+  put("maps", link.maps === "attention" ? null : link.maps);
   return found.toString();
 }
 
@@ -145,6 +149,7 @@ export function readLink(fragment: string): Link | null {
   const passages = given.getAll("passage").map((text, i) => ({ title: titles[i] ?? "", text, gold: gold.includes(i) }));
   const direction = given.get("direction");
   const colour = given.get("colour") as Colour;
+  const maps = given.get("maps") ?? "";
   return {
     explorer,
     films,
@@ -157,6 +162,7 @@ export function readLink(fragment: string): Link | null {
     direction: direction === "from" || direction === "to" ? direction : null,
     rule: given.get("rule") ?? "",
     colour: COLOURS.includes(colour) ? colour : COLOURS[0],
+    maps: Object.hasOwn(MAP_NAMES, maps) ? (maps as Maps) : "attention",
   };
 }
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { decode } from "../src/film.ts";
 import { linkTo, readLink, stateFor, writeLink } from "../src/fragment.ts";
-import { small, STATE } from "./films.ts";
+import { halves, small, STATE } from "./films.ts";
 
 const REQUEST = {
   load: {},
@@ -19,8 +19,17 @@ test("a link leads back to the films and the place in them", () => {
   assert.equal(link.layer, 5, "layers have the model's own numbers");
   const read = readLink(`#${writeLink(link)}`);
   assert.deepEqual(read, link);
-  const { films, step, layer, head, pin, direction, rule, colour } = SHOWN;
-  assert.deepEqual(stateFor(read!, FILMS), { films, step, layer, head, pin, direction, rule, colour });
+  const { films, step, layer, head, pin, direction, rule, colour, maps } = SHOWN;
+  assert.deepEqual(stateFor(read!, FILMS), { films, step, layer, head, pin, direction, rule, colour, maps });
+});
+
+test("a link keeps what shades the maps, where it was recorded", () => {
+  const link = linkTo("explorer", [FILMS[0]], { ...STATE, maps: "moved" }, false);
+  const read = readLink(`#${writeLink(link)}`)!;
+  assert.equal(read.maps, "moved");
+  const shading = (films: typeof FILMS) => (stateFor(read, films) as { maps: string }).maps;
+  assert.equal(shading([decode(small({ moved: halves([0.5, 0.25, 0.125, 0.5], [2, 2]) }))]), "moved");
+  assert.equal(shading(FILMS), "attention", "no film here has it");
 });
 
 test("a link to a live run holds what was asked", () => {
@@ -35,9 +44,9 @@ test("fragments of other things are left alone", () => {
 });
 
 test("a link that nothing good wrote does no harm", () => {
-  const link = readLink("#explorer=e&model=small&question=Who%3F&step=-1&layer=1e9&head=x&token=99999999999&panel=7&direction=up&colour=red&rule=none")!;
-  assert.deepEqual([link.step, link.layer, link.head, link.token, link.panel, link.direction, link.colour], [0, null, null, null, 0, null, "attention"]);
-  assert.deepEqual(stateFor(link, FILMS), { films: [0], step: 0, layer: null, head: null, pin: null, direction: null, colour: "attention" });
+  const link = readLink("#explorer=e&model=small&question=Who%3F&step=-1&layer=1e9&head=x&token=99999999999&panel=7&direction=up&colour=red&rule=none&maps=toString")!;
+  assert.deepEqual([link.step, link.layer, link.head, link.token, link.panel, link.direction, link.colour, link.maps], [0, null, null, null, 0, null, "attention", "attention"]);
+  assert.deepEqual(stateFor(link, FILMS), { films: [0], step: 0, layer: null, head: null, pin: null, direction: null, colour: "attention", maps: "attention" });
 });
 
 test("a film that is not here is named", () => {
