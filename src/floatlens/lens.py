@@ -315,8 +315,14 @@ class Lens:
                 f"{self.name} is autoregressive and writes only after a text; infill with a masked model"
             )
         if "tail_BN" not in inspect.signature(SAMPLERS[self.sampler].sample).parameters:
+            if self.family.block_length is not None:
+                raise FloatLensError(
+                    f"{self.name} writes in blocks, and no block sees a later one, so that it would not read the text "
+                    f"after a mask; infill with a bidirectional model, such as tiny-mdm or one of the family llada or dream"
+                )
             raise FloatLensError(
-                f"the {self.sampler} sampler cannot write inside a text; its function has no parameter tail_BN"
+                f"the {self.sampler} sampler cannot write inside a text; give its function the parameter tail_BN, or infill "
+                f"with a model whose sampler has it, such as llada or dream"
             )
         self._needs_tokenizer()
         made = sequences.infill_prompt(self.tokenizer, text, self.mask_id, regions)

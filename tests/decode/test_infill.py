@@ -13,6 +13,7 @@ import transformers
 
 import floatlens as fl
 from floatlens.data.sequences import infill_prompt
+from floatlens.models.checkpoint import find
 from floatlens.runs.folder import RunFolder
 from tests.commands import run
 from tests.models import checkpoints
@@ -118,6 +119,24 @@ def test_the_first_position_is_written_by_a_model_that_can_and_refused_by_one_th
         arm.infill("Ada [MASK].")
     with pytest.raises(fl.FloatLensError, match="the text has no mask to fill"):
         lens.infill("Ada lives.")
+
+
+@pytest.mark.parametrize(
+    ("make", "family"),
+    [
+        (checkpoints.sdar, "sdar"),
+        (checkpoints.llada2, "llada2"),
+        (checkpoints.llada2, "llada2.1"),
+        (checkpoints.a2d, "a2d-block"),
+        (checkpoints.diffusion_gemma, "diffusion-gemma"),
+    ],
+)
+def test_a_model_that_writes_in_blocks_is_refused_with_models_that_can(make: Any, family: str, tmp_path: Path) -> None:
+    lens = fl.Lens(find(str(make(tmp_path)), family=family))
+    with pytest.raises(
+        fl.FloatLensError, match=r"no block sees a later one, .* infill with a bidirectional model, such as"
+    ):
+        lens.infill("Ada [MASK] in Molen.")
 
 
 def test_eval_scores_texts_with_masks_and_trace_shows_them(bert: Path, tmp_path: Path) -> None:
