@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.models.bimamba_network import BiMamba2ForMaskedLM, BiMambaForMaskedLM
+from floatlens.models.quiet import is_no_kernel_remark
 from floatlens.observation.implicit import RULE
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 50, "state_size": 4, "tie_word_embeddings": True}
@@ -73,3 +75,26 @@ def test_an_intervention_on_attention_is_refused(tmp_path: Path) -> None:
     lens = fl.load(checkpoint(tmp_path, "mamba2"))
     with pytest.raises(FloatLensError, match="layer 0"), lens.intervene("mask-anchors(top(1))"):
         lens.generate([[5, 6, 7]], max_new_tokens=2)
+
+
+def test_missing_kernels_are_not_remarked_on_a_cpu_and_other_warnings_are_kept(tmp_path: Path) -> None:
+    """transformers says once per process that Mamba's kernels, which need a GPU, are not installed."""
+    from transformers.utils import logging as transformers_logging
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    lens = fl.load(checkpoint(tmp_path, "mamba2"))
+    root, kernels = logging.getLogger("transformers"), logging.getLogger("transformers.integrations.hub_kernels")
+    root.addHandler(handler)
+    try:
+        transformers_logging.warning_once.cache_clear()
+        lens.generate([[5, 6, 7]], max_new_tokens=2)
+        kernels.warning("another warning")
+        kernels.removeFilter(is_no_kernel_remark)
+        transformers_logging.warning_once.cache_clear()
+        lens.generate([[5, 6, 7]], max_new_tokens=2)
+    finally:
+        kernels.addFilter(is_no_kernel_remark)
+        root.removeHandler(handler)
+    assert said[0] == "another warning" and "falling back to its reference" in said[1]

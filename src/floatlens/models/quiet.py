@@ -1,4 +1,4 @@
-"""Load models without transformers' warnings about model types that FloatLens maps deliberately."""
+"""Leave out warnings of transformers that do not apply: mapped model types, and kernels that need a GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from contextlib import contextmanager
 def only_deprecations(record: logging.LogRecord) -> bool:
     """Keep errors and deprecation warnings, which announce changes in later versions."""
     return record.levelno >= logging.ERROR or "deprecat" in record.getMessage().lower()
+
+
+def is_no_kernel_remark(record: logging.LogRecord) -> bool:
+    """Keep all but the remark that an optimized kernel of Mamba is not installed."""
+    return "is falling back to its reference PyTorch implementation" not in record.getMessage()
+
+
+def expect_no_kernels() -> None:
+    """Leave that remark out from now on: these kernels need a GPU, so a model on a CPU runs without them by design."""
+    logging.getLogger("transformers.integrations.hub_kernels").addFilter(is_no_kernel_remark)
 
 
 @contextmanager

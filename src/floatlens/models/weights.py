@@ -16,7 +16,7 @@ from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, read_json
 from floatlens.models.family import auto_class
 from floatlens.models.gguf import load_weights as load_gguf_weights
-from floatlens.models.quiet import quietly
+from floatlens.models.quiet import expect_no_kernels, quietly
 from floatlens.models.unsupported import check_supported
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -86,6 +86,8 @@ def load_model(
         raise FloatLensError(
             f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"
         ) from error
+    if model.device.type == "cpu":
+        expect_no_kernels()
     return model.eval()
 
 
