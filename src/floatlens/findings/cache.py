@@ -163,7 +163,7 @@ def deep_changes_more(measured: xr.Dataset, *, mdm: str | None = None) -> Outcom
     "cache.few",
     finding="cache",
     sentence="Few positions of the MDM change per step",
-    source="arXiv 2604.12056",
+    source="arXiv 2604.12056, which says so of hidden states within a block",
     statistic="share of positions whose keys and values both change by less than a tenth from one step to the next, mean "
     "over steps and layers",
     effect=0.75,

@@ -132,7 +132,7 @@ def figure(
     statistic="log10 of the largest activation over the median of its position, the largest over positions and layers, mean "
     "over steps",
     effect=3.0,
-    why="a thousand times the median, the published definition",
+    why="a thousand times the median, as published; the published definition also asks for a magnitude above 100",
     rejected_if="the largest activation is less than a thousand times the median",
     needs="traces with massive",
 )

@@ -1,8 +1,9 @@
 """Step similarity: how similar a head's attention is from one step to the next.
 
-arXiv 2509.24014 says so, and reuses patterns of early steps. Two numbers per head: how much of each query's attention stays
-from one step to the next (recorded as `step_similarity`), and how much of the received attention of the first quarter of
-the steps is still there in the last quarter. A head may change little at each step and still end elsewhere.
+arXiv 2509.24014 says so: it computes a sparse pattern per head once, after some steps with full attention, and uses it at
+all later steps. Two numbers per head: how much of each query's attention stays from one step to the next (recorded as
+`step_similarity`), and how much of the received attention of the first quarter of the steps is still there in the last
+quarter. A head may change little at each step and still end elsewhere.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def alike(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     "similarity.settles",
     finding="similarity",
     sentence="The MDM's attention changes more early than late",
-    source="arXiv 2509.24014",
+    source="FloatLens, as a reason why arXiv 2509.24014 keeps full attention at early steps",
     statistic="the same overlap in the last third of the steps minus that in the first third",
     effect=0.05,
     why="a twentieth of the attention",
