@@ -30,7 +30,6 @@ from floatlens.runs.traces import RunTraces
 
 DOCS = Path(__file__).parent
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
-PAIR = ("tiny-mdm", "tiny-arm")  # for statistics that cost more
 TRACED = {
     f"{data}-{model}": f"trace {model} --data world:{data} --passages 5 --limit {limit} --out {data}-{model}"
     for data, limit in (("long", 12), ("fresh", 20))
@@ -42,7 +41,7 @@ TRACED |= {
         ("field", "long", "--limit 12 --record cache_drift,step_similarity,locality,massive"),
         ("lens", "fresh", "--limit 16 --max-new-tokens 12 --record lens_token"),
     )
-    for model in PAIR
+    for model in MODELS
 }
 ANSWERED = {
     "knowledge": f"eval {' '.join(MODELS)} --data world:fresh --data world:common --data world:hops --both --passages 5 "
@@ -56,7 +55,7 @@ ANSWERED = {
 }  # fmt: skip
 # finding: (its runs, its figures as {file name: settings})
 LONG, FRESH = (tuple(f"{data}-{model}" for model in MODELS) for data in ("long", "fresh"))
-FIELD, LENS = (tuple(f"{name}-{model}" for model in PAIR) for name in ("field", "lens"))
+FIELD, LENS = (tuple(f"{name}-{model}" for model in MODELS) for name in ("field", "lens"))
 PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "drift": (LONG, {"drift": {"layer": [0, 5]}, "drift-numbers": {"view": "numbers"}}),
     "absorption": (LONG, {"absorption": {}}),
@@ -76,7 +75,7 @@ PICTURES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, Any]]]] = {
     "locality": (FIELD, {"locality": {}, "locality-layers": {"view": "layers"}}),
     "decision": (LENS, {"decision": {}, "decision-steps": {"view": "steps"}}),
 }
-WIDTH, COLOURS = 1400, 200  # pixels and colours of a picture; keeps files small
+WIDTH, COLOURS = 1400, 200  # pixels of a picture of full width, and colours; keeps files small
 BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
 
 
@@ -131,7 +130,7 @@ def save(figure: Any, target: Path) -> None:
     """Save a figure as a PNG file with few colours."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with style.sheet():
-        figure.savefig(target, dpi=WIDTH / figure.get_size_inches()[0])
+        figure.savefig(target, dpi=WIDTH / style.WIDTH)
     with Image.open(target) as picture:
         small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     small.save(target, optimize=True)

@@ -6,11 +6,13 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS
+from floatlens.findings.numbers import layer_lines
 from tests.findings.planted import TRACED, planted, wandering
 
 RULED = ("drift", "geometry", "tokens", "values", "massive")  # these find anchors by one rule, which their figures name
@@ -102,3 +104,15 @@ def test_an_unknown_backend_or_view_is_named(traces):
         FINDINGS["drift"].figure(traces, backend="plotly")
     with pytest.raises(FloatLensError, match="view 'spiral'"):
         FINDINGS["flow"].figure(traces, view="spiral")
+
+
+def test_shares_are_drawn_between_0_and_1():
+    """A band of one standard deviation would reach above 1, where no share can lie."""
+    share_NL = np.array([[1.0, 1.0], [1.0, 0.8], [0.7, 0.9]])
+    kinds = {"model": ("sample", ["m"] * 3), "model_kind": ("sample", ["mdm"] * 3), "layer": [0, 1]}
+    measured = xr.Dataset({"share": (("sample", "layer"), share_NL)}, kinds)
+    drawn = layer_lines(measured, {"share": "share"}, backend="matplotlib", note="Shares", shares=True)
+    [axes] = drawn.axes
+    [band] = axes.collections
+    assert band.get_paths()[0].vertices[:, 1].max() == 1.0 and axes.get_ylim()[0] == 0
+    assert 1.0 in axes.get_yticks() and 1.0 < axes.get_ylim()[1] < 1.1

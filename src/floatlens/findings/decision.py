@@ -132,7 +132,7 @@ def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib")
         return layer_lines(measured, LABELS, backend=backend, note="By the logit lens at the commit")
     names = {"leads": "tokens that lead\nthe model's prediction"}
     label = "time until the commit (0 to 1)"
-    return lines(measured, names, "elapsed", label, backend=backend, note="By the last layer")
+    return lines(measured, names, "elapsed", label, backend=backend, note="By the last layer", shares=True)
 
 
 @register_claim(

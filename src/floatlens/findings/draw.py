@@ -101,14 +101,16 @@ def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: in
     axes.format_coord = describe  # type: ignore[method-assign]
 
 
-def band(axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.0, **line: Any) -> None:
-    """Draw a line of the table's `mean` along a column, with its `std` over samples as a band."""
+def band(
+    axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.0, most: float = np.inf, **line: Any
+) -> None:
+    """Draw a line of the table's `mean` along a column, with its `std` over samples as a band that ends at `most`."""
     x, mean, std = part[along].to_numpy(), scale * part["mean"].to_numpy(), scale * part["std"].to_numpy()
     if len(x) > 16:
         line["markersize"] = 2.0
     axes.plot(x, mean, clip_on=False, **{"zorder": 3, **line})
     if np.nanmax(std, initial=0.0) > 0:
-        axes.fill_between(x, mean - std, mean + std, color=line.get("color"), alpha=0.16, lw=0)
+        axes.fill_between(x, mean - std, np.minimum(mean + std, most), color=line.get("color"), alpha=0.16, lw=0)
 
 
 def plain(token: str) -> str:

@@ -34,13 +34,20 @@ def layer_table(measured: xr.Dataset, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def layer_lines(
-    measured: xr.Dataset, names: Mapping[str, str], *, backend: str, note: str = "", zero: bool = True
+    measured: xr.Dataset,
+    names: Mapping[str, str],
+    *,
+    backend: str,
+    note: str = "",
+    zero: bool = True,
+    shares: bool = False,
 ) -> Figure | pd.DataFrame:
     """Draw one panel per number by layer, one line per model; `names` gives each number's label.
 
-    `zero`: the axes begin at 0. `note` is the caption; by default, the anchor rule.
+    `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do the axes. `note` is the caption; by
+    default, the anchor rule.
     """
-    return lines(measured, names, "layer", "layer", backend=backend, note=note, zero=zero)
+    return lines(measured, names, "layer", "layer", backend=backend, note=note, zero=zero, shares=shares)
 
 
 def lines(
@@ -52,8 +59,9 @@ def lines(
     backend: str,
     note: str = "",
     zero: bool = True,
+    shares: bool = False,
 ) -> Figure | pd.DataFrame:
-    """Draw one panel per number along a dimension, one line per model."""
+    """Draw one panel per number along a dimension, one line per model; the parameters are those of `layer_lines`."""
     table = table_along(measured, names, along)
     if backend == "none":
         return table
@@ -67,10 +75,10 @@ def lines(
                 part = table[(table["number"] == name) & (table["model"] == model)]
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
                 if len(part):  # a model may lack a number, for example drift in a model with a cache
-                    draw.band(axes, part, along, **look)
+                    draw.band(axes, part, along, most=1.0 if shares else np.inf, **look)
             axes.set(xlabel=label, ylabel=text)
-            if zero:
-                axes.set_ylim(bottom=0)
+            if zero or shares:
+                axes.set_ylim(bottom=0, top=1.04 if shares else None)  # room for a marker at 1
             axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
         named = {text: handle for axes in grid for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=max(1, len(named)))

@@ -79,7 +79,7 @@ def figure(traces: Traces, *, view: str = "heads", backend: str = "matplotlib") 
     style.check_view(view, VIEWS)
     measured = traces if is_measured(traces, "similarity") else measure(traces)
     if view == "layers":
-        return layer_lines(measured, LABELS, backend=backend, note="1 minus the total variation")
+        return layer_lines(measured, LABELS, backend=backend, note="1 minus the total variation", shares=True)
     names = {"overlap_by_head": "step to step", "lasting_by_head": "first to last quarter"}
     return head_maps(measured, names, "attention that stays", backend=backend)
 
