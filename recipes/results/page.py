@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching
 from recipes.results.parts import Job, Place
 
+BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
 LIMITS = """
 - Size: the small models have 1.4 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
   says anything about models of 7 or 8 billion parameters.
@@ -64,6 +66,7 @@ def write(
     sections += [f"## Limits\n\n{LIMITS}", commands_section(done, out)]
     text = "\n\n".join(section for section in sections if section) + "\n"
     (docs / "results.md").write_text(text, encoding="utf-8")
+    write_verdicts(docs / "findings", done)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{docs / 'results.md'}; {size / 1e6:.2f} MB in {out}")
 
@@ -88,33 +91,56 @@ def missing_section(
     return "## What is missing\n\n" + "\n".join(lines) if lines else "## What is missing\n\nNothing: all runs are kept."
 
 
-def claims_section(done: Mapping[str, Path], out: Path) -> str:
-    """All verdicts of all runs, with Holm's correction where the claims bring it."""
+CLAIM = ("id", "finding", "claim", "source", "value", "n", "verdict", "p", "p_holm")
+
+
+def claims_of(done: Mapping[str, Path]) -> pd.DataFrame:
+    """Return the verdicts of all runs, one row each; those without a sample are left out."""
     rows = []
     for name, run in done.items():
         for claim in read(run, "claims.json").get("claims", []):
             if claim["n"]:
                 low, high = claim["interval"]
-                about = {
-                    key: claim.get(key) for key in ("id", "claim", "source", "value", "n", "verdict", "p", "p_holm")
-                }
-                rows.append(
-                    {"run": name, "models": ", ".join(map(short, claim["models"])), **about, "low": low, "high": high}
-                )
-    if not rows:
-        return ""
-    table = pd.DataFrame(rows)
-    table.to_parquet(out / "claims.parquet", index=False)
-    counted = table["verdict"].value_counts()
+                about = {key: claim.get(key) for key in CLAIM}
+                models = ", ".join(map(short, claim["models"]))
+                rows.append({"run": name, "models": models, **about, "low": low, "high": high})
+    return pd.DataFrame(rows, columns=["run", "models", *CLAIM, "low", "high"])
+
+
+def verdict_rows(table: pd.DataFrame) -> str:
+    """Return verdicts as a table in Markdown."""
     lines = ["| claim | models | value [95 % interval] | n | p, Holm | verdict |", "|---|---|---|---|---|---|"]
     for row in table.to_dict("records"):
         value = f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}]"
-        p = number(row["p_holm"]) if row["p_holm"] is not None else "–"
-        lines.append(f"| {row['claim']} | {row['models']} | {value} | {row['n']} | {p} | {row['verdict']} |")
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
+        lines.append(
+            f"| {row['claim']} | {row['models']} | {value} | {row['n']} | {number(row['p_holm'])} | {row['verdict']} |"
+        )
+    return "\n".join(lines)
+
+
+def write_verdicts(pages: Path, done: Mapping[str, Path]) -> None:
+    """Write the verdicts of a finding between the two comments on its page, if some run has any."""
+    for finding, table in claims_of(done).groupby("finding", sort=False):
+        page = pages / f"{finding}.md"
+        if page.exists():
+            runs = " and ".join(f"`{name}`" for name in dict.fromkeys(table["run"]))
+            found = f"From [the results](../results.md#commands-and-run-times), {runs}:\n\n{verdict_rows(table)}\n"
+            text = page.read_text(encoding="utf-8")
+            page.write_text(
+                BLOCK.sub(lambda match, found=found: f"{match[1]}{found}{match[2]}", text), encoding="utf-8"
+            )
+
+
+def claims_section(done: Mapping[str, Path], out: Path) -> str:
+    """All verdicts of all runs, with Holm's correction where the claims bring it."""
+    table = claims_of(done)
+    if table.empty:
+        return ""
+    table.to_parquet(out / "claims.parquet", index=False)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items())
     return (
         f"## All verdicts\n\n{len(table)} verdicts: {said}. p-values are corrected by Holm within each run.\n\n"
-        + "\n".join(lines)
+        + verdict_rows(table)
     )
 
 

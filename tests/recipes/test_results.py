@@ -60,7 +60,12 @@ def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Pa
         keep(run, place.kept / run.name, {"seconds": 60.0, "words": ["study", "tiny-mdm", "/home/me/nq.jsonl"]})
     jobs = {name: part.jobs(SIZES["small"], place) for name, part in PARTS.items()}
     missing = {name: part.missing(place) for name, part in PARTS.items()}
+    (docs / "findings").mkdir()
+    (docs / "findings" / "drift.md").write_text("# Drift\n\n<!-- verdicts -->\nold\n<!-- verdicts -->\n\nThe end.\n")
     page.write(docs, place, missing, jobs)
+    drift = (docs / "findings" / "drift.md").read_text()
+    assert "old" not in drift and "`small-attention`" in drift and drift.endswith("<!-- verdicts -->\n\nThe end.\n")
+    assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | 0.03 | supported |" in drift
     text = (docs / "results.md").read_text()
     assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | 0.03 | supported |" in text
     assert "2 verdicts: 1 supported, 1 not supported" in text
