@@ -25,6 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Study:
         max_new_tokens=4,
         traced_only=["tiny-dream"],
         traced_data=["world:fresh"],
+        traced_tokens=3,
         out=tmp_path_factory.mktemp("own") / "s",
     )
 
@@ -34,6 +35,12 @@ def test_each_model_is_traced_on_its_own_questions(found: Study) -> None:
     asked = {
         str(run.manifest["asked"]["model"]): {name.split(", ")[0] for name, _ in run.samples()}
         for run in model_runs(found.path)
+    }
+    written = {run.manifest["asked"]["model"]: fl.Trace.open(run.samples()[0][1]) for run in model_runs(found.path)}
+    assert {model: len(trace.final_tokens) - trace.prompt_length for model, trace in written.items()} == {
+        "tiny-dream": 3,
+        "tiny-mdm": 4,
+        "tiny-arm": 4,
     }
     assert asked == {"tiny-dream": {"world:fresh"}, "tiny-mdm": {"world:long"}, "tiny-arm": {"world:long"}}
 

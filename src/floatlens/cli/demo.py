@@ -16,6 +16,7 @@ DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 REAL = ("smollm2-mdm", "smollm2")
 REAL_DATA = ("atlas",)
+REAL_TOKENS = 16
 OFFSET = 200  # questions of the test split that were not looked at while claims and effects were written
 LONG = ("world:long",)  # its answers take 32 tokens, and so do those of short traces; other answers take fewer than 8
 DATA = ("world:common", "world:fresh", "world:slots", "world:hops", "world:needle", *LONG)
@@ -65,6 +66,7 @@ def command(
             only=names(only) or (() if full else NOT_CAUSES),
             traced_only=[model for model in models if model in REAL],
             traced_data=REAL_DATA,
+            traced_tokens=REAL_TOKENS,
             short_data=() if full else LONG,
             answer_tokens=None if full else 8,
             stresses=None if full else ("noise", "position", "layout"),

@@ -28,7 +28,7 @@ class StudyPlan(EvaluationPlan):
     wide: use every suitable data set for stress tests, not only the first.
     setting: which questions are traced, see `findings.settings`.
     traced_only: models that are only traced on short questions.
-    traced_data: data sets of these models; by default those of the others.
+    traced_data, traced_tokens: data sets and new tokens of these models; by default those of the others.
     short_data: data sets that serve short questions only.
     answer_tokens: new tokens of questions with passages, if fewer than `asking` says will do.
     stresses: names of the stress tests; None for all.
@@ -45,6 +45,7 @@ class StudyPlan(EvaluationPlan):
     setting: str = "paper"
     traced_only: tuple[str, ...] = ()
     traced_data: tuple[str, ...] = ()
+    traced_tokens: int | None = None
     short_data: tuple[str, ...] = ()
     answer_tokens: int | None = None
     stresses: tuple[str, ...] | None = None
@@ -65,9 +66,12 @@ class StudyPlan(EvaluationPlan):
         return tuple(name for name in self.parts if name == "traces" or model not in self.traced_only)
 
     def of_model(self, model: str) -> StudyPlan:
-        """Return the plan with the data sets of one model."""
-        own = bool(self.traced_data) and model in self.traced_only
-        return replace(self, data=self.traced_data, short_data=()) if own else self
+        """Return the plan with the data sets and the answer length of one model."""
+        if model not in self.traced_only:
+            return self
+        asking = replace(self.asking, max_new_tokens=self.traced_tokens or self.asking.max_new_tokens)
+        own = {"data": self.traced_data, "short_data": ()} if self.traced_data else {}
+        return replace(self, asking=asking, **own)
 
     @property
     def answering(self) -> Asking:

@@ -91,6 +91,7 @@ def study(
     setting: str = "paper",
     traced_only: Sequence[str] = (),
     traced_data: Sequence[str] = (),
+    traced_tokens: int | None = None,
     short_data: Sequence[str] = (),
     answer_tokens: int | None = None,
     stresses: Sequence[str] | None = None,
@@ -138,8 +139,8 @@ def study(
         the others), "short" or "passages" for all of them.
     traced_only
         Models that are only traced on short questions, such as a large model in a study of small ones.
-    traced_data
-        Data sets of the models in `traced_only`; by default those of the other models.
+    traced_data, traced_tokens
+        Data sets and maximum number of new tokens of the models in `traced_only`; by default those of the other models.
     short_data
         Data sets among `data` that serve short questions only; the others then give fewer of these.
     answer_tokens
@@ -200,6 +201,7 @@ def study(
         setting=check_setting(setting),
         traced_only=tuple(traced_only),
         traced_data=tuple(traced_data),
+        traced_tokens=traced_tokens,
         short_data=tuple(short_data),
         answer_tokens=answer_tokens,
         stresses=None if stresses is None else tuple(stresses),
