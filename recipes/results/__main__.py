@@ -20,7 +20,7 @@ from pathlib import Path
 from floatlens.cli.main import run as floatlens
 from floatlens.errors import FloatLensError
 from recipes.results import film, page, texts
-from recipes.results.keep import keep, kept_runs, matching
+from recipes.results.keep import jobs_of, keep, kept_runs, matching, public
 from recipes.results.parts import PARTS, Job, Place
 from recipes.results.sizes import SIZES
 
@@ -79,8 +79,9 @@ def folder(variable: str) -> Path | None:
 
 
 def run_job(job: Job, place: Place) -> bool:
-    """Run a job and keep its results, unless they are kept already; one that was interrupted is resumed."""
-    if job.name in kept_runs(place.kept):
+    """Run a job and keep its results, unless those of the same command are kept; one that was interrupted is resumed."""
+    kept = jobs_of(kept_runs(place.kept))
+    if job.name in kept and kept[job.name]["words"] == public(list(job.words)):
         print(f"{job.name} is kept in {place.kept}; remove it there to run it again", flush=True)
         return True
     print(f"{job.title}: floatlens {' '.join(job.words)}", flush=True)

@@ -19,7 +19,11 @@ from recipes.results.sizes import ResultSizes
 OFFSET = 300
 WORLD = ("world:fresh", "world:hops")
 LONG = "world:long"
-ATTENTION = ("--skip", "knowledge,stress,causes")
+ATTENTION = (
+    "--full",
+    "--skip",
+    "knowledge,stress,causes",
+)  # with --full, a study takes as many questions as --limit says
 # What the review of the paper asks for: anchors masked, pinned over steps and over layers, moved; the best heads removed.
 INTERVENTIONS = (
     "mask-anchors(rule=sigma(3))",
@@ -108,13 +112,24 @@ def small_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
             ("study", *models, *asked, "--data", LONG, *ATTENTION, "--limit", str(sizes.traces), *common),
             "Attention of the small models",
             models,
-            8 * sizes.traces,
+            12 * sizes.traces,
             new=32,
             traced=True,
         ),
         Job(
             "small-knowledge",
-            ("study", *models, *asked, "--only", "knowledge", "--limit", str(sizes.questions), *short, *common),
+            (
+                "study",
+                *models,
+                *asked,
+                "--full",
+                "--only",
+                "knowledge",
+                "--limit",
+                str(sizes.questions),
+                *short,
+                *common,
+            ),
             "Answers of the small models",
             models,
             4 * sizes.questions,

@@ -30,7 +30,7 @@ SIZES = {
     "full": ResultSizes(
         traces=100,
         questions=500,
-        causes=200,
+        causes=50,
         robustness=200,
         deployed=100,
         texts=200,

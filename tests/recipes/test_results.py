@@ -90,7 +90,9 @@ def test_a_run_that_is_kept_is_not_made_again(tmp_path: Path, capsys: pytest.Cap
     job = Job("some-run", ("no-such-command",), "A run that fails")
     assert not run_job(job, place)
     assert not kept_runs(place.kept)
-    keep(tmp_path / "runs" / "some-run", place.kept / "some-run", {"seconds": 1.0, "words": []})
+    keep(tmp_path / "runs" / "some-run", place.kept / "some-run", {"seconds": 1.0, "words": ["another"]})
+    assert not run_job(job, place)
+    keep(tmp_path / "runs" / "some-run", place.kept / "some-run", {"seconds": 1.0, "words": list(job.words)})
     assert run_job(job, place)
     assert "remove it there to run it again" in capsys.readouterr().out
 
