@@ -26,6 +26,7 @@ from floatlens.observation.statistics.locality import REACH
 from floatlens.observation.statistics.massive import HiddenNorm, MassiveChannel, MassiveRatio
 from floatlens.record.trace import Trace
 from tests.models import checkpoints
+from tests.models.test_bimamba import checkpoint as bimamba
 from tests.observation.test_stream_equals_exact import layout, prompts
 
 OF_ATTENTION = ("key_change", "key_cos", "value_change", "value_cos", "step_similarity", *GROUPS["locality"])
@@ -174,13 +175,18 @@ MAKERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "llama": (lambda folder: checkpoints.native(folder, "llama"), {}),
     "gpt2": (lambda folder: checkpoints.native(folder, "gpt2"), {}),
     "sdar": (checkpoints.sdar, {}),
+    "llada2": (checkpoints.llada2, {}),
+    "llada2.1": (checkpoints.llada2, {"family": "llada2.1"}),
+    "a2d-block": (checkpoints.a2d, {"family": "a2d-block", "block_length": 4}),
+    "mamba": (lambda folder: bimamba(folder, "mamba"), {}),
+    "mamba2": (lambda folder: bimamba(folder, "mamba2"), {}),
 }
 
 
 @pytest.fixture(scope="module", params=[*MAKERS])
 def lens(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> floatlens.Lens:
     make, options = MAKERS[request.param]
-    return floatlens.load(str(make(tmp_path_factory.mktemp("model") / request.param)), dtype="float32", **options)
+    return floatlens.load(str(make(tmp_path_factory.mktemp("model"))), dtype="float32", **options)
 
 
 def same(found: Trace, wanted: Trace, names: Any, atol: float = 2e-5) -> None:
@@ -211,7 +217,7 @@ def test_a_padded_batch_gives_what_its_rows_give_alone(lens: floatlens.Lens) -> 
 
 @pytest.mark.parametrize(
     "lens", ["llada", "dream", "llama", "gpt2"], indirect=True
-)  # a block model has a mask of its own
+)  # a block model has a mask of its own: below
 def test_states_norms_and_the_lens_are_those_of_the_model_itself(lens: floatlens.Lens) -> None:
     trace = lens.trace(prompts()[0], max_new_tokens=5, record=ON_REQUEST)
     model = lens.model
@@ -246,6 +252,52 @@ def test_states_norms_and_the_lens_are_those_of_the_model_itself(lens: floatlens
                 cosine = torch.cosine_similarity(new[0], old[0], dim=-1)
                 np.testing.assert_allclose(row["hidden_cos"][layer], cosine, atol=1e-4)
         before = hidden
+
+
+@pytest.mark.parametrize("lens", ["sdar", "llada2", "llada2.1", "a2d-block"], indirect=True)
+def test_states_of_a_block_model_are_those_of_a_pass_under_its_mask(lens: floatlens.Lens) -> None:
+    """Each step is computed again without a cache, over the whole text, under the mask of its blocks."""
+    assert lens.block_length is not None
+    trace = lens.trace(prompts()[0], max_new_tokens=8, record=ON_REQUEST)
+    offset = trace.prompt_length if lens.family.name == "a2d-block" else 0  # where a block begins
+    before: dict[int, Any] = {}
+    for number in trace.data["step"].values:
+        row = trace.data.sel(step=number)
+        tokens = row["tokens"].values[np.isfinite(row["received"].values[0, 0])]
+        blocks = (torch.arange(len(tokens)) - offset) // lens.block_length
+        mask = (blocks[:, None] >= blocks[None])[None, None]
+        with torch.no_grad():
+            ids = torch.tensor(np.where(tokens < 0, lens.mask_id, tokens))[None]
+            out = lens.model(ids, attention_mask=mask, output_hidden_states=True, use_cache=False)
+        writing = np.flatnonzero(np.isfinite(row["lens_token"].values[-1]))
+        assert len(writing) and (blocks[writing] == blocks[-1]).all()
+        np.testing.assert_array_equal(row["lens_token"].values[-1][writing], out.logits[0].argmax(-1)[writing])
+        for layer, state in enumerate(out.hidden_states[1:-1]):  # the last one of the tuple is normed already
+            size = state[0].abs()
+            np.testing.assert_allclose(row["hidden_norm"][layer, : len(tokens)], size.norm(dim=-1), rtol=1e-3)
+            ratio = size.amax(-1) / size.median(-1).values
+            np.testing.assert_allclose(row["massive_ratio"][layer, : len(tokens)], ratio, rtol=1e-2)
+            compared = np.flatnonzero(np.isfinite(row["hidden_change"].values[layer]))
+            if len(compared):
+                old = before[layer][0, compared]
+                change = (state[0, compared] - old).norm(dim=-1) / old.norm(dim=-1)
+                np.testing.assert_allclose(row["hidden_change"][layer, compared], change, atol=2e-4)
+            before[layer] = state
+
+
+def test_diffusion_gemma_gives_the_numbers_of_attention_and_refuses_those_of_states(tmp_path: Path) -> None:
+    """Encoder and decoder have a list of layers each; there are no masks that could draw attention."""
+    lens = floatlens.load(str(checkpoints.diffusion_gemma(tmp_path)), dtype="float32")
+    names = ["received", *OF_ATTENTION]
+    found = lens.trace(prompts()[0], max_new_tokens=8, record=names)
+    same(found, lens.trace(prompts()[0], max_new_tokens=8, record=names, implementation="exact"), OF_ATTENTION)
+    for name in OF_ATTENTION:
+        assert bool(np.isfinite(found.data[name]).any()) == (name != "mask_attention"), name
+    for name in ("massive", "lens_token", "cache_drift"):
+        with pytest.raises(
+            FloatLensError, match="2 lists of 3 layers; .* leave out massive, lens_token, hidden_change"
+        ):
+            lens.trace(prompts()[0], max_new_tokens=8, record=[name])
 
 
 def test_a_block_model_compares_its_block_with_itself(tmp_path: Path) -> None:

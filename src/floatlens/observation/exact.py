@@ -56,6 +56,8 @@ class ExactMatrices:
             weights = logits.softmax(-1)
         if call.implicit is not None:
             weights, visible = call.implicit.exact_weights(), call.implicit.visible().expand_as(score)
+            if call.layout.real_BN is not None:  # softmax attention has its padding in the mask
+                visible = visible & call.layout.real_BN[:, None, None, : call.length]
         if call.real_BQ is not None:
             weights = weights.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
         before, weights_before = self.call, self.weights_BHQT

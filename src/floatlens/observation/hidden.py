@@ -92,7 +92,7 @@ class Tap:
         if len(outer) != 1:
             raise FloatLensError(
                 f"{type(model).__name__} has {len(outer)} lists of {layers} layers; hidden states are read from a model "
-                f"with one"
+                f"with one; leave out massive, lens_token, hidden_change and hidden_cos (key_change and others need none)"
             )
         name, self.layers = outer[0]
         parent = model.get_submodule(name.rpartition(".")[0])

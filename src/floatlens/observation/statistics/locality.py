@@ -141,6 +141,8 @@ def uniform(tile: Tile) -> torch.Tensor:
     call, shape = tile.call, tile.weights_BHQT.shape
     if call.implicit is not None:
         visible = call.implicit.visible()[None, :, tile.start : tile.end, : tile.T].expand(shape)
+        if call.layout.real_BN is not None:
+            visible = visible & call.layout.real_BN[:, None, None, : tile.T]
     else:
         seen = call.may_see(tile.start, tile.end)
         visible = torch.ones(shape, dtype=torch.bool, device=tile.weights_BHQT.device)

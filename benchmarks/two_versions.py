@@ -1,0 +1,76 @@
+"""The cost of a default trace in two versions of FloatLens, compared with plain generation in each.
+
+    python -m benchmarks.two_versions 7f03847^ 7f03847      what recording on request costs a trace without it
+
+Both versions are taken out of git. Each round runs both, one after the other, in processes of their own: a trace and plain
+generation by turns, median CPU time of each. The ratio of the two cancels most of what else the machine is doing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from io import BytesIO
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CODE = """
+import sys, tempfile, torch
+from pathlib import Path
+from benchmarks.measure import interleaved
+from benchmarks.trace import NEW, model, random_ids
+torch.set_num_threads(1)
+with tempfile.TemporaryDirectory() as folder:
+    lens = model(Path(folder), vocab=4096, mlp=704)
+    ids = random_ids(256, 4096)
+    plain, trace = (lambda: lens.generate([ids], max_new_tokens=NEW)), (lambda: lens.trace(ids, max_new_tokens=NEW))
+    taken = interleaved({"plain": plain, "trace": trace}, int(sys.argv[1]))
+print(taken["plain"], taken["trace"])
+"""
+
+
+def take_out(version: str, folder: Path) -> Path:
+    """Write the sources of a version into a folder, and return where they are."""
+    packed = subprocess.run(["git", "archive", version, "src"], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "src"
+
+
+def ratio(source: Path, rounds: int) -> float:
+    """CPU time of a trace over that of plain generation, by one process that imports FloatLens from `source`."""
+    env = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", CODE, str(rounds)]
+    done = subprocess.run(words, env=env, cwd=source, capture_output=True, text=True, check=True)
+    plain, trace = map(float, done.stdout.split()[-2:])
+    return trace / plain
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("versions", nargs=2, help="two commits")
+    parser.add_argument("--processes", type=int, default=5, help="processes per version")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per process")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [take_out(version, Path(folder) / str(number)) for number, version in enumerate(given.versions)]
+        found: list[list[float]] = [[], []]
+        for _ in range(given.processes):
+            for source, ratios in zip(sources, found, strict=True):
+                ratios.append(ratio(source, given.rounds))
+    for version, ratios in zip(given.versions, found, strict=True):
+        spread = f"{min(ratios):.3f} to {max(ratios):.3f} over the processes"
+        print(
+            f"{version}: a trace takes {statistics.median(ratios):.3f} times the CPU time of plain generation ({spread})"
+        )
+    before, after = map(statistics.median, found)
+    print(f"from the first version to the second: {100 * (after / before - 1):+.1f} %")
+
+
+if __name__ == "__main__":
+    main()
