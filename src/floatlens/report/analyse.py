@@ -87,12 +87,8 @@ def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
 def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
     """Choose the samples for maps and the explorer: one that all models were traced on, the one with the longest answer.
 
-    <<<<<<< HEAD
-        Models that share no sample with the others get one of their own. `condition` prefers samples that a study asked
-        under it.
-    =======
-        Samples of the study's condition `condition` are preferred.
-    >>>>>>> 532b690 (Word findings, reports, statistics and the paper's definitions plainly)
+    Models that share no sample with the others get one of their own. Samples that a study asked under `condition` are
+    preferred.
     """
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
