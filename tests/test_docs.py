@@ -196,7 +196,11 @@ def test_the_page_of_questions_names_commands_that_exist() -> None:
     assert named <= COMMANDS.keys()
     internal = {"claims", "report", "models", "import", "world"}  # not an answer to a question about a model
     assert COMMANDS.keys() - named <= internal
-    for question in ("What does my model attend to while it writes?", "Does it have a sink?", "Would a KV cache be safe?"):
+    for question in (
+        "What does my model attend to while it writes?",
+        "Does it have a sink?",
+        "Would a KV cache be safe?",
+    ):
         assert question in page
     for finding in re.findall(r"`floatlens figure (\w+)", page):
         assert finding in FINDINGS.names()
