@@ -23,14 +23,14 @@ Every causal and masked language model class of transformers {version}, with a t
 
 A class is **observed** when the received attention of every layer and head, at the first and the last of {new} steps,
 equals the column means of the matrices that its own eager implementation returns (`output_attentions=True`); the last
-column is the largest difference, and anything above {tolerance:.0e} would fail. An intervention that hides a position must
-hide it, too. A class that cannot be observed is **refused** when it is loaded, with the reason that stands in the last
-column. What is neither, such as a class of a later version, gives an error at its first step: there is no trace without
-attention.
+column is the largest difference, and anything above {tolerance:.0e} would fail. It is also tested
+that an intervention can hide a position. A class that cannot be observed is **refused**: loading it raises an error with
+the reason in the last column. Any other class, such as one of a later version, raises an error at its first step: there is
+no trace without attention.
 
 `interface` means that the class calls its attention through transformers' attention interface, `functions` that FloatLens
-sees the torch functions that it calls: `scaled_dot_product_attention`, or a softmax between two matrix products. Both can be
-observed and changed. `mixers` are those of state-space models, which can be observed only. `floatlens.observe` works for the
+intercepts the torch functions that it calls: `scaled_dot_product_attention`, or a softmax between two matrix products. Both can be
+observed and changed. `mixers` are those of state-space models, which can only be observed. `floatlens.observe` works for the
 same classes, and for encoder-decoder models: see [Observe your own loop](howto/your-own-loop.md).
 
 {observed} classes are observed, {refused} are refused, {rest} could not be built here.

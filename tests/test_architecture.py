@@ -74,13 +74,13 @@ def test_the_page_names_the_files_that_a_prompt_passes(tmp_path: Path, monkeypat
     assert run(["trace", "tiny-mdm", "--data", "world:fresh", *settings, "--out", str(tmp_path / "run")]) == 0
 
     passed = list(dict.fromkeys(file for moment in MOMENTS for file in stacks[moment]))
-    named = re.findall(r"^\| \d+ \| `([\w/]+\.py)`", section("The way of one prompt"), re.MULTILINE)
+    named = re.findall(r"^\| \d+ \| `([\w/]+\.py)`", section("The path of one prompt"), re.MULTILINE)
     assert passed == named
     assert len(passed) <= AT_MOST
 
 
 def test_the_helpers_that_the_page_names_exist() -> None:
-    rows = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|.*\| (.*) \|$", section("The way of one prompt"), re.MULTILINE)
+    rows = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|.*\| (.*) \|$", section("The path of one prompt"), re.MULTILINE)
     assert rows
     for file, helpers in rows:
         for name in re.findall(r"`([\w/.]+)`", helpers):
