@@ -20,14 +20,15 @@ WHO = {
 }
 HEAD = """# All claims
 
-A claim is a sentence of a paper, in our words, made testable: a statistic with one value per sample, the smallest effect
-that matters, and what would reject it. All of this was written down before the claim was run on a model. A claim is
+A claim is a testable form of a paper's statement, in our words: a statistic with one value per sample, the smallest effect
+that matters, and the result that would reject it. All of this was defined before the claim was run on a model. A claim is
 *supported* if the whole 95 % [interval](intervals.md) lies above the smallest effect, *not supported* if it lies below,
-else *inconclusive*. With {count} claims and several models some would look decided by chance: a study corrects for all of
-them together ([how](intervals.md#many-claims-together)).
+and *inconclusive* otherwise. With {count} claims and several models, some would be decided by chance: a study corrects for
+all of them together ([how](intervals.md#many-claims-together)). MDM stands for masked diffusion model, ARM for
+autoregressive model.
 
 This page is generated from the registry by `python docs/list_claims.py`; `floatlens claims` prints the same.
-`floatlens study` tests all claims that its data allow. A claim of your own is a function under `register_claim`
+`floatlens study` tests all claims for which it has data. Your own claim is a function decorated with `register_claim`
 ([how](howto/new-finding.md)).
 """
 

@@ -30,8 +30,8 @@ no trace without attention.
 
 `interface` means that the class calls its attention through transformers' attention interface, `functions` that FloatLens
 intercepts the torch functions that it calls: `scaled_dot_product_attention`, or a softmax between two matrix products.
-Both can be observed and changed. `mixers` are those of state-space models, which can only be observed. `floatlens.observe` works for the
-same classes, and for encoder-decoder models: see [Observe your own loop](howto/your-own-loop.md).
+Both can be observed and changed. `mixers` are those of state-space models, which can only be observed. `floatlens.observe`
+works for the same classes, and for encoder-decoder models: see [Observe your own loop](howto/your-own-loop.md).
 
 {observed} classes are observed, {refused} are refused, {rest} could not be built here.
 

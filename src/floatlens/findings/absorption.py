@@ -252,7 +252,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Absorption",
-    question="How much of all attention do the anchors take?",
+    question="How much of all attention do the anchors receive?",
     views={
         "layers": (
             "Attention on the anchors by layer, one panel per rule",

@@ -205,7 +205,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Cache drift",
-    question="Which keys and values could be kept from one step to the next?",
+    question="Which keys and values could be reused from one step to the next?",
     views={
         "layers": (
             "Relative change of keys, values and hidden states, by layer",

@@ -457,7 +457,7 @@ def _from_answer(part: xr.Dataset) -> dict[str, float]:
 
 REPORT = ReportText(
     title="Region flow",
-    question="From which parts of the prompt does the answer draw?",
+    question="Which parts of the prompt does the answer attend to?",
     views={
         "rollout": (
             "Flow between regions, one column per position of the gold document",

@@ -281,7 +281,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Knowledge",
-    question="What do passages add to the answers?",
+    question="How much do passages improve the answers?",
     views={
         "gain": (
             "Score without and with passages, one panel per data set",

@@ -228,7 +228,7 @@ def _applies(answers: pd.DataFrame) -> bool:
 
 REPORT = ReportText(
     title="Links",
-    question="Does what anchors do predict what answers do?",
+    question="Do the anchors predict the answers?",
     views={
         "scatter": (
             "One point per question",

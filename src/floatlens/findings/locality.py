@@ -156,7 +156,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Locality",
-    question="How far away do queries look, and do far masks draw attention?",
+    question="How far away do queries attend, and do distant masks receive attention?",
     views={
         "reach": (
             "Share of attention within a number of positions",

@@ -204,7 +204,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Massive activations",
-    question="Are a few channels far larger than the rest, and do they sit at the anchors?",
+    question="Are a few channels far larger than the rest, and do they occur at the anchors?",
     views={
         "layers": (
             "Largest activations, their channel and their positions, by layer",

@@ -153,7 +153,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Step similarity",
-    question="Does a head attend alike from one step to the next?",
+    question="How similar is a head's attention from one step to the next?",
     views={
         "heads": (
             "How much of its attention each head keeps",

@@ -183,7 +183,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Sink softness",
-    question="Is there one sink that lasts, or many that come and go?",
+    question="Is there one lasting sink, or many that come and go?",
     views={
         "layers": (
             "How much the sink moves, varies and lasts, by layer",

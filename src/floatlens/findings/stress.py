@@ -339,7 +339,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Stress",
-    question="What is left when the passages get harder to use?",
+    question="How much accuracy is left when the passages get harder to use?",
     views={
         "curves": (
             "Score over the levels of each stress, one line per model",

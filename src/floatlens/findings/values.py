@@ -122,7 +122,7 @@ def sentences(measured: xr.Dataset) -> list[str]:
 
 REPORT = ReportText(
     title="Value sinks",
-    question="Do anchors carry small values?",
+    question="Do anchors have small values?",
     views={
         "layers": (
             "Value norms of anchors and of other positions, by layer",
