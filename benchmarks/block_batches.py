@@ -1,9 +1,9 @@
-"""How much CPU time does a batch of a model that writes in blocks save, compared with its prompts one by one?
+"""CPU time of a batch of a model that writes in blocks, compared with its prompts one by one.
 
     python -m benchmarks.block_batches [--rows 8] [--rounds 5]
 
-Random weights of SDAR's and LLaDA2's layouts; prompts of different lengths. SDAR's static strategy gives all rows the same
-number of steps per block. Under its dynamic one each row takes as many as it needs, and rows wait for each other.
+The models have random weights in SDAR's and LLaDA2's layouts; prompts have different lengths. With SDAR's static strategy
+all rows have the same number of steps per block; with its dynamic strategy the number differs, and rows wait for each other.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How often do the 95 % intervals of `floatlens.stats` cover the truth?
+"""Coverage of the 95 % intervals of `floatlens.stats`.
 
     python -m benchmarks.coverage
 
-Real values by simulation, 0/1 values exactly (every outcome with its probability) over a grid of shares. The aim: 95 ± 1.5 %
-for means of normal and skewed values and for paired differences; on average over the shares for 0/1 values, and
-never below 90 % there.
+Real values are simulated; 0/1 values are computed exactly (every outcome with its probability) over a grid of shares.
+The goal is 95 ± 1.5 % for means of normal and skewed values and for paired differences; for 0/1 values on average over the
+shares, and never below 90 %.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from floatlens import stats
 Array = NDArray[np.float64]
 SIZES = (12, 24, 50)
 REPEATS = 40_000
-ROUNDING = 1e-12  # a truth of 0 or 1 lies on the end of its interval
+ROUNDING = 1e-12  # a true value of 0 or 1 lies on the end of its interval
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
 
@@ -55,7 +55,7 @@ DIFFERENCES: dict[str, tuple[Draw, float]] = {
 
 
 def share_covered(draw: Draw, truth: float, n: int, repeats: int = REPEATS, seed: int = 0) -> float:
-    """Share of simulated samples of size n whose interval of the mean holds the truth."""
+    """Share of simulated samples of size n whose interval of the mean contains the true value."""
     low, high = stats.student_hall(draw(np.random.default_rng([seed, n]), (repeats, n)))
     return float(((low <= truth) & (truth <= high)).mean())
 
@@ -83,7 +83,7 @@ def coverage_of_paired_shares(n: int, points: int = 21) -> Array:
 
 
 def coverage_of_contrasts(n: int, worlds: int = 120, repeats: int = 2000, seed: int = 0) -> Array:
-    """Simulated coverage of gain − 2·gain over worlds: four shares, and how much the conditions agree on a question."""
+    """Simulated coverage of gain − 2·gain over random settings: four shares, and the agreement between conditions."""
     rng = np.random.default_rng([seed, n])
     weights = np.array([1.0, -1.0, -2.0, 2.0])
     found = []
@@ -98,7 +98,7 @@ def coverage_of_contrasts(n: int, worlds: int = 120, repeats: int = 2000, seed: 
 
 
 def coverage_of_rank_correlation(correlation: float, n: int, repeats: int = 10_000, seed: int = 0) -> float:
-    """Share of simulated normal pairs whose interval of the rank correlation holds the true one."""
+    """Share of simulated normal pairs whose interval of the rank correlation contains the true one."""
     rng = np.random.default_rng([seed, n])
     x = rng.normal(size=(repeats, n))
     y = correlation * x + np.sqrt(1 - correlation**2) * rng.normal(size=(repeats, n))

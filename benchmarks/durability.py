@@ -3,7 +3,7 @@
     python -m benchmarks.durability --samples 10000 --out durability
 
 Prints how many results were lost, doubled or failed (all should be 0) and the memory of the main process and of the
-workers on the way (both should be flat), and writes durability.json. Exit code 1 if a result was lost or doubled.
+workers during the run (both should be flat), and writes durability.json. The exit code is 1 if a result was lost or doubled.
 """
 
 from __future__ import annotations

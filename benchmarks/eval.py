@@ -1,8 +1,8 @@
-"""How much faster does `floatlens eval` answer in batches than one question at a time?
+"""Speed of `floatlens eval` in batches, compared with one question at a time.
 
     python -m benchmarks.eval [MODEL...] [--data world:fresh] [--questions 64] [--batch-size 32] [--rounds 3]
 
-Both ways run in one process, turn by turn, over the same questions; the ratio is of the medians of questions per second.
+Both run alternately in one process, on the same questions; the ratio is that of the medians of questions per second.
 The answers must be equal.
 """
 

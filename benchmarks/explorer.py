@@ -1,9 +1,8 @@
-"""How smooth is scrubbing? Frames a second of the explorer in a real browser, while the steps of a film are run through.
+"""Frames per second of the explorer in a real browser, while scrubbing through the steps of a film.
 
 The film has 512 positions, 64 steps and 32 layers; the browser is Chromium without a graphics card. Every animation
-frame goes to another step; what is counted is the time from one frame to the next. On a machine that others use too,
-look at the processor time of a frame: all of the browser's processes together, 16.7 ms on one core being 60 frames a
-second.
+frame shows another step, and the time between frames is measured. On a shared machine, the CPU time per frame (of all
+processes of the browser; 16.7 ms on one core corresponds to 60 frames per second) is more informative.
 
     python -m benchmarks.explorer
 """
@@ -48,21 +47,21 @@ WAYS = {
 
 
 def processor_seconds() -> float:
-    """Processor time so far of all processes that this one started: the browser's."""
+    """CPU time so far of all child processes (the browser)."""
     times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
     return sum(t.user + t.system for t in times)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of scrubbing, each way")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of scrubbing per case")
     parser.add_argument("--width", type=int, default=1440)
     parser.add_argument("--height", type=int, default=900)
     asked = parser.parse_args()
     made = film(planted(steps=64, layers=32, heads=32, positions=512, new=64))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        print(f"{'':28}{'frames/s':>10}{'slowest 5 %':>13}{'worst':>9}{'script':>11}{'processor':>13}")
+        print(f"{'':28}{'frames/s':>10}{'slowest 5 %':>13}{'worst':>9}{'script':>11}{'CPU time':>13}")
         for name, (change, count, state) in WAYS.items():
             path = Path(folder, "page.html")
             path.write_text(page([made] * count))

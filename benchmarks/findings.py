@@ -1,8 +1,8 @@
-"""What the six findings cost on one large trace: 300 positions, 32 steps, 32 layers, 32 heads.
+"""Cost of six findings on one large trace: 300 positions, 32 steps, 32 layers, 32 heads.
 
     python -m benchmarks.findings
 
-The aim is 5 seconds on two cores, and memory never above twice the trace (the trace itself included).
+The goal is 5 seconds on two cores, and memory never above twice the size of the trace (including the trace itself).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES = 2**20
 
 
 def large_trace(diffusion: bool) -> Trace:
-    """A trace of made-up numbers in the shape of an 8-billion model's."""
+    """A trace of random numbers with the shape of an 8-billion model's."""
     rng = np.random.default_rng(0)
     prompt = POSITIONS - NEW
     spans = [("bos", 0, 1), ("instruction", 3, 12), *((f"doc{i + 1}", 16 + 48 * i, 60 + 48 * i) for i in range(5))]
@@ -84,12 +84,12 @@ def main() -> None:
         print(f"{trace.model}: {size / BYTES:.0f} MB")
         times = {}
         for name in TRACED:
-            measure = FINDINGS[name].measure  # imports are not what is measured
+            measure = FINDINGS[name].measure  # imported first, so that imports are not measured
             start = time.perf_counter(), time.process_time()
             measure(trace)
             times[name] = time.perf_counter() - start[0], time.process_time() - start[1]
         peaks = {}
-        for name in TRACED:  # a second time: watching memory slows things down
+        for name in TRACED:  # a second time, because measuring memory slows things down
             tracemalloc.start()
             FINDINGS[name].measure(trace)
             peaks[name] = tracemalloc.get_traced_memory()[1]
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def show(name: str, seconds: tuple[float, float], memory: float) -> None:
-    print(f"  {name:<11} {seconds[0]:6.2f} s ({seconds[1]:5.2f} s of processor)   {memory:5.2f} × the trace")
+    print(f"  {name:<11} {seconds[0]:6.2f} s ({seconds[1]:5.2f} s CPU time)   {memory:5.2f} × the trace")
 
 
 if __name__ == "__main__":

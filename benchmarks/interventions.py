@@ -1,8 +1,8 @@
-"""What an intervention costs: masks and scales beside plain generation, those that find anchors beside a trace.
+"""Cost of interventions: masks and scales compared with plain generation, those that find anchors with a trace.
 
     python -m benchmarks.interventions
 
-CPU time in one process, taken in turns, medians (benchmarks/measure.py). The models are those of benchmarks/trace.py.
+Medians of CPU time, measured alternately in one process (benchmarks/measure.py). Models are those of benchmarks/trace.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the compiler makes of the attention kernels, without a GPU: registers, spills, and the instructions of each loop.
+"""Compile the attention kernels without a GPU: registers, spills, and the instructions of each loop.
 
     python -m benchmarks.kernel_compile                 # sm80 and sm90, bfloat16, head dim 128
     python -m benchmarks.kernel_compile --dtype float32 --head-dim 64 --regions 32
 
-`benchmarks.kernel_cost` turns the instructions of the loops that need no mask into time.
+`benchmarks.kernel_cost` estimates time from the instructions of the loops that need no mask.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Compiled:
 
 
 def compile_kernel(kernel: Any, dtype: str, capability: int, constants: dict[str, Any], tiles: Tiles) -> Compiled:
-    """Compile a kernel for a GPU that need not be there."""
+    """Compile a kernel for a GPU that need not be present."""
     signature, aligned = {}, {}
     for index, name in enumerate(kernel.arg_names):
         if name in constants:

@@ -1,4 +1,4 @@
-"""The cost of the attention kernel on paper: FLOPs, memory traffic and time, against the forward pass of LLaDA-8B.
+"""Calculated cost of the attention kernel: FLOPs, memory traffic and time, compared with the forward pass of LLaDA-8B.
 
     python -m benchmarks.kernel_cost
 
@@ -130,7 +130,7 @@ def observation_seconds(gpu: GPU, length: int, exposed: float, lse_given: bool) 
 
 
 def forward_seconds(gpu: GPU, length: int) -> tuple[float, float]:
-    """Seconds of the forward pass: matrix products; what lies between them."""
+    """Seconds of the forward pass: matrix products; operations between them."""
     linear, attention = forward_flops(length)
     between = LAYERS * length * ELEMENTWISE_BYTES / (gpu.bandwidth * REACHED)
     return linear / (gpu.peak * gpu.linear) + attention / (gpu.peak * gpu.attention), between

@@ -2,9 +2,9 @@
 
     python -m benchmarks.load --samples 2000 --out load --figure docs/images/load.png
 
-The bundled pair is asked the questions of the world, by two local processes and by two Ray workers. Prints a table with
-both rates, their ratio, and memory on the way; writes load.json; draws memory
-and finished samples over time. Rates want a machine that has nothing else to do; the CPU time does not.
+The bundled pair answers questions of the world, in two local processes and in two Ray workers. Prints a table with both
+rates, their ratio, and memory during the run; writes load.json; draws memory and finished samples over time. Rates need an
+idle machine; CPU times do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETS = ("world:common", "world:fresh", "world:slots", "world:hops")
 
 @dataclass
 class Look:
-    """What one look at a running command saw: seconds since its start, bytes, CPU seconds so far, finished samples."""
+    """One observation of a running command: seconds since its start, bytes, CPU seconds so far, finished samples."""
 
     seconds: float
     memory: int
@@ -38,7 +38,7 @@ class Look:
 
 @dataclass
 class Load:
-    """A command from its start to its end, by the looks at it."""
+    """A command from its start to its end, as a list of observations."""
 
     engine: str
     looks: list[Look]
@@ -46,7 +46,7 @@ class Load:
 
     def __post_init__(self) -> None:
         self.samples = max(look.done for look in self.looks)
-        # While results come in: what it takes to start, to write tables and to end is not load.
+        # Only while results arrive: starting, writing tables and ending are not counted.
         self.busy = [look for look in self.looks if 0 < look.done < self.samples]
 
     @property
@@ -56,12 +56,12 @@ class Load:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of all processes for a sample."""
+        """CPU seconds of all processes per sample."""
         first, last = self.busy[0], self.busy[-1]
         return (last.cpu - first.cpu) / (last.done - first.done)
 
     def memory(self, share: float) -> float:
-        """Gigabytes when a share of the samples was done."""
+        """Gigabytes at the time when a share of the samples was finished."""
         return min(self.busy, key=lambda look: abs(look.done / self.samples - share)).memory / 1e9
 
 
@@ -78,7 +78,7 @@ def look(process: psutil.Process, began: float, out: Path) -> Look:
 
 
 def shared_out(pid: int) -> int:
-    """Bytes of a process, a page that several share counted by its share."""
+    """Bytes of a process, with shared pages divided among their processes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -90,7 +90,7 @@ def finished(out: Path) -> int:
 
 
 def measure(name: str, samples: int, out: Path, every: float) -> Load:
-    """Run an engine and look at it until it ends."""
+    """Run an engine and observe it until it ends."""
     shutil.rmtree(out, ignore_errors=True)
     each = -(-samples // (len(MODELS) * len(SETS)))
     data = [word for one in SETS for word in ("--data", one)]
@@ -108,7 +108,7 @@ def measure(name: str, samples: int, out: Path, every: float) -> Load:
         raise SystemExit(f"{name}: the command ended with code {running.returncode}")
     found = Load(name, looks, time.monotonic() - began)
     if len(found.busy) < 3:
-        raise SystemExit(f"{name}: done too soon to tell a rate; use more --samples or a smaller --every")
+        raise SystemExit(f"{name}: finished too soon to measure a rate; use more --samples or a smaller --every")
     return found
 
 
@@ -119,7 +119,7 @@ def draw(found: list[Load], path: Path) -> None:
     for one in found:
         times = [look.seconds for look in one.looks]
         left.plot(times, [look.memory / 1e9 for look in one.looks], label=one.engine)
-        right.plot(times, [look.done for look in one.looks], label=f"{one.engine}: {one.rate:.1f} a second")
+        right.plot(times, [look.done for look in one.looks], label=f"{one.engine}: {one.rate:.1f} per second")
     left.set(xlabel="seconds", ylabel="memory of all processes, GB", ylim=(0, None))
     right.set(xlabel="seconds", ylabel="finished samples")
     for axes in (left, right):
@@ -133,15 +133,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--out", type=Path, default=Path("load"))
-    parser.add_argument("--figure", type=Path, help="where the drawing goes; default: load.png in --out")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between two looks")
+    parser.add_argument("--figure", type=Path, help="file of the figure; default: load.png in --out")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two observations")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     busy = os.getloadavg()[0]
     found = [measure(name, given.samples, given.out / name.replace(" ", "-"), given.every) for name in ENGINES]
     (given.out / "load.json").write_text(json.dumps([asdict(one) for one in found]))
     draw(found, given.figure or given.out / "load.png")
-    print("| | samples | a second | CPU ms a sample | seconds in all | GB at 25 % | GB at 50 % | GB at 95 % |")
+    print("| | samples | per second | CPU ms per sample | seconds in total | GB at 25 % | GB at 50 % | GB at 95 % |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for one in found:
         sizes = " | ".join(f"{one.memory(share):.2f}" for share in (0.25, 0.5, 0.95))

@@ -1,4 +1,4 @@
-"""How two ways are compared: CPU time in one process, taken in turns, the median of several."""
+"""Compare functions by CPU time: measured alternately in one process, median of several rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def interleaved(ways: dict[str, Callable[[], Any]], rounds: int = 7) -> dict[str, float]:
-    """Median CPU seconds of each way; one round each to warm up."""
+    """Median CPU seconds of each function, after one warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():

@@ -1,11 +1,11 @@
-"""The cost of tracing: a default trace beside plain generation, and beside the naive way.
+"""The cost of tracing: a default trace compared with plain generation and with the naive method.
 
     python -m benchmarks.trace              ratios of CPU time
     python -m benchmarks.trace --only small one group of rows: diffusion, small, smollm2
     python -m benchmarks.trace --memory     peak memory by length
 
-Plain generation is the same sampler and model with SDPA. The naive way is what one would write without FloatLens: eager
-attention, output_attentions=True at every step, and the matrices copied out.
+Plain generation is the same sampler and model with SDPA. The naive method does not use FloatLens: eager attention,
+output_attentions=True at every step, and copies of the matrices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def random_ids(length: int, vocabulary: int) -> list[int]:
 
 
 def naive(lens: floatlens.Lens, ids: list[int], **settings: int) -> Any:
-    """Generate with eager attention, every matrix of every step copied out."""
+    """Generate with eager attention, and copy every matrix of every step."""
     implementation = lens.model.config._attn_implementation
     lens.model.set_attn_implementation("eager")
     # The copies of a step are dropped at the next: all of them together would be gigabytes.
@@ -79,7 +79,7 @@ def speed(rounds: int, only: str | None = None) -> Iterator[dict[str, Any]]:
             lens = model(Path(folder) / "large")
             yield {"case": "diffusion, 256 + 32 tokens", **compare(lens, 256, rounds)}
             yield {"case": "diffusion, 1024 + 32 tokens", **compare(lens, 1024, few)}
-        if only in (None, "small"):  # little work but attention: a small MLP and vocabulary
+        if only in (None, "small"):  # mostly attention: a small MLP and vocabulary
             lens = model(Path(folder) / "small", vocab=4096, mlp=704)
             yield {"case": "small, 256 + 32 tokens", **compare(lens, 256, rounds)}
             yield {"case": "small, 1024 + 32, 8 steps", **compare(lens, 1024, few, steps=8)}
@@ -89,12 +89,12 @@ def speed(rounds: int, only: str | None = None) -> Iterator[dict[str, Any]]:
         except floatlens.FloatLensError as error:
             print(f"left out: {error}")
         else:
-            lens.end_ids = ()  # random tokens may end at once; all ways write the same number of tokens
+            lens.end_ids = ()  # random tokens may end early; all methods must write the same number of tokens
             yield {"case": "smollm2, 480 + 32 tokens", **compare(lens, 480, few)}
 
 
 def memory() -> list[dict[str, Any]]:
-    """Peak memory of one traced step by length, each in a process of its own."""
+    """Peak memory of one traced step by length, each in a separate process."""
     import subprocess
     import sys
 

@@ -79,7 +79,7 @@ def scores(lens: Any, limit: int) -> list[dict]:
 
 
 def sample_right(lens: Any) -> int:
-    """Return how many of the fixed 100 questions are answered exactly."""
+    """Return the number of the fixed 100 questions that are answered exactly."""
     data, passages, new_tokens, n = SAMPLE
     return int(sum(one["em"] for one in answer(lens, samples(data, "test", n, passages=passages), new_tokens)))
 
@@ -168,7 +168,7 @@ def training(run: Path) -> dict[str, Any]:
 def measure(name: str, lens: Any, made: dict[str, Any], folder: Path, limit: int, traced: Any) -> None:
     """Answer the test questions with a model, trace `traced`, which is the same model, and write scores.json.
 
-    `made` says how it was trained: see `training`.
+    `made` describes how it was trained: see `training`.
     """
     data, passages, new_tokens, n = SAMPLE
     found = {

@@ -1,11 +1,11 @@
-"""In which order are the skills learned?
+"""The curriculum: the order of the training data.
 
-A bidirectional model from nothing learns no retrieval from sentences alone. What works: bare key-value recall first,
-from a small pool of names that grows gently; then fillers between a name and its object, one more at a time; then real
-sentences, one passage, two, many; then everything. Earlier stages stay in the mix. All models of the family go the same
-way. What did not work is in docs/log.md.
+A bidirectional model trained from scratch does not learn retrieval from sentences alone. This order works: plain key-value
+recall first, from a small pool of names that grows slowly; then fillers between a name and its object, one more at a time;
+then real sentences, one passage, two, many; then everything. Earlier stages stay in the mix. All models use the same
+curriculum. docs/log.md describes what did not work.
 
-Roles of tokens: 0 context, 1 answer, 2 the eos that ends an answer, 3 the eos that fill the rest.
+Roles of tokens: 0 context, 1 answer, 2 the eos that ends an answer, 3 the eos tokens that fill the rest.
 """
 
 import random
@@ -30,10 +30,10 @@ Maker = Callable[[random.Random, str], Callable[[], Row]]
 
 @dataclass(frozen=True)
 class Stage:
-    """What is trained until its own accuracy reaches `goal`.
+    """A stage, which is trained until its accuracy reaches `goal`.
 
-    `make(draw, split)` fixes what a batch has in common (how many passages, say) and returns a maker of rows, so that
-    the rows of a batch are about equally long.
+    `make(draw, split)` chooses what a batch has in common (such as the number of passages) and returns a maker of rows, so
+    that the rows of a batch have similar lengths.
     """
 
     name: str
@@ -49,17 +49,17 @@ def ids_of(pool: tuple[str, ...]) -> tuple[int, ...]:
 
 @cache
 def fillers() -> tuple[int, ...]:
-    """Function words: what stands between a name and its object in sentences."""
+    """Function words, which come between a name and its object in sentences."""
     texts = [text for relation in RELATIONS.values() for text in relation.statements + relation.questions]
     found = {word for text in texts for word in text.replace("{s}", "").replace("{o}", "").split() if word.isalpha()}
     return ids_of(tuple(sorted(found)))
 
 
 def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> Row:
-    """Pairs of a name and a town, then some of the names again: say their towns.
+    """Pairs of a name and a town, then some of the names again, whose towns are to be predicted.
 
-    Up to `gap` fillers stand before a name and between a name and its town. Without a gap all names are asked for; with
-    one, the objects of a row may also be of another kind: a kind that is never copied here is learned late afterwards.
+    There are up to `gap` fillers before a name and between a name and its town. Without a gap all names are asked for; with
+    one, the objects of a row may also be of another kind, because a kind that is never copied here is learned late.
     """
     kinds = (words().town, words().given, words().river, tuple(TRADES), tuple(YEARS))
     towns = ids_of(draw.choice(kinds) if gap else words().town)[:pool]
@@ -88,7 +88,7 @@ def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> 
 def by_given_name(draw: random.Random, split: str, pairs: int, gap: int) -> Row:
     """Names and objects, then some of the names again, each with its object after a comma, as two-hop answers have it.
 
-    All of "given surname, object" is an answer: where only the given name stands there, it alone must find the object.
+    All of "given surname, object" is an answer: if only the given name is visible, the object must be found by it alone.
     """
     kinds = (words().town, words().river, tuple(TRADES), tuple(YEARS))
     objects = ids_of(draw.choice(kinds))
@@ -114,17 +114,17 @@ def by_given_name(draw: random.Random, split: str, pairs: int, gap: int) -> Row:
 
 
 def restated(draw: random.Random, split: str, count: int, how: str) -> Row:
-    """Facts of every kind without a prompt around them, then some of them again: say their objects.
+    """Facts of every kind without a prompt, then some of them again, whose objects are to be predicted.
 
-    The step between recall and passages. Told again as a name, fillers and the object ("kinds"), as another sentence
-    ("statements"), or as a question and its answer ("questions").
+    This is the step between recall and passages. Facts are repeated as a name, fillers and the object ("kinds"), as another
+    sentence ("statements"), or as a question and its answer ("questions").
     """
     lead = draw.choice(tuple(RELATIONS))
     taken: set[str] = set()
     facts = [distinct(lead if draw.random() < 0.8 else draw.choice(SINGLE), draw, split, taken) for _ in range(count)]
 
     def told(fact: Fact, again: bool) -> tuple[str, str]:
-        """What stands before and after the object."""
+        """The text before and after the object."""
         if how == "kinds":
             return "".join((filler_words(draw), " ", fact.subject, filler_words(draw), " ")).lstrip(), "."
         if how == "questions" and again:
@@ -148,7 +148,7 @@ def restated(draw: random.Random, split: str, count: int, how: str) -> Row:
 
 
 def filler_words(draw: random.Random) -> str:
-    """Up to five function words, a space before each."""
+    """Up to five function words, each with a space before it."""
     tokens = draw.choices(fillers(), k=draw.randint(0, 5))
     return "".join(" " + shared().decode([token]) for token in tokens)
 
@@ -170,9 +170,9 @@ def row(episode: Episode, draw: random.Random) -> Row:
 
 
 def batch(make: Callable[[], Row], tokens: int, room: int) -> tuple[Tensor, Tensor]:
-    """About `tokens` tokens as ids and roles (B, T). `room` more eos follow the longest row.
+    """About `tokens` tokens as ids and roles (B, T). `room` eos tokens follow the longest row.
 
-    A model that fills blanks must also learn to fill with eos what an answer does not need; a causal one has room 0.
+    A model that fills masks must also learn to fill the positions after an answer with eos; a causal model has room 0.
     """
     first = make()
     count = max(8, tokens // (len(first[0]) + room))
@@ -263,7 +263,7 @@ def _needle(low: int, high: int) -> Maker:
 
 
 def _by_heart(draw: random.Random, split: str) -> Callable[[], Row]:
-    """Closed book: facts of common people, several a row."""
+    """Closed book: facts of common people, several per row."""
     names = list(common_people())
 
     def one() -> Row:
@@ -299,7 +299,7 @@ FULL: dict[str, tuple[float, Maker]] = {
     "common": (0.05, _common(2, 6)),
     "recall": (0.03, _recall(2, 5, 480, 5)),
 }
-# for a model that denoises several places at once: chains, and names of which only the given name stands there
+# for a model that denoises several positions at once: chains, and names of which only the given name is visible
 CHAINS: dict[str, tuple[float, Maker]] = {
     "few": (0.08, _passages(1, 5, 0.8, 4)),
     "many": (0.18, _passages(4, 10, 0.8, 4)),
@@ -351,7 +351,7 @@ PROBES = {
 
 
 def choose(stage: int, draw: random.Random, without: tuple[str, ...] = (), mix: str = "all") -> Maker:
-    """What a step trains: mostly the current stage, sometimes an earlier one, so that its skill stays."""
+    """The stage of a step: mostly the current one, sometimes an earlier one, so that its skill is kept."""
     if stage == len(STAGES) - 1:
         return everything(without, mix)
     if stage > 0 and draw.random() < 0.2:

@@ -1,7 +1,7 @@
-"""How is a trained model written to disk? In the published layout of the model that it stands for.
+"""Write a trained model to disk in the published layout of the corresponding model.
 
-`tiny-arm` as Llama, `tiny-mdm` as LLaDA, `tiny-dream` as Dream, so that the code that loads the large models loads
-these too; `tiny-ssm` as Mamba-2 with two mixers in a layer.
+`tiny-arm` is written as Llama, `tiny-mdm` as LLaDA, `tiny-dream` as Dream, so that the same code loads these and the large
+models; `tiny-ssm` as Mamba-2 with two mixers per layer.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What network is trained, and how does it start?
+"""The networks of the bundled models and their initial weights.
 
-Native transformers classes: Llama for `tiny-arm` and `tiny-mdm`, Qwen2 for `tiny-dream`, which takes over the trained
-weights of `tiny-arm`. All start from the same weights for a seed; only mask and objective differ.
+They are native transformers classes: Llama for `tiny-arm` and `tiny-mdm`, Qwen2 for `tiny-dream`, which starts from the
+trained weights of `tiny-arm`. The others start from the same weights for a seed; only mask and objective differ.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from recipes.tiny.prompts import BOS, EOS
 from recipes.tiny.tokenizer import CONTEXT, shared, token_id
 
 WIDTH, LAYERS, HEADS, INNER, THETA, EPSILON = 128, 6, 4, 256, 500_000.0, 1e-5
-OFFSETS = (-1.0, 1.0, -2.0, 2.0)  # where the heads of the first layer look at the start
+OFFSETS = (-1.0, 1.0, -2.0, 2.0)  # offsets that the heads of the first layer attend to initially
 
 
 def sizes() -> dict:
@@ -55,10 +55,10 @@ def start(seed: int) -> LlamaForCausalLM:
 
 
 def look_alike(model: LlamaForCausalLM) -> None:
-    """Let the heads above layer 0 start out looking at what resembles the query: their q and k start equal.
+    """Initialise the heads above layer 0 to attend to positions similar to the query: their q and k start equal.
 
-    Once layer 0 has told every token its neighbours, a blank after a name resembles the town after the same name. With
-    this and `look_around` the bidirectional model learns bare recall as fast as the causal one (160 steps of 4 k
+    After layer 0 every token represents its neighbours, so a mask after a name is similar to the town after the same name.
+    With this and `look_around` the bidirectional model learns plain recall as fast as the causal one (160 steps of 4 k
     tokens); with `look_around` alone it was at chance after 480.
     """
     for layer in model.model.layers[1:]:
@@ -66,11 +66,11 @@ def look_alike(model: LlamaForCausalLM) -> None:
 
 
 def look_around(model: LlamaForCausalLM, generator: torch.Generator, amplitude: float = 0.5) -> None:
-    """Let the heads of layer 0 start out looking at the neighbours −1, +1, −2, +2, through RoPE.
+    """Initialise the heads of layer 0 to attend to the neighbours −1, +1, −2, +2, through RoPE.
 
-    A causal mask gives position for free; a bidirectional model must first invent "the token before me", and gets no
-    gradient for it until matching works, which needs it. So all embeddings get a common direction u; along u, q is
-    constant and k is q turned back by the offset, so that their product peaks where key − query = offset.
+    A causal mask gives information about positions; a bidirectional model must first learn "the token before me", and gets
+    no gradient for it until matching works, which depends on it. So all embeddings get a common direction u; along u, q is
+    constant and k is q rotated back by the offset, so that their product is largest where key − query = offset.
     """
     width = WIDTH // HEADS
     u_D = torch.randn(WIDTH, generator=generator)
@@ -80,7 +80,7 @@ def look_around(model: LlamaForCausalLM, generator: torch.Generator, amplitude: 
     attention = model.model.layers[0].self_attn
     frequency = THETA ** -(torch.arange(0, width, 2).float() / width)
     amplitudes = torch.zeros(width // 2)
-    amplitudes[: width // 4] = amplitude  # the high-frequency half tells neighbours apart
+    amplitudes[: width // 4] = amplitude  # the high-frequency half distinguishes neighbours
     for head in range(HEADS):
         angle = -OFFSETS[head % 4] * frequency
         rows = slice(head * width, (head + 1) * width)

@@ -1,9 +1,9 @@
-"""What is each model trained to do?
+"""The training objectives.
 
-`arm`: say the next token. `mdm`: say what stands at the masked places, as LLaDA (arXiv 2502.09992). `dream`: the same,
-but the state at place i − 1 speaks for place i, so that a causal model's habit is kept, as Dream (arXiv 2508.15487).
+`arm` predicts the next token. `mdm` predicts the tokens at masked positions, as LLaDA does (arXiv 2502.09992). `dream` does
+the same, but the state at position i − 1 predicts position i, as in a causal model and in Dream (arXiv 2508.15487).
 
-Each objective is a plan: which input ids, which states speak, which tokens they should say, and with what weight.
+Each objective is a plan: the input ids, the states that predict, their target tokens, and the weights.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from recipes.tiny.prompts import MASK
 from recipes.tiny.tokenizer import token_id
 
 CONTEXT_WEIGHT, END_WEIGHT, FILL_WEIGHT = 0.3, 0.3, 0.05
-CONTEXT_PART = 0.25  # of the context's next tokens, how many are predicted at a step
+CONTEXT_PART = 0.25  # share of the context's next tokens that are predicted at a step
 WHOLE = 0.25  # share of rows masked anywhere; in the others only answers are masked
-BLANK = 0.6  # share of those rows, before the true objective, in which nothing of the answers is left
+BLANK = 0.6  # share of those rows, before the true objective, in which answers are completely masked
 SMALLEST = 0.05  # lower bound of the mask ratio t: 1/t is unbounded
 
 
 @dataclass
 class Plan:
-    """Read `ids_BT`; the states at `speak_BT` should say `target_N`, each with `weight_N` (they sum to about one)."""
+    """Input `ids_BT`; the states at `speak_BT` should predict `target_N` with weights `weight_N` (sum about one)."""
 
     ids_BT: Tensor
     speak_BT: Tensor
@@ -44,9 +44,9 @@ def _balanced(roles_N: Tensor, factor_N: Tensor) -> Tensor:
 
 
 def causal(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator) -> Plan:
-    """Next token: answers weigh most, eos fill nothing.
+    """Next token: answers have the largest weight, filling eos tokens none.
 
-    Of the context a random part is predicted, anew at each step: the same objective on average, and a third cheaper.
+    A random part of the context is predicted, drawn again at each step: the same objective on average, and a third cheaper.
     """
     speak_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     part_BT = torch.rand(ids_BT.shape, generator=generator) < CONTEXT_PART
@@ -57,7 +57,7 @@ def causal(ids_BT: Tensor, roles_BT: Tensor, generator: torch.Generator) -> Plan
 
 
 def place_in_answer(roles_BT: Tensor) -> Tensor:
-    """How far into its answer each answer token stands: 0 the first, below 1 the last; 1 for all that is no answer.
+    """Relative position of each answer token in its answer: 0 for the first, below 1 for the last; 1 for other tokens.
 
     >>> place_in_answer(torch.tensor([[0, 1, 1, 2, 0, 1, 2, 3]]))
     tensor([[1.0000, 0.0000, 0.5000, 1.0000, 1.0000, 0.0000, 1.0000, 1.0000]])
@@ -83,17 +83,17 @@ def masked(
     blank: float = BLANK,
     begun: float = 0.0,
 ) -> Plan:
-    """Fill the masks. Equal weight for all masked tokens; with `true` LLaDA's weight 1/t, t uniform.
+    """Predict masked tokens, with equal weights; with `true`, with LLaDA's weight 1/t, t uniform.
 
-    Of the rows with masks in answers only, a share `blank` has all of every answer masked, a share `begun` all but a
-    first part of it; in the others the ratio is t.
+    Of the rows with masks in answers only, a share `blank` has its answers completely masked, a share `begun` all but their
+    first part; in the others the ratio is t.
     """
     rows, width = ids_BT.shape
     whole_B1 = torch.rand(rows, 1, generator=generator) < WHOLE
     t_B1 = torch.rand(rows, 1, generator=generator)
     if true:
         t_B1 = SMALLEST + (1 - SMALLEST) * t_B1
-    else:  # often all of the answer, at most half of the context: what decoding starts from, and what can be guessed
+    else:  # often the whole answer, as at the start of decoding; at most half of the context, to keep it predictable
         how_B1 = torch.rand(rows, 1, generator=generator)
         all_B1 = how_B1 < blank + begun
         t_B1 = torch.where(whole_B1, 0.5 * t_B1, torch.where(all_B1, torch.ones_like(t_B1), t_B1))
@@ -105,7 +105,7 @@ def masked(
         hide_BT &= ~(begun_B1 & (place_in_answer(roles_BT) < part_B1))
     hide_BT[:, 0] = False
     factor_BT = (1 / t_B1).expand(rows, width) if true else torch.ones(rows, width)
-    if true:  # 1/t makes a row's expected weight its length: bring it back to the share of the role
+    if true:  # with 1/t the expected weight of a row is its length: rescale it to the share of the role
         factor_BT = factor_BT * (hide_BT.sum() / (factor_BT * hide_BT).sum().clamp(min=1e-6))
     speak_BT = torch.zeros_like(hide_BT)
     if shift:
@@ -113,14 +113,14 @@ def masked(
     else:
         speak_BT = hide_BT
     mask = token_id(MASK)
-    # in a row that is masked anywhere, an answer is a token like any other
+    # in a row with masks anywhere, answers are not treated differently
     counted_BT = roles_BT.masked_fill(whole_B1 & (roles_BT == ANSWER), 0)
     weight_N = _balanced(counted_BT[hide_BT], factor_BT[hide_BT])
     return Plan(ids_BT.masked_fill(hide_BT, mask), speak_BT, ids_BT[hide_BT], weight_N)
 
 
 def probe(kind: str, ids_BT: Tensor, roles_BT: Tensor) -> Plan:
-    """All answers at once, nothing else: teacher forcing for the ARM, all answer places masked for the others."""
+    """All answers at once, nothing else: teacher forcing for the ARM, all answer positions masked for the others."""
     ask_BT = (roles_BT == ANSWER) | (roles_BT == END)
     read_BT = ids_BT if kind == "arm" else ids_BT.masked_fill(roles_BT > 0, token_id(MASK))
     speak_BT = ask_BT

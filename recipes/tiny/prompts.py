@@ -1,7 +1,7 @@
-"""How does a question with its passages look to the model?
+"""The prompt of a question with its passages.
 
-The same text as the toolkit's default prompt (`floatlens.data.prompt`), written here without a tokenizer so that
-training can make thousands a second; a test holds the two together.
+It is the same text as FloatLens's default prompt (`floatlens.data.prompt`), built without a tokenizer so that training can
+make thousands per second; a test compares the two.
 """
 
 from floatlens.data.world.episodes import Episode

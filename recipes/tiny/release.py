@@ -1,4 +1,4 @@
-"""Turn finished training runs into bundled models: weights in their layout, scores, cards, checksums.
+"""Make bundled models from finished training runs: weights in their layout, scores, cards, checksums.
 
 python -m recipes.tiny.release runs/arm runs/mdm runs/dream runs/ssm
 python -m recipes.tiny.release tiny-arm        round the bundled weights to float16, and measure its scores again
@@ -146,7 +146,7 @@ def release_again(name: str, limit: int = LIMIT) -> None:
 
 
 def measure(name: str, made: dict[str, Any], limit: int) -> None:
-    """Write scores.json and the card of a model; `made` says how it was trained."""
+    """Write scores.json and the card of a model; `made` describes how it was trained."""
     folder = bundled.MODELS / name
     lens = load(str(folder))
     if name == "tiny-ssm":

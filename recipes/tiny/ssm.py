@@ -1,8 +1,8 @@
 """The network of tiny-ssm: bidirectional Mamba-2, trained in a form of the scan that is made of matrix products.
 
-Within a chunk of rows the scan is a product like attention, `(C Bᵀ ⊙ decay) x`; between chunks it carries a state. It
-computes what transformers' mixers compute (within 1e-5, see `tests/recipes/test_ssm.py`), about ten times as fast in
-training on a CPU. The weights are those of `floatlens.models.bimamba_network`.
+Within a chunk of rows the scan is a product like attention, `(C Bᵀ ⊙ decay) x`; a state is passed between chunks. The result
+equals that of transformers' mixers (within 1e-5, see `tests/recipes/test_ssm.py`), about ten times as fast in training on a
+CPU. The weights are those of `floatlens.models.bimamba_network`.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from recipes.tiny import ssm_kernel
 from recipes.tiny.model import EPSILON, HEADS, LAYERS, WIDTH, sizes
 
 STATE, KERNEL, CHUNK = 32, 4, 32
-BACK = (0.2, 0.5, 1.0, 0.1)  # taps of a convolution that looks at the tokens before: −3, −2, −1, itself
+BACK = (0.2, 0.5, 1.0, 0.1)  # taps of a convolution over the previous tokens: −3, −2, −1, itself
 HERE = (0.05, 0.1, 0.3, 1.0)
 
 
@@ -42,8 +42,8 @@ def config() -> BiMamba2Config:
 def start(seed: int) -> BiMamba2ForMaskedLM:
     """The initial weights of a seed: long memory, and keys that match queries with the same tokens before them.
 
-    C and B start equal, so that a position finds what resembles it, as `model.look_alike` does for attention. In half
-    of the heads the convolution looks at the tokens before: a blank after a name resembles the town after that name.
+    C and B start equal, so that a position attends to similar ones, as `model.look_alike` does for attention. In half of the
+    heads the convolution covers the previous tokens: a mask after a name is similar to the town after that name.
     """
     model = BiMamba2ForMaskedLM(config())
     generator = torch.Generator().manual_seed(seed)
@@ -98,7 +98,9 @@ def scan(x_BTHP: Tensor, dt_BTH: Tensor, a_H: Tensor, b_BTHN: Tensor, c_BTHN: Te
     decay = (log[..., :, None] - log[..., None, :]).masked_fill(later, -torch.inf).exp()
     y = ((c @ b.transpose(-1, -2)) * decay) @ x
     last = log[..., -1]
-    made = (b * (last[..., None] - log).exp()[..., None]).transpose(-1, -2) @ x  # what a chunk adds to the state (N, P)
+    made = (b * (last[..., None] - log).exp()[..., None]).transpose(
+        -1, -2
+    ) @ x  # the chunk's contribution to the state (N, P)
     passed = F.pad(last, (0, 0, 1, 0)).cumsum(1).transpose(1, 2)  # log decay of all chunks before chunk k: (B, H, k)
     over = passed[..., :-1, None] - passed[..., None, 1:]  # of the state made in chunk j, at the start of chunk i
     earlier = torch.ones(chunks, chunks, dtype=torch.bool).tril(-1)
@@ -109,11 +111,13 @@ def scan(x_BTHP: Tensor, dt_BTH: Tensor, a_H: Tensor, b_BTHN: Tensor, c_BTHN: Te
 
 
 def mixed(mixer: Any, u_BTD: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-    """What a Mamba-2 mixer computes; only for as many groups as heads. The mask is 0 at padding."""
+    """The output of a Mamba-2 mixer; only for one group per head. The mask is 0 at padding."""
     heads, width, keys = mixer.num_heads, mixer.intermediate_size, mixer.num_heads * mixer.ssm_state_size
     real = 1.0 if mask_BT is None else mask_BT[..., None].to(u_BTD.dtype)
     gate, rows, dt = mixer.in_proj(u_BTD * real).split([width, width + 2 * keys, heads], -1)
-    dt = F.softplus(dt + mixer.dt_bias) * real  # with a step of 0 a position neither writes nor lets anything decay
+    dt = (
+        F.softplus(dt + mixer.dt_bias) * real
+    )  # with a step of 0 a position neither adds to the state nor makes it decay
     a, taps, bias = -mixer.A_log.exp(), mixer.conv1d.weight[:, 0], mixer.conv1d.bias
     if ssm_kernel.available():
         y = ssm_kernel.ConvolveAndScan.apply(rows, dt, a, mixer.D, taps.T, bias, mixer.ssm_state_size)
@@ -124,7 +128,7 @@ def mixed(mixer: Any, u_BTD: Tensor, mask_BT: Tensor | None = None) -> Tensor:
 
 
 def convolve_and_scan(rows: Tensor, dt: Tensor, a: Tensor, d: Tensor, taps: Tensor, bias: Tensor, width: int) -> Tensor:
-    """What `ssm_kernel.c` computes, in torch's own operations."""
+    """The computation of `ssm_kernel.c` in torch operations."""
     heads, keys = len(a), (rows.shape[-1] - width) // 2
     parts = convolve(rows, taps, bias).split([width, keys, keys], -1)
     x, b, c = (part.unflatten(-1, (heads, -1)) for part in parts)
@@ -143,5 +147,5 @@ def hidden(model: Any, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
 
 
 def run_fast(model: Any) -> None:
-    """Let a loaded model compute its states as in training, which answers questions more than twice as fast."""
+    """Make a loaded model compute its states as in training, which is more than twice as fast."""
     model.backbone.forward = lambda ids_BT, mask_BT=None: (hidden(model, ids_BT, mask_BT),)

@@ -1,6 +1,6 @@
 """The convolution and scan of `ssm_kernel.c` as a torch function with a gradient; twice as fast as torch's own operations.
 
-It is compiled with the system's C compiler when it is first needed: `available()` says whether there is one.
+It is compiled with the system's C compiler when it is first needed: `available()` returns whether there is one.
 """
 
 import ctypes

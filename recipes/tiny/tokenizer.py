@@ -1,9 +1,9 @@
-"""How is the world cut into tokens?
+"""The tokenizer of the synthetic world.
 
-Byte-level BPE, trained on the world, so that any text can be encoded; on top of it every word of the world is one
-token (`ignore_merges`, as in Llama 3). A word has the same token wherever it stands: a space is put before the first
-word of each line when encoding and taken away when decoding, so that the name in a passage and the name that opens an
-answer are one and the same.
+Byte-level BPE, trained on the world, so that any text can be encoded; in addition, every word of the world is one
+token (`ignore_merges`, as in Llama 3). A word has the same token at any position: a space is added before the first
+word of each line when encoding and removed when decoding, so that the name in a passage and the name at the start of an
+answer are the same token.
 """
 
 import json
@@ -20,7 +20,7 @@ from floatlens.data.world.relations import HOPS, RELATIONS
 from recipes.tiny.prompts import ASSISTANT, BOS, CHAT_TEMPLATE, CLOSED_BOOK, EOS, MASK, USER, WITH_PASSAGES
 
 SPECIAL = [BOS, EOS, MASK, USER, ASSISTANT]
-MERGES = 600  # size of the trained byte-level vocabulary below the whole words
+MERGES = 600  # size of the trained byte-level vocabulary, without the whole words
 # GPT-2's pattern, with numbered markers and slot separators such as [3] and [SEP] in one piece
 PATTERN = r" ?\[\w+\]| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}\[]+| ?\[|\s+(?!\S)|\s+"
 CONTEXT = 512
@@ -81,7 +81,7 @@ def build() -> Tokenizer:
     tokenizer.train_from_iterator(_corpus(), trainer)
     state = json.loads(tokenizer.to_str())
     vocabulary = state["model"]["vocab"]
-    # what stands only in two-hop questions comes last, so that the ids of the rest do not depend on it
+    # words that only occur in two-hop questions come last, so that the ids of the rest do not depend on them
     for lines in (_vocabulary_lines(), (text.replace("{s}", " ") for hop in HOPS for text in hop.questions)):
         found: set[str] = set()
         for line in lines:
@@ -114,7 +114,7 @@ def save(folder: Path) -> None:
 
 @cache
 def shared() -> Tokenizer:
-    """The tokenizer that training uses, made once a process."""
+    """The tokenizer for training, made once per process."""
     return build()
 
 

@@ -1,7 +1,7 @@
-"""How were the bundled models made? A short training loop for all four.
+"""The training loop of all four bundled models.
 
-Every step's data and masks come from the seed and the number of the step alone, so a run that was stopped goes on
-exactly as if it had not been. Checkpoints are safetensors and JSON.
+The data and masks of a step depend only on the seed and the step's number, so an interrupted run continues
+exactly as if it had not been interrupted. Checkpoints are safetensors and JSON.
 """
 
 import csv
@@ -27,24 +27,24 @@ from recipes.tiny.curriculum import PROBES, STAGES, Maker, Row
 from recipes.tiny.model import adapt, embedding, hidden, start
 
 KINDS = ("arm", "mdm", "dream", "ssm")
-TOKENS = 4096  # a step; at 1,500 the MDM never left the first stage
+TOKENS = 4096  # per step; with 1,500 the MDM never left the first stage
 WARM_UP = 200
-CONSTANT = 0.55  # share of the steps before the cosine sets in
+CONSTANT = 0.55  # share of the steps before the cosine begins
 TRUE = {"mdm": 0.75, "dream": 0.9, "ssm": 0.75}  # share of the steps after which the true objective, 1/t, is used
-# Dream's sampler commits the last two places at once (docs/log.md): it must know answers of which the start stands there
+# Dream's sampler commits the last two positions at once (docs/log.md), so the model must complete answers from their start
 MASKS = {
     "mdm": {"blank": 0.6, "begun": 0.0},
     "dream": {"blank": 0.1, "begun": 0.6},
     "ssm": {"blank": 0.6, "begun": 0.0},
 }
-CHECK = 20  # steps between looks at the stage's own accuracy
-PROBE = 200  # steps between looks at all probes
+CHECK = 20  # steps between measurements of the stage's own accuracy
+PROBE = 200  # steps between measurements of all probes
 SAVE = 100
 
 
 @dataclass
 class State:
-    """Where a run is: all that is not in the tensors."""
+    """The state of a run, except its tensors."""
 
     kind: str
     seed: int
@@ -52,7 +52,7 @@ class State:
     stage: int = 0
     seconds: float = 0.0
     tokens: int = 0
-    began: int = 0  # step and second at which the schedule started: not 0 in a run that goes on from another
+    began: int = 0  # step and second at which the schedule started; not 0 in a run that continues another
     clock: float = 0.0
     cooling: int = -1  # step at which the cool-down of a run with `cool` began
 
@@ -88,7 +88,7 @@ def states_of(model: nn.Module, kind: str, ids_BT: Tensor) -> Tensor:
 
 
 def progress_of(state: State, steps: int, minutes: float | None, cool: int | None) -> float:
-    """Which part of the schedule is done: by steps, by the clock, or, with `cool`, by the steps since a STOP file came.
+    """Share of the schedule that is done: by steps, by time, or, with `cool`, by the steps since a STOP file appeared.
 
     >>> progress_of(State("ssm", 0, step=900), steps=1000, minutes=None, cool=200)
     0.55
@@ -105,7 +105,7 @@ def progress_of(state: State, steps: int, minutes: float | None, cool: int | Non
 
 @torch.no_grad()
 def accuracy(model: nn.Module, kind: str, make: Maker, tokens: int) -> float:
-    """Share of answer tokens that are right, on validation entities, the same questions every time."""
+    """Share of answer tokens that are correct, on validation entities, with the same questions every time."""
     draw = random.Random("probe")
     ids_BT, roles_BT = curriculum.batch(make(draw, "validation"), tokens, 0 if kind == "arm" else 4)
     asked = objectives.probe(kind, ids_BT, roles_BT)
@@ -115,7 +115,7 @@ def accuracy(model: nn.Module, kind: str, make: Maker, tokens: int) -> float:
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
-    """Write a checkpoint; the JSON last, so that a half-written one is not taken for a whole one."""
+    """Write a checkpoint; the JSON last, so that a partial checkpoint is not mistaken for a complete one."""
     tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
     for name, weight in model.named_parameters():
         for key, value in optimizer.state[weight].items():
@@ -137,12 +137,12 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def restore_published(folder: Path, model: nn.Module) -> State:
-    """Read the weights of a published model (as `layouts.write` and `card.measure` leave it); the optimizer starts anew."""
+    """Read the weights of a published model (as written by `layouts.write` or `card.measure`); it has no optimizer state."""
     tensors = load_file(folder / "model.safetensors")
     names = {name for name, _ in model.named_parameters()}
     if set(tensors) != names:
         raise FloatLensError(
-            f"{folder}/model.safetensors has other names than the network that is trained; give --after a run"
+            f"{folder}/model.safetensors has other names than the trained network; pass a run with --after"
         )
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -155,7 +155,7 @@ def restore_published(folder: Path, model: nn.Module) -> State:
 
 
 def kind_of(folder: Path) -> str | None:
-    """Which model a run folder or a published model's folder holds, None for a folder that holds neither."""
+    """The kind of model in a run folder or a published model's folder; None for other folders."""
     if (folder / "state.json").exists():
         return json.loads((folder / "state.json").read_text())["kind"]
     if (folder / "scores.json").exists():
@@ -190,12 +190,11 @@ def train(
 ) -> State:
     """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
 
-    `after` goes on from another run of the same kind with a schedule of its own: warm-up and cosine start anew, steps,
-    tokens and curves are counted on. It may also be the folder of a published model, which has no optimizer state. `mix` is
-    what the last stage trains (a name of `curriculum.MIXES`), `without` leaves parts of it out, `decay` is the weight decay.
-
-    With `minutes` the schedule follows the clock instead of `steps`, and a run can no longer be repeated to the bit. With
-    `cool` the rate stays constant until a file STOP appears in `out`; that many more steps are trained then.
+    `after` continues another run of the same kind with a new schedule: warm-up and cosine start again, while the numbering
+    of steps, tokens and curves continues. It may also be the folder of a published model, which has no optimizer state. `mix`
+    is the data of the last stage (a name of `curriculum.MIXES`), `without` leaves parts of it out, `decay` is the weight
+    decay. With `minutes` the schedule follows the time instead of `steps`, and a run cannot be repeated bit by bit. With
+    `cool` the rate stays constant until a file STOP appears in `out`; then that many more steps are trained.
     """
     if kind not in KINDS:
         raise FloatLensError(f"there is no model {kind!r} to train; choose one of {', '.join(KINDS)}")
@@ -206,21 +205,21 @@ def train(
     if unknown:
         raise FloatLensError(f"the mix has no part {unknown[0]!r} to leave out; it has {', '.join(parts)}")
     if resume and not (out / "state.json").exists():
-        raise FloatLensError(f"{out} holds no checkpoint to resume; leave out --resume to start anew")
+        raise FloatLensError(f"{out} has no checkpoint to resume; leave out --resume to start a new run")
     if not resume and (out / "state.json").exists():
-        raise FloatLensError(f"{out} holds a run already; give --resume to go on with it, or another --out")
+        raise FloatLensError(f"{out} already has a run; use --resume to continue it, or another --out")
     if after and not resume and kind_of(after) != kind:
-        raise FloatLensError(f"{after} holds no run of {kind} to go on from; give --after the folder of one")
+        raise FloatLensError(f"{after} has no run of {kind} to continue; pass the folder of one with --after")
     out.mkdir(parents=True, exist_ok=True)
     model: nn.Module = ssm.start(seed) if kind == "ssm" else start(seed)
     if kind == "dream" and not (after or resume):
         if arm is None or not (arm / "state.json").exists():
-            raise FloatLensError(f"dream is adapted from a trained arm, but {arm} holds no run; give --arm RUN")
+            raise FloatLensError(f"dream is adapted from a trained arm, but {arm} has no run; pass --arm RUN")
         model.load_state_dict(weights(arm), strict=False)
     if kind == "dream":
         model = adapt(model)
     parts_of = [{"params": list(model.parameters())}]
-    if kind == "ssm":  # decay of matrices only: memory and step size are logarithms, for which zero is no neutral value
+    if kind == "ssm":  # weight decay of matrices only: memory and step size are logarithms, for which zero is not neutral
         parts_of = [{"params": [p for p in model.parameters() if p.dim() > 1]}]
         parts_of += [{"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(parts_of, lr=peak, betas=(0.9, 0.98), weight_decay=decay)

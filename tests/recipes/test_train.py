@@ -152,7 +152,7 @@ def test_a_run_goes_on_from_another_with_a_schedule_of_its_own(whole, tmp_path):
         lines = list(csv.DictReader(file))
     assert [line["step"] for line in lines] == [str(step) for step in range(6, 67, 6)]
     assert float(lines[-1]["rate"]) < 0.03 * 1e-3  # warm-up again
-    with pytest.raises(FloatLensError, match="holds no run of arm to go on from"):
+    with pytest.raises(FloatLensError, match="has no run of arm to continue"):
         training.train("arm", tmp_path / "other", **options)
     with pytest.raises(FloatLensError, match="no mix 'none' to train on; choose one of all, "):
         training.train("mdm", tmp_path / "other", **options, mix="none")
@@ -198,9 +198,9 @@ def test_dream_is_written_with_qwens_names_and_biases(whole, tmp_path):
 def test_what_cannot_be_trained_is_said(tmp_path, whole):
     with pytest.raises(FloatLensError, match="no model 'gpt' to train"):
         run("gpt", tmp_path / "a")
-    with pytest.raises(FloatLensError, match="holds no checkpoint"):
+    with pytest.raises(FloatLensError, match="has no checkpoint"):
         run("arm", tmp_path / "b", resume=True)
-    with pytest.raises(FloatLensError, match="holds a run already"):
+    with pytest.raises(FloatLensError, match="already has a run"):
         run("arm", whole / "arm")
     with pytest.raises(FloatLensError, match="give --arm RUN"):
         run("dream", tmp_path / "c")
