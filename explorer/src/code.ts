@@ -11,7 +11,7 @@ const RULES = ["sigma(k=3)", "top(n=1)", "first", "share(eps=0.3)", "excess(eps=
 const OPTIONS = ["max_new_tokens", "steps", "block_length", "temperature", "seed"]; // settings that the command line has
 const LOADING = ["revision", "family", "adapter", "sampler", "dtype"]; // options of loading that it has
 const TEMPLATES = "from floatlens.data.template import parse";
-const UNKNOWN = "This film does not say how it was made; trace again with this version of FloatLens.";
+const UNKNOWN = "This film has no record of how it was made; trace again with this version of FloatLens.";
 
 /** A value as a Python literal. JSON's strings are Python's. */
 export function literal(value: unknown): string {
@@ -118,12 +118,12 @@ export function asCommand(films: Film[], state: State): Code {
     if (!raw.request) return { reason: UNKNOWN };
     const { load, built_from, prompt, settings, replay } = raw.request;
     if (built_from && "order" in built_from && built_from.order !== "last") return instead(`The command line has no option for the order ${built_from.order}`);
-    if (built_from && "template" in built_from) return instead("The template of this prompt is in no file");
+    if (built_from && "template" in built_from) return instead("The template of this prompt is not in a file");
     const other = [...Object.keys(load).filter((name) => !LOADING.includes(name)), ...Object.keys(settings).filter((name) => !OPTIONS.includes(name))][0];
     if (other) return instead(`The command line has no option for the setting ${other}`);
     const words = ["floatlens", "trace", raw.model];
     if (built_from === null) {
-      if (prompt!.regions.length || prompt!.tail) return instead("No command builds this prompt, which has regions of its own");
+      if (prompt!.regions.length || prompt!.tail) return instead("No command builds this prompt, which has custom regions");
       words.push("--ids", prompt!.ids.join(","));
     } else if ("infill" in built_from) words.push("--infill", built_from.infill);
     else if ("text" in built_from) words.push("--text", built_from.text);
@@ -135,12 +135,12 @@ export function asCommand(films: Film[], state: State): Code {
     for (const answer of raw.answers) words.push("--answer", answer);
     if (replay) {
       const { text, order, regions } = replay;
-      if (text === null) return instead("The tokenizer makes other tokens of the replayed text");
-      if (Object.keys(regions).length) return instead("No option names these regions of the replayed text");
-      if (built_from && "infill" in built_from) return instead("The command line replays no text with masks");
+      if (text === null) return instead("The tokenizer encodes the replayed text to other tokens");
+      if (Object.keys(regions).length) return instead("The command line has no option for these regions of the replayed text");
+      if (built_from && "infill" in built_from) return instead("The command line cannot replay a text with masks");
       words.push("--replay", text);
       if (typeof order !== "string") {
-        if (order.some((step) => !step.length)) return instead("The command line has no steps that reveal nothing");
+        if (order.some((step) => !step.length)) return instead("The command line cannot express steps that reveal nothing");
         words.push("--order", order.map((step) => step.join("+")).join(","));
       } else if (order !== "left-to-right") words.push("--order", order);
     }

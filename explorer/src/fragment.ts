@@ -78,7 +78,7 @@ export function stateFor(link: Link, films: Film[]): Partial<State> | string {
         (wanted.sample === "" || raw.id === wanted.sample) &&
         raw.interventions.join("\n") === wanted.interventions.join("\n"),
     );
-    if (at < 0) return `The link asks for a film of ${wanted.model} that is not here.`;
+    if (at < 0) return `The link is for a film of ${wanted.model} that is not on this page.`;
     found.push(at);
   }
   const first = films[found[0]];

@@ -32,7 +32,7 @@ export function legendOf(views: View[], palette: Palette, state: Pick<State, "co
   chips.push({ sign: "anchor", name: "anchor" });
   if (films.some((f) => f.raw.diffusion)) chips.push({ sign: "mask", name: "mask, filled by the sampler's confidence" });
   chips.push({ sign: "fresh", name: "written at this step" });
-  if (films.some((f) => f.raw.revised?.some((count) => count > 0))) chips.push({ sign: "revised", name: "revised: took the place of another token" });
+  if (films.some((f) => f.raw.revised?.some((count) => count > 0))) chips.push({ sign: "revised", name: "revised: replaced another token" });
   const changed = views.find((view) => view.maps !== "attention");
   const maps = changed ? `; maps: ${MAP_NAMES[changed.maps]} since the step before, from none to all of it` : "";
   return { what: `${what}, in multiples of the uniform share${maps}`, peak: rows.length ? Math.max(...rows.map((view) => view.rowPeak)) : views[0].peak, chips };

@@ -191,7 +191,7 @@ export class LivePanel {
     if (link.run) {
       const { passages, max_new_tokens, steps, block_length, seed } = link.run;
       for (const { model } of link.films)
-        if (!this.models.some((known) => known.name === model)) throw new Error(`The link asks for the model ${model}, which is not served here.`);
+        if (!this.models.some((known) => known.name === model)) throw new Error(`The link is for the model ${model}, which is not served here.`);
       const specs = link.films.find((film) => film.interventions.length)?.interventions ?? [];
       const named = specs.map((spec): [string, string] => [spec.split("(")[0], spec]);
       const text = (value: number | null) => (value === null ? "" : String(value));

@@ -51,7 +51,7 @@ test("a link that nothing good wrote does no harm", () => {
 
 test("a film that is not here is named", () => {
   const link = readLink("#explorer=e&model=absent&question=Who%3F")!;
-  assert.equal(stateFor(link, FILMS), "The link asks for a film of absent that is not here.");
+  assert.equal(stateFor(link, FILMS), "The link is for a film of absent that is not on this page.");
   assert.equal(typeof stateFor(readLink("#explorer=e&model=small&question=Why%3F")!, FILMS), "string", "another question");
   assert.equal(typeof stateFor(readLink("#explorer=e&model=other&question=Who%3F")!, FILMS), "string", "without its interventions");
 });

@@ -191,7 +191,7 @@ def train(
     """Train one model into the folder `out`; `dream` starts from the run folder `arm`.
 
     `after` continues another run of the same kind with a new schedule: warm-up and cosine start again, while the numbering
-    of steps, tokens and curves continues. It may also be the folder of a published model, which has no optimizer state. `mix`
+    of steps, tokens and curves continues. It may also be the folder of a published model, without optimizer state. `mix`
     is the data of the last stage (a name of `curriculum.MIXES`), `without` leaves parts of it out, `decay` is the weight
     decay. With `minutes` the schedule follows the time instead of `steps`, and a run cannot be repeated bit by bit. With
     `cool` the rate stays constant until a file STOP appears in `out`; then that many more steps are trained.
@@ -219,7 +219,9 @@ def train(
     if kind == "dream":
         model = adapt(model)
     parts_of = [{"params": list(model.parameters())}]
-    if kind == "ssm":  # weight decay of matrices only: memory and step size are logarithms, for which zero is not neutral
+    if (
+        kind == "ssm"
+    ):  # weight decay of matrices only: memory and step size are logarithms, for which zero is not neutral
         parts_of = [{"params": [p for p in model.parameters() if p.dim() > 1]}]
         parts_of += [{"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(parts_of, lr=peak, betas=(0.9, 0.98), weight_decay=decay)

@@ -412,7 +412,9 @@ def test_a_link_opens_the_same_view(open_page: Open, written: Any, mdm: fl.Trace
 
 def test_a_link_to_a_film_that_is_not_there_says_so(open_page: Open, written: Any, mdm: fl.Trace) -> None:
     visit = open_page(written(mdm) + "#explorer=explorer&model=%3Cb%3Eother&question=Where%3F&step=4")
-    assert visit.page.get_by_role("alert").inner_text() == "The link asks for a film of <b>other that is not here."
+    assert (
+        visit.page.get_by_role("alert").inner_text() == "The link is for a film of <b>other that is not on this page."
+    )
     assert visit.state()["step"] == 0
     elsewhere = open_page(written(mdm) + "#explorer=films&model=other")
     assert not elsewhere.page.get_by_role("alert").is_visible(), "it is for another explorer of the page"
@@ -511,7 +513,7 @@ def test_code_that_is_copied_repeats_replays_infilling_and_raw_texts(
 
 def test_a_film_of_unknown_origin_is_not_code(open_page: Open, written: Any) -> None:
     visit = open_page(written(planted(steps=2, layers=1, heads=1, positions=20)))
-    assert "does not say how it was made" in visit.export("Copy as command")
+    assert "has no record of how it was made" in visit.export("Copy as command")
     assert visit.page.locator(".menu .error").is_visible()
 
 

@@ -311,7 +311,7 @@ def test_a_link_opens_a_recorded_question(site: Site, open_page: Callable[..., V
 def test_a_link_to_a_model_that_is_not_served_says_so(site: Site, open_page: Callable[..., Visit]) -> None:
     visit = open_page(f"{site.url}#explorer=explorer&model=other&question=Who%3F&max-new-tokens=4&step=1")
     alert = visit.page.locator(".main").get_by_role("alert")
-    assert alert.inner_text() == "The link asks for the model other, which is not served here."
+    assert alert.inner_text() == "The link is for the model other, which is not served here."
     assert not visit.state()["live"]["running"]
 
 
