@@ -1,4 +1,4 @@
-"""How calls are gathered: layers that are alike are looked at together, within the room, and none is lost."""
+"""How calls are grouped: layers of the same kind are processed together, within the memory limit, and none is lost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 import floatlens
 import floatlens.observation.statistics.received
+from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
 from floatlens.observation.attention import observing
 from floatlens.observation.call import Call
 from floatlens.observation.session import Session
@@ -71,3 +72,26 @@ def test_a_step_that_is_not_kept_still_counts_in_a_running_sum(tmp_path: Path) -
     whole = lens.trace(IDS, max_new_tokens=4)
     last = lens.trace(IDS, max_new_tokens=4, record_steps=[3])
     np.testing.assert_array_equal(last.data["received"].sel(step=3), whole.data["received"].sel(step=3))
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_keys_beyond_the_sequence_are_an_error_unless_the_mask_hides_them(visible: bool) -> None:
+    """Learned keys after the positions have no received attention; those of a static cache are not yet written."""
+    query, keys = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
+    mask = torch.ones(1, 1, 4, 6, dtype=torch.bool)
+    mask[..., 4:] = visible
+    session = Session(["received"])
+    token = enter_pass(ForwardPass.whole(torch.zeros(1, 4, dtype=torch.long)))
+    try:
+        if visible:
+            with pytest.raises(
+                floatlens.FloatLensError, match="6 keys at 4 positions: some of its keys are not positions"
+            ):
+                session.see(0, query, keys, keys, scaling=None, mask=mask, causal=False)
+        else:
+            session.see(0, query, keys, keys, scaling=None, mask=mask, causal=False)
+            received = session.results["received"][0]
+            weights = (query @ keys[:, :, :4].transpose(-1, -2) * 8**-0.5).softmax(-1)
+            torch.testing.assert_close(received, weights.mean(-2), atol=1e-6, rtol=0)
+    finally:
+        leave_pass(token)

@@ -229,6 +229,7 @@ class Session:
         if forward is not None and k.shape[2] > (
             end := forward.start + q.shape[2]
         ):  # a static cache: the rest is empty
+            check_empty(layer, mask, end, k.shape[2])
             k, v = k[:, :, :end], v[:, :, :end]
             mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
         if mask is not None:
