@@ -10,7 +10,7 @@ from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 @common.grouped
@@ -67,7 +67,7 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_answered, check_settings, finish_run, open_run, print_json
+    from floatlens.cli.shared import check_answered, check_settings, finish_run, open_run, print_json, records_of
     from floatlens.evaluation.jobs import AnswerJob, ModelWorker, Recording
     from floatlens.evaluation.run import ask_models
     from floatlens.findings.by_role import attention_by_role
@@ -96,7 +96,7 @@ def command(
         answers = deployment.with_outcomes(answers, streams)
         table = deployment.summary(answers)
         found: dict[str, Any] = {
-            "results": _records(table),
+            "results": records_of(table),
             "attention": [],
             "problems": problems_of(sources),
             "settings": asking.recorded(),
@@ -108,17 +108,12 @@ def command(
                 looked = attention_by_role(RunTraces([folder]), streams)
                 folder.write_table("attention", looked)
                 means = looked.groupby(["model", "data", "stage", "role"], sort=False)[["share", "per_token"]]
-                found["attention"] = _records(means.mean().reset_index())
+                found["attention"] = records_of(means.mean().reset_index())
         finish_run(folder, sources, found)
     if as_json:
         print_json(found)
     else:
         show(found)
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = table.to_dict("records")
-    return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
 
 
 def show(found: dict[str, Any]) -> None:

@@ -92,6 +92,12 @@ def finish_run(folder: RunFolder | None, sources: Sequence[DataSource], found: M
         folder.finish()
 
 
+def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table for JSON, with None instead of NaN."""
+    rows = table.to_dict("records")
+    return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
+
+
 def make_console() -> Console:
     """Return the console of a command's output: as wide as its longest line if it is not a terminal."""
     from rich.console import Console

@@ -90,7 +90,7 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.ablate import check_interventions
     from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json
+    from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json, records_of
     from floatlens.evaluation.ablate.condition import Condition, conditions
     from floatlens.evaluation.jobs import ModelWorker, Recording
     from floatlens.evaluation.run import ask_models
@@ -118,7 +118,7 @@ def command(
         check_answered(answers)
         found: dict[str, Any] = {
             "results": curves.as_results(answers),
-            "robustness": _records(curves.robustness(answers, score)),
+            "robustness": records_of(curves.robustness(answers, score)),
             "effects": curves.effects(answers, score),
             "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
             "problems": problems_of(sources),
@@ -139,11 +139,6 @@ def open_index(corpus: str | None) -> Any:
     from floatlens.data.retrieval import index_of
 
     return index_of(corpus)
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = table.to_dict("records")
-    return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
 
 
 def show(table: pd.DataFrame, found: dict[str, Any]) -> None:

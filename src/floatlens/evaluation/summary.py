@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from floatlens import stats
@@ -51,8 +50,13 @@ def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any
     """Return the mean paired difference with its interval, p-value and number of pairs."""
     one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
     made = stats.percentile_difference(one, other)
-    interval = [_plain(made.low), _plain(made.high)]
-    return {"value": _plain(made.value), "interval": interval, "p": _plain(made.p), "n": made.n}
+    interval = [stats.finite_or_none(made.low), stats.finite_or_none(made.high)]
+    return {
+        "value": stats.finite_or_none(made.value),
+        "interval": interval,
+        "p": stats.finite_or_none(made.p),
+        "n": made.n,
+    }
 
 
 def _pairs(keys: list[tuple[str, str]]) -> list[tuple[tuple[str, str], tuple[str, str]]]:
@@ -70,25 +74,24 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
         "model": model,
         "data": data,
         "condition": condition,
-        "passages": int(shown.iloc[0]) if constant else _plain(float(shown.mean())),
+        "passages": int(shown.iloc[0]) if constant else stats.finite_or_none(float(shown.mean())),
         "n": len(answered),
         "errors": int(part["error"].notna().sum()),
         "truncated": int((answered["dropped"] > 0).sum()),
         **_numbers({name: stats.percentile_mean(answered[name].to_numpy(float)) for name in SCORES}),
-        "confidence": _plain(float(answered["confidence"].mean())),
-        "steps": _plain(float(answered["steps"].astype(float).mean())),
+        "confidence": stats.finite_or_none(float(answered["confidence"].mean())),
+        "steps": stats.finite_or_none(float(answered["steps"].astype(float).mean())),
     }
     for name in ("recall", "answer_recall"):
         if answered[name].notna().any():
-            entry[name] = _plain(float(answered[name].mean()))
+            entry[name] = stats.finite_or_none(float(answered[name].mean()))
     return entry
 
 
 def _numbers(estimates: dict[str, stats.Estimate]) -> dict[str, Any]:
-    values = {name: _plain(estimate.value) for name, estimate in estimates.items()}
-    intervals = {name: [_plain(estimate.low), _plain(estimate.high)] for name, estimate in estimates.items()}
+    values = {name: stats.finite_or_none(estimate.value) for name, estimate in estimates.items()}
+    intervals = {
+        name: [stats.finite_or_none(estimate.low), stats.finite_or_none(estimate.high)]
+        for name, estimate in estimates.items()
+    }
     return {**values, "intervals": intervals}
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

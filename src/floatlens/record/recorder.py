@@ -15,7 +15,6 @@ from floatlens.errors import FloatLensError, NotANumber
 from floatlens.observation.prompt_batch import PromptBatch
 from floatlens.observation.registry import MATRICES
 from floatlens.observation.session import Session
-from floatlens.observation.statistics.received_writing import writing_span
 
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
@@ -137,7 +136,7 @@ class Recorder:
         """Store the mean attention of the rows that wrote at the step."""
         layout, name = self.session.layout, "received_writing"
         assert layout is not None
-        first, end = writing_span(layout.writes_BN)
+        first, end = layout.writing_span
         if not layers or first == end:
             return
         if name not in self.arrays:

@@ -43,7 +43,7 @@ def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
                 "condition": name,
                 "intervention": one["intervention"],
                 "group": one["group"],
-                "dose": _plain(float(one["dose"])) if pd.notna(one["dose"]) else None,
+                "dose": stats.finite_or_none(float(one["dose"])) if pd.notna(one["dose"]) else None,
                 "n": int(part[(part["condition"] == name)]["error"].isna().sum()),
                 "errors": int(part[(part["condition"] == name)]["error"].notna().sum()),
                 "controls": sorted({int(s) for s in part[part["of"] == name]["control_seed"].dropna()}),
@@ -56,8 +56,8 @@ def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
                     continue
                 values = table[column]
                 mean = stats.percentile_mean(values.to_numpy(float))
-                entry[measure] = _plain(mean.value)
-                entry["intervals"][measure] = [_plain(mean.low), _plain(mean.high)]
+                entry[measure] = stats.finite_or_none(mean.value)
+                entry["intervals"][measure] = [stats.finite_or_none(mean.low), stats.finite_or_none(mean.high)]
                 if column != ("", PLAIN):
                     entry["change"][measure] = difference(values, table[("", PLAIN)])
                     if (name, CONTROL) in table:
@@ -66,7 +66,3 @@ def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
             entry["gold_perplexity"] = float(np.exp(nll)) if nll is not None else None
             found.append(entry)
     return found
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

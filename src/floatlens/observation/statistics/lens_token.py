@@ -9,7 +9,6 @@ import torch
 
 from floatlens.observation.hidden import Hidden, HiddenStatistic
 from floatlens.observation.registry import register_statistic
-from floatlens.observation.statistics.received_writing import writing_span
 
 ROWS = 64  # rows whose logits are held at once
 
@@ -24,7 +23,7 @@ class LensToken(HiddenStatistic):
 
     def of(self, hidden: Hidden) -> torch.Tensor:
         found = torch.full((hidden.h_BQE.shape[0], hidden.length), torch.nan, device=hidden.h_BQE.device)
-        first, end = writing_span(hidden.layout.writes_BN)
+        first, end = hidden.layout.writing_span
         first, end = max(first, hidden.active.start), min(end, hidden.active.stop)
         for start in range(first, end, ROWS):
             stop = min(end, start + ROWS)

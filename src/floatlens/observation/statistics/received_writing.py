@@ -28,7 +28,7 @@ class ReceivedWriting(Statistic):
     tiled, by_row = False, True
 
     def result(self, call: Call) -> torch.Tensor:
-        first, end = writing_span(call.layout.writes_BN)
+        first, end = call.layout.writing_span
         out = torch.full((call.B, end - first, call.length), torch.nan, device=call.q_BHQD.device)
         start, stop = max(first, call.first_query), min(end, call.length)
         if start < stop:
@@ -38,13 +38,3 @@ class ReceivedWriting(Statistic):
             out[:, start - first : stop - first, call.first_key :] = weights
         writes_BQ = call.layout.writes_BN[:, first:end]
         return out.masked_fill(~writes_BQ[..., None], torch.nan)
-
-
-def writing_span(writes_BN: torch.Tensor) -> tuple[int, int]:
-    """First and last position (exclusive) of the rows that may write in any prompt of the batch.
-
-    >>> writing_span(torch.tensor([[False, True, True, False], [False, False, True, True]]))
-    (1, 4)
-    """
-    places = writes_BN.any(0).nonzero()[:, 0]
-    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
