@@ -70,7 +70,7 @@ class StudyPlan(EvaluationPlan):
         if model not in self.traced_only:
             return self
         asking = replace(self.asking, max_new_tokens=self.traced_tokens or self.asking.max_new_tokens)
-        own = {"data": self.traced_data, "short_data": ()} if self.traced_data else {}
+        own: dict[str, Any] = {"data": self.traced_data, "short_data": ()} if self.traced_data else {}
         return replace(self, asking=asking, **own)
 
     @property
