@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_EXECUTE ?= true
-# Views that traces are tested with; what else they require does not fit the constraints, and is not needed.
+# Views that traces are tested with; their own requirements conflict with the constraints and are not needed.
 VIEWS := bertviz circuitsvis importlib-metadata zipp
 
 .DEFAULT_GOAL := help

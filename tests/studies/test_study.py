@@ -160,7 +160,7 @@ def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.Capt
     assert printed["report"].endswith("report.html")
     entry = next(each for each in printed["results"] if each["condition"] == OPEN)
     assert entry["n"] == 12 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])
-    assert "Cut to fit the time" in Path(printed["report"]).read_text()
+    assert "Reduced to fit the time" in Path(printed["report"]).read_text()
 
 
 def test_the_prediction_counts_shared_work_once() -> None:
