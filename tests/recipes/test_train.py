@@ -202,5 +202,5 @@ def test_what_cannot_be_trained_is_said(tmp_path, whole):
         run("arm", tmp_path / "b", resume=True)
     with pytest.raises(FloatLensError, match="already has a run"):
         run("arm", whole / "arm")
-    with pytest.raises(FloatLensError, match="give --arm RUN"):
+    with pytest.raises(FloatLensError, match="pass --arm RUN"):
         run("dream", tmp_path / "c")
