@@ -253,6 +253,20 @@ def test_a_stress_without_suitable_data_is_noted() -> None:
     assert {name for name, _ in stress.levels(only, open_sources(only))[0]} == {"position"}
 
 
+def test_causes_of_a_model_without_attention_are_left_out_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "softmax attention, and a state-space model has none"
+    given: dict[str, Any] = {"data": "world:fresh", "only": ["causes"], "sizes": Sizes(causes=2)}
+    found = fl.study("tiny-ssm", out=tmp_path / "s", **given)  # type: ignore[operator]
+    assert [reason in note for note in found.notes] == [True]
+    assert found.failed.keys() == {"causes"}, "there are no answers, and no model or part failed"
+    assert reason in found.report.read_text()
+    words = ["ablate", "tiny-ssm", "--data", "world:fresh", "--limit", "2", "--intervention", "mask-anchors"]
+    assert command_line([*words, "--out", str(tmp_path / "a")]) == 2
+    assert reason in capsys.readouterr().err and not (tmp_path / "a").exists()
+
+
 def test_the_demo_replaces_an_earlier_demo_and_nothing_else(tmp_path: Path) -> None:
     from floatlens.cli.demo import MODELS, clear
 

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.interventions.intervention import Intervention, Shape
+from floatlens.models.describe import is_state_space
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+NO_ATTENTION = "a state-space model has none (its implicit attention is observed, not computed with)"
+
 
 def check(interventions: Sequence[Intervention], shape: Shape, config: PreTrainedConfig) -> None:
-    """Raise an error for layers and heads that do not exist, and for interventions that contradict each other."""
+    """Raise an error for layers and heads that do not exist, and for interventions that contradict each other.
+
+    A state-space model has no attention that they could change, and is refused.
+    """
+    if interventions and is_state_space(config):
+        raise FloatLensError(
+            f"{interventions[0]} changes softmax attention, and {NO_ATTENTION}; use a model with attention layers"
+        )
     for one in interventions:
         one.check(shape, config)
     for one, other in combinations(interventions, 2):

@@ -12,6 +12,8 @@ from typing import Any
 
 import pandas as pd
 import xarray as xr
+from pyarrow import ArrowException
+from pyarrow.parquet import read_metadata
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
@@ -78,10 +80,19 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
 
 def answers_in(folders: Sequence[RunFolder]) -> pd.DataFrame:
     """Return all answers of the runs, possibly none."""
-    paths = [folder.path for folder in folders if (folder.path / "answers.parquet").exists()]
+    files = [folder.path / "answers.parquet" for folder in folders]
+    paths = [file for file in files if file.exists() and _has_rows(file)]
     if not paths:
         return pd.DataFrame({"condition": [], "stress": [], "model": []}, dtype=object)
     return answers_of(paths)
+
+
+def _has_rows(file: Path) -> bool:
+    """Return whether a table is not known to be empty; one that cannot be read is reported by its reader."""
+    try:
+        return bool(read_metadata(file).num_rows)
+    except (OSError, ArrowException):
+        return True
 
 
 def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from floatlens.evaluation.ablate.condition import conditions, standard
 from floatlens.evaluation.ablate.job import ablate
 from floatlens.evaluation.sources import DataSource
+from floatlens.interventions.check import NO_ATTENTION
+from floatlens.models.describe import is_state_space
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.run_list import CAUSES
 from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
@@ -37,6 +39,11 @@ PASSES = 3  # cost relative to an answer: the answer itself, its steps replayed,
 
 
 def run(bench: Bench) -> None:
+    if is_state_space(bench.lens.config):
+        bench.notes.append(
+            f"causes of {bench.model} were left out: interventions change softmax attention, and {NO_ATTENTION}"
+        )
+        return
     plan, source = bench.plan, choose_source(sources_with_passages(bench.sources, bench.plan))
     specs, seeds = choose_interventions(plan, bench.lens.shape["layers"] or 1)
     manifest = plan.manifest({"model": bench.model, "interventions": specs, "controls": seeds}, [bench.model])
