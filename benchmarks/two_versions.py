@@ -23,12 +23,12 @@ CODE = """
 import sys, tempfile, torch
 from pathlib import Path
 from benchmarks.measure import interleaved
-from benchmarks.trace import NEW, model, random_ids
+from benchmarks.trace import model, random_ids
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
     lens = model(Path(folder), vocab=4096, mlp=704)
     ids = random_ids(256, 4096)
-    plain, trace = (lambda: lens.generate([ids], max_new_tokens=NEW)), (lambda: lens.trace(ids, max_new_tokens=NEW))
+    plain, trace = (lambda: lens.generate([ids], max_new_tokens=8)), (lambda: lens.trace(ids, max_new_tokens=8))
     taken = interleaved({"plain": plain, "trace": trace}, int(sys.argv[1]))
 print(taken["plain"], taken["trace"])
 """

@@ -129,8 +129,11 @@ def noted_warnings() -> Iterator[None]:
 
 
 def claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line per claim: its models, its sentence, its verdict and the reason."""
-    return [f"{', '.join(c['models'])}: {c['claim']}: {c['verdict']} ({c['reason']})" for c in claims]
+    """Return one line per claim: its models, its sentence, its verdict, and the reason if there is one."""
+    return [
+        f"{', '.join(c['models'])}: {c['claim']}: {c['verdict']}" + (f" ({c['reason']})" if c["reason"] else "")
+        for c in claims
+    ]
 
 
 def problem_lines(problems: Mapping[str, str]) -> list[str]:
