@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import floatlens as fl
+from floatlens.cli.main import run
 from floatlens.decode.network import Network
 from floatlens.errors import FloatLensError
 from tests.models import checkpoints
@@ -216,6 +217,9 @@ def test_what_does_not_belong_to_the_family_is_refused_before_weights_are_read(
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, ["'rope_scaling'", "yarn"]),
         ({"num_shared_experts": 0}, ["'num_shared_experts' is 0", "1 or more"]),
         ({"num_experts": "many"}, ["'num_experts'", "'many'"]),
+        ({"n_group": 3}, ["'n_group' is 3", "a divisor of num_experts 4"]),
+        ({"topk_group": 5}, ["'topk_group' is 5", "1 to n_group 2"]),
+        ({"num_experts_per_tok": 3}, ["'num_experts_per_tok' is 3", "1 to 2, the experts of 1 groups"]),
     ],
 )
 def test_a_config_that_would_change_the_numbers_is_refused_before_weights_are_read(
@@ -264,10 +268,49 @@ def test_llada21_has_no_number_of_steps(tmp_path: Path) -> None:
         lens.settings(steps_per_block=3)
 
 
-@pytest.mark.parametrize("make", [checkpoints.sdar, checkpoints.a2d, checkpoints.llada2])
-def test_a_config_with_sliding_windows_is_refused_before_weights_are_read(make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "fields", "said"),
+    [
+        (checkpoints.sdar, {"use_sliding_window": True}, "'use_sliding_window' is True.*use a checkpoint without it"),
+        (checkpoints.a2d, {"use_sliding_window": True}, "'use_sliding_window' is True.*use a checkpoint without it"),
+        (checkpoints.llada2, {"use_sliding_window": True}, "'use_sliding_window' is True.*use a checkpoint without it"),
+        (
+            checkpoints.sdar,
+            {"layer_types": ["sliding_attention"] * 3},
+            "'layer_types' has 'sliding_attention'.*without",
+        ),
+        (checkpoints.a2d, {"layer_types": ["sliding_attention"] * 3}, "'layer_types' has 'sliding_attention'.*without"),
+    ],
+)
+def test_a_config_with_sliding_windows_is_refused_before_weights_are_read(
+    make: Any, fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     folder = make(tmp_path)
-    checkpoints.edit_config(folder, use_sliding_window=True)
+    checkpoints.edit_config(folder, **fields)
     (folder / "model.safetensors").write_bytes(b"never read")
-    with pytest.raises(FloatLensError, match="'use_sliding_window' is True"):
+    with pytest.raises(FloatLensError, match=said):
         fl.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("make", "fields", "words", "said"),
+    [
+        (checkpoints.sdar, {}, ["--block-length", "200"], "block_length 200 does not fit"),
+        (checkpoints.sdar, {}, ["--block-length", "0"], "block_length should be an integer of 1 or more, not 0"),
+        (checkpoints.sdar, {"block_size": 0}, [], "field 'block_size' is 0"),
+        (checkpoints.sdar, {}, ["--sampler", "bd3lm"], "sampler 'bd3lm' does not belong to the family sdar; use sdar"),
+        (checkpoints.a2d, {}, ["--sampler", "sdar"], "sampler 'sdar' does not belong to the family a2d; use llada"),
+        (checkpoints.llada2, {"use_bias": True}, [], "field 'use_bias' is True"),
+        (checkpoints.llada2, {"score_function": "softmax"}, [], "field 'score_function' is 'softmax'"),
+        (checkpoints.diffusion_gemma, {"canvas_length": 0}, [], "field 'canvas_length' is 0"),
+    ],
+)
+def test_the_program_refuses_them_with_exit_code_2_and_makes_no_folder(
+    make: Any, fields: dict[str, Any], words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path / "model")
+    checkpoints.edit_config(folder, **fields)
+    (folder / "model.safetensors").write_bytes(b"never read")
+    out = tmp_path / "out"
+    assert run(["trace", str(folder), "--ids", "5,6,7", "--max-new-tokens", "8", "--out", str(out), *words]) == 2
+    assert said in capsys.readouterr().err and not out.exists()

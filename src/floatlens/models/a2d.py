@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, architecture, bidirectional, refuse_other
+from floatlens.models.family import Config, Family, architecture, bidirectional, refuse_windows
 from floatlens.models.registry import register_family
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def native(config: Config) -> PreTrainedConfig:
     """The config of the base model, made bidirectional; layers with a sliding window are refused."""
     from transformers import AutoConfig
 
-    refuse_other(config, {"use_sliding_window": False}, "A2D checkpoints have full attention in every layer")
+    refuse_windows(config, "A2D")
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     if base not in BASES:
         raise FloatLensError(

@@ -146,6 +146,17 @@ def refuse_other(config: Config, expected: Mapping[str, Any], way_out: str) -> N
             )
 
 
+def refuse_windows(config: Config, name: str) -> None:
+    """Raise an error for a config with sliding windows, of a family that has full attention in every layer."""
+    way_out = f"{name} models have full attention in every layer, so use a checkpoint without it"
+    refuse_other(config, {"use_sliding_window": False}, way_out)
+    other = next((kind for kind in config.get("layer_types") or () if kind != "full_attention"), None)
+    if other is not None:
+        raise FloatLensError(
+            f"config.json: field 'layer_types' has {other!r}, which is not supported (expected 'full_attention'); {way_out}"
+        )
+
+
 def architecture(config: Config) -> str:
     """The first architecture that a config names, or an empty string."""
     names = config.get("architectures") or [""]

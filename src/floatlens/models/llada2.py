@@ -47,6 +47,7 @@ def native(config: Config) -> PreTrainedConfig:
             f"config.json: field 'num_shared_experts' is {config['num_shared_experts']!r}; "
             f"expected 1 or more, since every GLM-4-MoE layer has a shared expert"
         )
+    check_groups(config)
     heads, vocabulary = number(config, "num_attention_heads"), number(config, "vocab_size")
     per_token = number(config, "num_experts_per_tok")
     known = {
@@ -86,6 +87,20 @@ def native(config: Config) -> PreTrainedConfig:
         **token_ids(known),
     )
     return bidirectional(made, known)
+
+
+def check_groups(config: Config) -> None:
+    """Raise an error for experts that cannot be grouped or chosen as the config asks."""
+    experts, groups, kept = (number(config, name) for name in ("num_experts", "n_group", "topk_group"))
+    if groups < 1 or experts % groups:
+        raise FloatLensError(f"config.json: field 'n_group' is {groups}; expected a divisor of num_experts {experts}")
+    if not 1 <= kept <= groups:
+        raise FloatLensError(f"config.json: field 'topk_group' is {kept}; expected 1 to n_group {groups}")
+    chosen, most = number(config, "num_experts_per_tok"), experts // groups * kept
+    if not 1 <= chosen <= most:
+        raise FloatLensError(
+            f"config.json: field 'num_experts_per_tok' is {chosen}; expected 1 to {most}, the experts of {kept} groups"
+        )
 
 
 def block_length(config: Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_other
+from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_windows
 from floatlens.models.registry import register_family
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def block_length(config: Config) -> int:
 def native(config: Config) -> PreTrainedConfig:
     from transformers import Qwen3Config
 
-    refuse_other(config, {"use_sliding_window": False}, "SDAR checkpoints have full attention in every layer")
+    refuse_windows(config, "SDAR")
     block_length(config)
     for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         number(config, name)
