@@ -90,6 +90,7 @@ class Session:
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
         self.paused = False
         self.observed: set[int] = set()  # layers whose attention was called
+        self.ways: set[str] = set()  # implementations that were used; "stream" chooses one for each call
         self.room = room
         self.space = Workspace()
         self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
@@ -110,6 +111,11 @@ class Session:
         """The results of the last forward pass, by name and layer: (B, *dims)."""
         self._finish()
         return self._results
+
+    @property
+    def used(self) -> str:
+        """The implementations that were used so far, such as "fused"; that which was asked for before any call."""
+        return ", ".join(way for way in IMPLEMENTATIONS if way in self.ways) or self.implementation
 
     def _finish(self) -> None:
         """Take the statistics of all waiting calls and close their groups."""
@@ -254,7 +260,7 @@ class Session:
         if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
             # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
             output = attend(whole, 4 * self.tile, self.space) if compute else None
-            self._take(whole, kind, final=False)
+            self._take(whole, kind, final=False, computed=compute)
             return output
         if forward.active:
             self._take(whole.of_rows(forward.active, extends=False), kind, final=False)
@@ -312,20 +318,26 @@ class Session:
         self.length[layer] = max(before + queries, keys)
         return self.length[layer]
 
-    def _take(self, call: Call, kind: Hashable, final: bool) -> None:
-        """Take the statistics of a call, immediately or together with layers of the same kind."""
+    def _take(self, call: Call, kind: Hashable, final: bool, computed: bool = False) -> None:
+        """Take the statistics of a call, immediately or together with layers of the same kind.
+
+        `computed`: the call's output was computed with the weights that are observed.
+        """
         key = (call.layer, final)
         names = self.wanted(*key)
         if not names:
             return
         if self.implementation == "exact":
+            self.ways.add("exact")
             matrices = self.matrices.setdefault(key, ExactMatrices())
             matrices.see(call)
             for name in names:
                 self._results[name][call.layer] = exact_statistic(name)(matrices, call)
             return
-        if self._uses_kernel(call) and self._only_sums(key):
-            self.kernel.take(call)
+        if self._uses_kernel(call) and self._only_sums(key) and self.kernel.take(call):
+            self.ways.add("kernel")
+        else:
+            self.ways.add("fused" if computed else "sdpa" if call.implicit is None else "stream")
         if call.fresh or key not in self.groups:
             self._join(call, names, kind, final)
         group = self.groups[key]

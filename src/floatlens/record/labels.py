@@ -58,7 +58,7 @@ def label_traces(
         "sampler": lens.sampler if batch.scripts is None else replay.NAME,
         "settings": as_json(settings.asdict()),
         "seed": settings.seed,
-        "implementation": recorder.session.implementation,
+        "implementation": recorder.session.used,
         "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
         "interventions": as_json(list(interventions)),
         "versions": as_json(versions()),

@@ -268,7 +268,7 @@ def labels(
         "sampler": "observed",
         "settings": as_json({}),
         "seed": 0,
-        "implementation": log.session.implementation,
+        "implementation": log.session.used,
         "final_tokens_from": "given" if generation in log.finals else "most likely tokens of the last step",
         "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
         "interventions": as_json([]),
