@@ -9,7 +9,7 @@ DOCS_EXECUTE ?= true
 VIEWS := bertviz circuitsvis importlib-metadata zipp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit s3 types docs serve bench results explorer front chromium dist clean
+.PHONY: help demo test lint unit cost s3 types docs serve bench results explorer front chromium dist clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Run the study of the bundled models: claims, figures, report
 	$(BIN)/floatlens demo --out demo
 
-test: lint types front chromium docs unit  ## Run everything that CI runs
+test: lint types front chromium docs unit cost  ## Run everything that CI runs
 
 lint: $(STAMP)  ## Check style
 	$(BIN)/ruff check .
@@ -42,6 +42,9 @@ chromium:  ## Install a browser for the tests, if possible
 
 unit: $(STAMP)  ## Run tests and doctests
 	$(BIN)/python -m pytest -n 2
+
+cost: $(STAMP)  ## Print time and memory of each finding on a large trace
+	$(BIN)/python -m benchmarks.findings
 
 s3: $(STAMP)  ## Run the tests of runs in an object store, in their own environment
 	sh tests/runs/s3.sh
