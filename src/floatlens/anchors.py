@@ -29,6 +29,7 @@ from floatlens.specs import NAME, parse_spec
 
 Array = np.ndarray[Any, Any]
 UNEVEN = ("causal", "two-way")  # attention types in which row-uniform weights give keys different amounts
+COMMON_RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")  # compared by findings, kept in summaries
 ROUNDING = 0.01  # as a fraction of 1/T: an excess below this is rounding
 RuleFunction: TypeAlias = Callable[..., Array]
 

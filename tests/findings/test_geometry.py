@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.geometry import factors, geometry, share_of_half, split
+from floatlens.findings.geometry import factors, geometry, share_of_half
+from floatlens.record.head_summaries import split
 from tests import golden_data
 from tests.findings.planted import planted, wandering
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.golden
 @pytest.fixture(scope="module", params=golden_data.names("models"))
 def trace(request, tmp_path_factory):
     made = golden_data.lens(request.param).trace(golden_data.special()["prompts"][-1], max_new_tokens=8, steps=4)
-    return Trace.open(made.save(tmp_path_factory.mktemp("trace") / "one"))
+    return Trace.open(made.save(tmp_path_factory.mktemp("trace") / "one", dtype="float32"))
 
 
 def test_drift_and_absorption(trace):

@@ -312,7 +312,7 @@ def test_findings_explorer_and_storage_take_the_trace_of_an_own_loop(mdm: floatl
         mdm.generate(prompt, max_new_tokens=6)
     trace = watch.trace(sample_id="mine")
     wanted = mdm.trace(prompt, max_new_tokens=6)
-    again = floatlens.Trace.open(trace.save(tmp_path / "mine"))
+    again = floatlens.Trace.open(trace.save(tmp_path / "mine", dtype="float32"))
     for finding in (floatlens.findings.absorption, floatlens.findings.drift):
         one, other = finding.measure([again]), finding.measure([wanted])
         assert set(one.data_vars) == set(other.data_vars)

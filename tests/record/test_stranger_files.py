@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -114,15 +115,31 @@ def test_an_absurd_shape_is_refused_before_anything_is_read(stored: Path, monkey
         Trace.open(stored)
 
 
-def store_again_by_zstandard_alone(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As traces were stored before their bytes were shuffled; they still open."""
-    from zarr.codecs import ZstdCodec
-
-    opened = Trace.open(stored)
-    before = Trace(opened.data.load())
-    monkeypatch.setattr("floatlens.record.trace._compressor", lambda variable: ZstdCodec())
-    before.save(stored)
+def store_again(stored: Path, codec: Any) -> None:
+    """Store a trace as earlier versions did, by xarray, in folders of chunks with single steps; it still opens."""
+    before = Trace(Trace.open(stored).data.load())
+    assert "region" not in before.data.coords  # xarray would store the names as text
+    encoding = {n: {"chunks": (1, *v.shape[1:]), "compressors": [codec]} for n, v in before.data.data_vars.items()}
+    shutil.rmtree(stored)
+    before.data.to_zarr(stored, mode="w", zarr_format=3, consolidated=False, encoding=encoding)
     assert Trace.open(stored).data.load().equals(before.data)
+
+
+def test_a_trace_with_shuffled_bytes_still_opens(stored: Path) -> None:
+    from zarr.codecs import BloscCodec
+
+    store_again(stored, BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4))
+
+
+@pytest.mark.parametrize("order", [[0, 0], [0], [1, 2], ["1", "0"], None])
+def test_a_transposition_that_does_not_name_each_dimension_once_is_refused(stored: Path, order: Any) -> None:
+    def change(found: dict[str, Any]) -> None:
+        assert found["codecs"][0] == {"name": "transpose", "configuration": {"order": [1, 0]}}
+        found["codecs"][0]["configuration"]["order"] = order
+
+    edit(stored / "tokens" / "zarr.json", change)
+    with pytest.raises(FloatLensError, match=r"tokens.*'codecs'"):
+        Trace.open(stored)
 
 
 def test_a_shuffled_chunk_that_unpacks_to_more_than_its_array_is_refused(
@@ -132,7 +149,7 @@ def test_a_shuffled_chunk_that_unpacks_to_more_than_its_array_is_refused(
 
     from floatlens.record.zarr_check import blosc_size
 
-    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
     assert blosc_size(chunk) == len(numcodecs.Blosc().decode(chunk.read_bytes()))
     chunk.write_bytes(numcodecs.Blosc("zstd").encode(np.zeros(50 << 20, np.uint8)))
     assert chunk.stat().st_size < 1 << 20
@@ -144,7 +161,7 @@ def test_a_shuffled_chunk_that_unpacks_to_more_than_its_array_is_refused(
 def test_a_shuffled_chunk_of_another_compressor_or_length_is_refused(stored: Path) -> None:
     import numcodecs
 
-    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
     good = chunk.read_bytes()
     for bad in (good[:-1], good + b"x", numcodecs.Blosc("lz4").encode(numcodecs.Blosc().decode(good)), b"x"):
         chunk.write_bytes(bad)
@@ -159,10 +176,11 @@ def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is
     stored: Path, frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import numcodecs
+    from zarr.codecs import ZstdCodec
 
     from floatlens.record.zarr_check import unpacked_size
 
-    store_again_by_zstandard_alone(stored, monkeypatch)
+    store_again(stored, ZstdCodec())
     chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
     good, bomb = chunk.read_bytes(), bytes(numcodecs.Zstd().encode(np.zeros(50 << 20, np.uint8)))
     assert unpacked_size(chunk) == len(numcodecs.Zstd().decode(good))
@@ -175,14 +193,14 @@ def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is
 
 @pytest.mark.parametrize("raw", [b"", b"28b52ffd", bytes.fromhex("28b52ffd00"), bytes.fromhex("28b52ffd200a510000")])
 def test_a_chunk_that_does_not_say_its_size_is_refused(stored: Path, raw: bytes) -> None:
-    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
     chunk.write_bytes(raw or b"x")
     with pytest.raises(FloatLensError, match="is not a complete Zstandard file"):
         Trace.open(stored)
 
 
 def test_links_and_pipes_inside_a_trace_are_refused(stored: Path, tmp_path: Path) -> None:
-    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
+    chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
     (tmp_path / "secret").write_bytes(chunk.read_bytes())
     chunk.unlink()
     chunk.symlink_to(tmp_path / "secret")

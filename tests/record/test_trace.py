@@ -43,6 +43,7 @@ def test_a_saved_trace_reopens_as_it_was(trace: Trace, tmp_path: Path, dtype: st
     tolerance = 0 if dtype == "float32" else 2e-3
     for name in trace.data.data_vars:
         assert again.data[name].dims == trace.data[name].dims
+        assert again.data[name].dtype == trace.data[name].dtype
         np.testing.assert_allclose(again.data[name], trace.data[name], rtol=tolerance, atol=tolerance)
     assert list(again.data["region"].values) == ["other", "query", "doc1", "answer"]
     assert again.regions == trace.regions and again.gold == ["doc1"]
@@ -53,6 +54,49 @@ def test_a_reopened_trace_reads_arrays_when_they_are_used(trace: Trace, tmp_path
     assert not again.data["received"].variable._in_memory
     again.data["received"].sel(step=0).mean().load()
     assert not again.data["received"].variable._in_memory
+
+
+def test_single_heads_are_stored_in_half_precision_and_the_rest_in_single(trace: Trace, tmp_path: Path) -> None:
+    """Half precision has 11 bits: a relative error of at most 2 ** -11, or 2 ** -25 below the smallest normal number."""
+    again = Trace.open(trace.save(tmp_path / "t"))
+    for name in ("received", "qk", "qk_norm", "qk_cos", "value_norm"):
+        assert json.loads((tmp_path / "t" / name / "zarr.json").read_text())["data_type"] == "float16"
+        given = trace.data[name].values
+        error = np.abs(again.data[name].values - given)
+        assert error.max() > 0 and (error <= np.maximum(2.0**-11 * np.abs(given), 2.0**-25)).all()
+    for name in ("entropy", "confidence", "received_writing", "flow", "evidence_mass"):
+        assert json.loads((tmp_path / "t" / name / "zarr.json").read_text())["data_type"] == "float32"
+        np.testing.assert_array_equal(again.data[name], trace.data[name])
+
+
+def test_values_beyond_half_precision_are_stored_in_single(trace: Trace, tmp_path: Path) -> None:
+    large = Trace(trace.data.assign(qk=trace.data["qk"] * 1e6, qk_norm=-trace.data["qk_norm"] * 1e6))
+    assert float(large.data["qk"].max()) > 65504 and float(large.data["qk_norm"].min()) < -65504
+    again = Trace.open(large.save(tmp_path / "t"))
+    for name in ("qk", "qk_norm"):
+        np.testing.assert_array_equal(again.data[name], large.data[name])
+
+
+def test_part_of_a_stored_trace_is_the_part_of_the_whole(trace: Trace, tmp_path: Path) -> None:
+    stored, whole = (Trace.open(trace.save(tmp_path / "t")).data["qk"] for _ in range(2))
+    whole = whole.load()
+    for part in ({"step": 1}, {"layer": [2, 0], "head": [1, 3]}, {"position": slice(2, 5), "head": -1}):
+        np.testing.assert_array_equal(stored.isel(part), whole.isel(part))
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"), [("stream", "fused"), ("fused", "fused"), ("sdpa", "sdpa"), ("exact", "exact")]
+)
+def test_a_trace_names_the_implementation_that_was_used(lens: floatlens.Lens, asked: Any, used: str) -> None:
+    """On a CPU in float32, "stream" computes attention once."""
+    trace = lens.trace([4, 5, 6], max_new_tokens=2, implementation=asked)
+    assert trace.data.attrs["implementation"] == used
+
+
+def test_a_trace_names_the_second_pass_where_attention_cannot_be_computed_once(causal: floatlens.Lens) -> None:
+    half = floatlens.load(causal.name, dtype="bfloat16")
+    assert half.trace([4, 5, 6], max_new_tokens=2).data.attrs["implementation"] == "sdpa"
+    assert causal.trace([4, 5, 6], max_new_tokens=2).data.attrs["implementation"] == "fused"
 
 
 def test_saving_over_a_trace_replaces_it_whole(trace: Trace, lens: floatlens.Lens, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_broken_trace_takes_its_result_along(place: str) -> None:
         trees = run.save_trace("q1", some_trace())
         run.put(("q1",), {}, trees)
         run.put(("q2",), {}, run.save_trace("q2", some_trace()))
-        chunk = max((n for n in run.storage.names(*trees) if "/c/" in n), key=lambda n: len(run.storage.read(n)))
+        chunk = max((n for n in run.storage.names(*trees) if "/c." in n), key=lambda n: len(run.storage.read(n)))
         content = run.storage.read(chunk)
         run.storage.write(chunk, content[:5] + bytes([content[5] ^ 4]) + content[6:])
     with RunFolder.create(place, {"asked": {}}, resume=True) as run:
@@ -186,7 +186,7 @@ def test_a_run_at_a_url_is_the_one_on_disk_also_when_it_was_cut_off_and_damaged(
     for name in run.storage.names("results")[:3]:
         run.storage.remove(name)
     [tree] = run.results()[-1].trees
-    chunk = next(name for name in run.storage.names(tree) if "/received/c/" in name)
+    chunk = next(name for name in run.storage.names(tree) if "/received/c." in name)
     run.storage.write(chunk, b"harm")
     assert main.run([*line, "--resume"]) == 0
     found = compare(RunFolder.open(undisturbed["trace"]), run)

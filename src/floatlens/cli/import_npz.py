@@ -27,5 +27,5 @@ def command(
     asked = {"files": [str(file) for file in files], "model": model, "kind": "arm" if autoregressive else "mdm"}
     run = RunFolder.create(out, {"command": "import", "asked": asked})
     for file, trace in zip(files, traces, strict=True):
-        trace.save(run.trace_path(str(file)))
+        trace.save(run.trace_path(str(file)), dtype="float32")
     Console().print(f"{len(traces)} traces in {run.path}", highlight=False, markup=False)

@@ -28,7 +28,7 @@ def command(
     steps: Annotated[int | None, typer.Option(help="Denoising steps of a masked diffusion model (MDM).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples decoded together; by default as many as fit.")] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    trace_dtype: common.TraceDtype = "float32",
+    trace_dtype: common.TraceDtype = "float16",
     family: common.Family = None,
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Record traces, or only generate answers.")] = True,
     as_json: common.AsJson = False,

@@ -9,6 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.record.detail import check_detail
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,7 @@ def command(
     reading: common.DataOptions = common.DataOptions(),
     score: Annotated[str, typer.Option(help="Score of the curve: accuracy, accuracy_words, f1 or em.")] = "accuracy",
     trace: Annotated[bool, typer.Option("--trace", help="Keep a trace of every answer in --out.")] = False,
+    detail: common.Detail = "full",
     limit: common.Limit = None,
     seed: common.Seed = None,
     sampling: common.SamplerOptions = common.SamplerOptions(),
@@ -70,6 +72,7 @@ def command(
         raise FloatLensError(f"--score {score!r} is not known; use one of {', '.join(SCORES)}")
     if trace and out is None:
         raise FloatLensError("--trace needs --out, the folder for the traces")
+    kept = check_detail(detail)
     running.check_out(out)
     asking = sampling.asking(seed, reading.template)
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
@@ -103,12 +106,13 @@ def command(
         check_interventions(plan.models, loading, intervention, None, seeds)
         under = conditions(intervention, None, seeds)
     also: dict[str, Any] = {"stress": name, "corpus": reading.corpus, "trace": trace}
+    also |= {"detail": kept} if trace else {}
     also |= {"interventions": intervention, "controls": seeds} if intervention else {}
     also |= {key: value for key, value in asdict(options).items() if key != "index"}
     with open_run(out, "stress", plan, loading, also, running.resume) as folder:
         with bar("questions") as watch:
             answers, _ = ask_models(
-                stress_jobs(test, plan.models, made, Recording() if trace else None, under),
+                stress_jobs(test, plan.models, made, Recording(detail=kept) if trace else None, under),
                 ModelWorker(loading.loader()),
                 folder,
                 engine=engine,

@@ -10,6 +10,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.record.detail import check_detail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,7 @@ def command(
             help='Also run the stress tests under an intervention, such as "mask-anchors"; repeat for several.'
         ),
     ] = None,
+    detail: common.Detail = "full",
     reading: common.DataOptions = common.DataOptions(),
     sampling: common.SamplerOptions = common.SamplerOptions(batch_size=16),
     seed: common.Seed = None,
@@ -73,6 +75,7 @@ def command(
     from floatlens.studies.sizes import parse_time
 
     check_setting(setting)
+    kept = check_detail(detail)
     if budget is not None:
         parse_time(budget)
     asked = {name: value for name, value in vars(reading).items() if name != "retriever"}
@@ -100,6 +103,7 @@ def command(
             setting=setting,
             stress_interventions=stress_intervention or (),
             offset=offset,
+            detail=kept,
             seed=seed,
             **asked,
             **vars(sampling),

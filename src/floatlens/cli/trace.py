@@ -9,6 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.record.detail import check_detail
 
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
@@ -70,7 +71,8 @@ def command(
             "to the model's own), kernel (GPU) or exact (slow reference)."
         ),
     ] = "stream",
-    trace_dtype: common.TraceDtype = "float32",
+    trace_dtype: common.TraceDtype = "float16",
+    detail: common.Detail = "full",
     revision: common.Revision = None,
     loading: common.ModelOptions = common.ModelOptions(),
     running: common.RunOptions = common.RunOptions(),
@@ -96,6 +98,7 @@ def command(
     from floatlens.evaluation.sources import open_sources, problems_of, write_problems
     from floatlens.interventions.registry import parse_intervention
 
+    kept = check_detail(detail)
     given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
         raise FloatLensError(f"pass exactly one of {', '.join(given)}")
@@ -175,7 +178,7 @@ def command(
                 "answer": answer,
                 "intervention": intervention,
             },
-            **{"seed": seed, "trace_dtype": trace_dtype, **recorded},
+            **{"seed": seed, "trace_dtype": trace_dtype, "detail": kept, **recorded},
         },
         checkpoints=[checkpoint],
         data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
@@ -189,7 +192,7 @@ def command(
         asked,
         plan.asking,
         len(asked),
-        recording=Recording(recorded, trace_dtype),
+        recording=Recording(recorded, trace_dtype, kept),
         interventions=tuple(intervention or ()),
     )
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:

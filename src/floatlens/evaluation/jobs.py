@@ -17,6 +17,7 @@ from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
+from floatlens.record.detail import Detail
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.oom_retry import BatchRetry, error_reason
 
@@ -159,10 +160,11 @@ class ModelWorker:
 
 @dataclass(frozen=True)
 class Recording:
-    """How traces are recorded: options of `Lens.traces`, and the type of floats on disk."""
+    """How traces are recorded: options of `Lens.traces`; type of floats on disk, and `detail`: see `Trace.save`."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    dtype: str = "float32"
+    dtype: str = "float16"
+    detail: Detail = "full"
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,8 @@ class QuestionBatch:
             elif self.recording is None:
                 yield record.with_answer(made), None
             else:
-                saved = folder.save_trace(record.name, made, self.recording.dtype) if folder is not None else None
+                how = self.recording
+                saved = folder.save_trace(record.name, made, how.dtype, how.detail) if folder is not None else None
                 yield record.with_trace(lens, made), saved
 
     def _decode(self, lens: Lens, pairs: Sequence[tuple[Any, Prompt]]) -> Sequence[Generation | Trace]:

@@ -41,13 +41,14 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     >>> film(lens.trace("Who?"))["thinned"]      # doctest: +SKIP
     """
     data = trace.data
-    if "received" not in data:
+    if not trace.has_head_mean("received"):
         raise FloatLensError(f"the trace of {trace.model} has no received attention; record 'received' to explore it")
-    received = data["received"]
-    layer_dim = str(received.dims[1])
-    received_SLHT = received.values
-    S, L, H, T = received_SLHT.shape
-    profile_SLT = received_SLHT.mean(axis=2, dtype=np.float32)
+    received_SLHT = data["received"].values if "received" in data else None
+    profile = trace.head_mean("received")
+    layer_dim = str(profile.dims[1])
+    profile_SLT = profile.values
+    S, L, T = profile_SLT.shape
+    H = data.sizes.get("head", 0)
     steps_at, layers_at = _fitting(S, L, T, len(rules), budget)
     layer_numbers = [int(n) for n in data[layer_dim].values] if layer_dim in data.coords else list(range(L))
     step_numbers = [int(n) for n in data["step"].values]
@@ -65,15 +66,18 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     # A row of a causal model with a cache never changes: one matrix, assembled over all steps, serves every step.
     unchanging = trace.cached and trace.attention == "causal"
     matrix_steps = [] if matrices is None else [S - 1] if unchanging else steps_at
-    per_head_step = len(layers_at) * H * T * 2 * BASE64
-    head_steps = _some(steps_at, spare / (2 if matrices is not None else 1) / per_head_step)
+    per_head_step = len(layers_at) * max(H, 1) * T * 2 * BASE64
+    room = spare / (2 if matrices is not None else 1) if received_SLHT is not None else 0
+    head_steps = _some(steps_at, room / per_head_step)
     spare -= len(head_steps) * per_head_step
-    if 0 < len(head_steps) < len(steps_at):
+    if received_SLHT is None:
+        thinned.append("single heads are not there: the trace is a summary (--detail summary).")
+    elif 0 < len(head_steps) < len(steps_at):
         kept = spell(step_numbers[i] for i in head_steps)
         thinned.append(f"single heads are kept at {len(head_steps)} of {S} steps, evenly spaced: {kept}.")
     elif not head_steps:
         thinned.append("single heads are left out: they do not fit the size of the page.")
-    heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if head_steps else None
+    heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if received_SLHT is not None and head_steps else None
     attention_steps = _some(matrix_steps, spare / (len(layers_at) * T * T * 2 * BASE64))
     if len(attention_steps) < len(matrix_steps):
         kept = f"kept at {len(attention_steps)} of {S} steps: " + spell(step_numbers[i] for i in attention_steps)

@@ -20,7 +20,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.anchors import baseline, find_anchors, parse_rule
+from floatlens.anchors import COMMON_RULES, baseline, find_anchors, parse_rule
 from floatlens.findings import draw, published, style
 from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
@@ -32,7 +32,7 @@ from floatlens.paper import definitions
 from floatlens.record.trace import Trace
 
 VIEWS = ("layers",)
-RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")
+RULES = COMMON_RULES
 
 
 def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] = RULES) -> xr.Dataset:
@@ -52,7 +52,7 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str | Sequence[str] =
 
 
 def _measure_one(trace: Trace, layer: Layers, rules: Sequence[str]) -> xr.Dataset:
-    require(trace, "received", finding="absorption")
+    require(trace, means=["received"], finding="absorption")
     a = profile(trace, layer)
     anchors = [find_anchors(a.values, rule, trace.attention) for rule in rules]
     u = baseline(a.values, trace.attention)

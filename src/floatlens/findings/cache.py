@@ -50,7 +50,7 @@ def measure(traces: Traces) -> xr.Dataset:
 
 
 def _measure_one(trace: Trace) -> xr.Dataset:
-    require(trace, "received", *NAMES, finding="cache")
+    require(trace, *NAMES, means=["received"], finding="cache")
     data = trace.data
     key_SLT, value_SLT = (data[name].values.astype(np.float64) for name in ("key_change", "value_change"))
     change_SLT, largest_SLT = (key_SLT + value_SLT) / 2, np.maximum(key_SLT, value_SLT)

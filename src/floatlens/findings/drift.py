@@ -35,6 +35,7 @@ from floatlens.findings.samples import Array, Traces, is_measured, mean_over, pe
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import floating_by_length, renewal_by_length, writing_profile
 from floatlens.paper import definitions
+from floatlens.record.head_summaries import step_cosine
 from floatlens.record.trace import Trace
 from floatlens.stats import NAN, interval_of_mean
 
@@ -104,7 +105,7 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> 
 
 
 def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
-    require(trace, "received", finding="drift")
+    require(trace, means=["received"], finding="drift")
     profile_SLT = profile(trace, layer)
     a = profile_SLT.values
     layers = range(a.shape[1])
@@ -202,12 +203,15 @@ def task_of(trace: Trace) -> str:
 
 def _head_similarity(trace: Trace, layers: Array) -> Array:
     """Mean over heads and steps, one layer at a time to avoid copying the trace's largest variable."""
-    received = trace.data["received"].transpose("step", "layer", "head", "position")
     chosen = trace.data["layer"].values if AVERAGE in layers else layers
     found = []
     for layer in chosen:
-        one_SHT = received.sel(layer=layer).values
-        found.append(float(mean_over(similarity(one_SHT), (0, 1))) if len(one_SHT) > 1 else float("nan"))
+        if "received" in trace.data:
+            one_SHT = trace.data["received"].sel(layer=layer).transpose("step", "head", "position").values
+            cosine_SH = step_cosine(one_SHT)
+        else:
+            cosine_SH = trace.data["received_cos"].sel(layer=layer).transpose("step", "head").values[1:]
+        found.append(float(mean_over(cosine_SH, (0, 1))) if len(cosine_SH) else float("nan"))
     return np.array([np.mean(found)]) if AVERAGE in layers else np.array(found)
 
 
@@ -235,7 +239,7 @@ def figure(
         return layer_lines(measured, LABELS, backend=backend)
     panels = []
     for trace in pick(traces, sample):
-        require(trace, "received", finding="drift")
+        require(trace, means=["received"], finding="drift")
         found = profile(trace, few_layers(trace) if layer is None else layer)
         anchors = find_anchors(found.values, rule, trace.attention)
         for place, index in enumerate(found["layer"].values):
@@ -567,18 +571,6 @@ def neighbour_distance(a: Array) -> Array:
     before, after = (np.where(both, x, 0.0) for x in (a[:-1], a[1:]))
     before, after = (x / np.maximum(x.sum(axis=-1, keepdims=True), 1e-12) for x in (before, after))
     return definitions.wasserstein(before, after)
-
-
-def similarity(a: Array) -> Array:
-    """Cosine between neighbouring steps' profiles, on positions that exist at both.
-
-    >>> similarity(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    array([1., 0.])
-    """
-    before, after = np.nan_to_num(a[:-1]), np.where(np.isfinite(a[:-1]), np.nan_to_num(a[1:]), 0.0)
-    dot = np.einsum("...t,...t->...", before, after)
-    norms = [np.sqrt(np.einsum("...t,...t->...", x, x)) for x in (before, after)]
-    return dot / np.maximum(norms[0] * norms[1], 1e-12)
 
 
 def tables(measured: xr.Dataset) -> list[ReportTable]:

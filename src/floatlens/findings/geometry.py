@@ -44,10 +44,13 @@ from floatlens.findings.samples import (
     require,
 )
 from floatlens.findings.spelling import number, percent
+from floatlens.record.head_summaries import group_mean, split
+from floatlens.record.summarise import HEADS, mean_over_heads
 from floatlens.record.trace import Trace
 
 VIEWS = ("split", "heatmap")
 FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos θ"}
+KEPT = {"advantage": "qk_advantage", "norm_part": "qk_norm_part", "angle_part": "qk_angle_part"}  # in a summary
 PARTS = {"advantage": "whole advantage", "norm_part": "from the norm", "angle_part": "from the angle"}
 
 
@@ -66,26 +69,32 @@ def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> 
 
 
 def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
-    require(trace, "received", "qk", "qk_norm", finding="geometry")
-    if "value_norm" in trace.data:
-        trace.data["value_norm"].load()
+    kept = trace.is_summary and all(name in trace.data for name in KEPT.values())
+    require(trace, *(KEPT.values() if kept else ("qk", "qk_norm")), means=["received"], finding="geometry")
+    if kept:
+        _check_rule(trace, rule)
+    has_values = trace.has_head_mean("value_norm")
+    if has_values:
+        require(trace, means=["value_norm"], finding="geometry")
     layers = choose_layers(trace, layer)
     numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
     for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
         a_ST = profile(trace, index).values[:, 0]
         anchors_ST = find_anchors(a_ST, rule, trace.attention)
         others_ST = np.isfinite(a_ST) & ~anchors_ST
-        score_SHT, norm_SHT = (_layer(trace, name, index, "head") for name in ("qk", "qk_norm"))
-        parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
+        if kept:
+            at = {"layer": index, "rule": parse_rule(rule).id}
+            parts = tuple(trace.data[name].sel(at).transpose("step", "head").values for name in KEPT.values())
+        else:
+            score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
+            parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
         for name, part_SH in zip(PARTS, parts, strict=True):
             numbers[name][position] = mean_over(part_SH, (0, 1))
-        if "value_norm" in trace.data:
-            value_SKT = _layer(
-                trace, "value_norm", index, "kv_head" if "kv_head" in trace.data["value_norm"].dims else "head"
-            )
+        if has_values:
+            value_ST = _layer_mean(trace, "value_norm", index)
             for name, group in (("value_norm_anchors", anchors_ST), ("value_norm_rest", others_ST)):
                 has = group.any(axis=-1) & anchors_ST.any(axis=-1)
-                numbers[name][position] = mean_over(group_mean(value_SKT, group[:, None])[has], (0, 1))
+                numbers[name][position] = mean_over(group_mean(value_ST, group)[has], 0)
     total = np.abs(numbers["norm_part"]) + np.abs(numbers["angle_part"])
     for name in ("norm", "angle"):
         numbers[f"{name}_share"] = np.where(
@@ -96,9 +105,27 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
     return xr.Dataset({k: ("layer", v) for k, v in numbers.items()}, coords={"layer": layers})
 
 
-def _layer(trace: Trace, name: str, layer: int, head: str) -> Array:
-    found = trace.data[name].sel(layer=layer).transpose("step", head, "position").values
+def _check_rule(trace: Trace, rule: str) -> None:
+    """Refuse a rule that a summary was not made with: the scores of single heads are not there any more."""
+    known, asked = [str(one) for one in trace.data["rule"].values], parse_rule(rule).id
+    if asked not in known:
+        sample = trace.data.attrs.get("sample_id") or trace.model
+        raise FloatLensError(
+            f"geometry by {asked} needs qk of single heads, and the trace of {sample!r} is a summary, made with the rules "
+            f"{', '.join(known)}; use one of these, or trace again with --detail full"
+        )
+
+
+def _layer(trace: Trace, name: str, layer: int) -> Array:
+    found = trace.data[name].sel(layer=layer).transpose("step", "head", "position").values
     return np.asarray(found, dtype=np.float32)
+
+
+def _layer_mean(trace: Trace, name: str, layer: int) -> Array:
+    """Mean over heads of one layer (step, position)."""
+    own = trace.data[name if name in trace.data else f"{name}_mean"].sel(layer=layer)
+    mean = mean_over_heads(own) if set(own.dims).intersection(HEADS) else own
+    return np.asarray(mean.transpose("step", "position").values, dtype=np.float32)
 
 
 def figure(
@@ -125,7 +152,10 @@ def figure(
         data = layer_table(measured, {**PARTS, "value_ratio": ""})
         return data if backend == "none" else _draw_split(data, measured, published.geometry_note() if paper else "")
     trace = pick(traces, sample)[0]
-    require(trace, "received", *FACTORS, finding="geometry")
+    if head is None:
+        require(trace, means=["received", *FACTORS], finding="geometry")
+    else:
+        require(trace, *FACTORS, means=["received"], finding="geometry")
     maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
     if backend == "none":
         return pd.concat([_cells(trace, *one) for one in maps], ignore_index=True)
@@ -156,8 +186,7 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
             found += [(index, name, "query", values, row) for name, values in maps.items()]
             continue
         for name in FACTORS:
-            values_SHT = _layer(trace, name, index, "head")
-            values = values_SHT.mean(axis=1) if position is None else values_SHT[:, position]
+            values = _layer_mean(trace, name, index) if position is None else _layer(trace, name, index)[:, position]
             found.append((index, name, "step", values, anchors_ST))
     return found
 
@@ -340,34 +369,6 @@ def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
         model=mdm,
         beside={"share of the angle, shallow half": shallow, "share of the angle, deep half": deep},
     )
-
-
-def group_mean(values: Array, group: Array) -> Array:
-    """Mean over the last axis of the members of a group; NaN for an empty one.
-
-    >>> group_mean(np.array([1.0, 3.0, np.nan]), np.array([True, True, False])).item()
-    2.0
-    """
-    total = np.einsum("...t,...t->...", np.nan_to_num(values), group.astype(values.dtype))
-    count = group.sum(axis=-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Array, Array, Array]:
-    """Advantage of anchors over other keys, and its norm part and angle part, which sum to it.
-
-    The Shapley value of the two factors, averaged over all pairs of an anchor and another key.
-
-    >>> n, c = np.array([3.0, 1.0]), np.array([0.5, 0.5])
-    >>> [x.item() for x in split(n * c, n, np.array([True, False]), np.array([False, True]))]
-    [1.0, 1.0, 0.0]
-    """
-    # a key of norm zero has no direction; its score is zero for any cosine
-    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
-    S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
-    advantage = S[0] - S[1]
-    cross = N[0] * C[1] - N[1] * C[0]
-    return advantage, (advantage + cross) / 2, (advantage - cross) / 2
 
 
 def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:

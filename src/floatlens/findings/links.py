@@ -59,7 +59,7 @@ def measure(samples: tuple[Any, Any], *, rule: str = "sigma(3)") -> xr.Dataset:
 
 
 def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
-    require(trace, "received", finding="links")
+    require(trace, means=["received"], finding="links")
     a = profile(trace).values
     p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention))
     floating = np.array([definitions.floating(p_SLT[:, n]) for n in range(a.shape[1])])

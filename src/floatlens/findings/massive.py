@@ -50,7 +50,7 @@ def measure(traces: Traces, *, rule: str = "sigma(3)") -> xr.Dataset:
 
 
 def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
-    require(trace, "received", *NAMES, finding="massive")
+    require(trace, *NAMES, means=["received"], finding="massive")
     a = profile(trace)
     norm_SLT, ratio_SLT, channel_SLT = (trace.data[name].values.astype(np.float64) for name in NAMES)
     anchors = find_anchors(a.values, rule, trace.attention)

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
+from floatlens.record.summarise import mean_over_heads
 from floatlens.record.trace import Trace
 
 Layers: TypeAlias = int | Sequence[int] | str | None
@@ -20,14 +21,12 @@ def profile(trace: Trace, layer: Layers = None) -> xr.DataArray:
 
     `layer` is one layer, several, None for all that were recorded, or "average" for their mean (labelled −1).
     """
-    received = trace.data["received"]
     chosen = choose_layers(trace, None if layer == "average" else layer)
+    received = trace.data["received" if "received" in trace.data else "received_mean"]
     if len(chosen) < received.sizes["layer"]:
         received = received.sel(layer=chosen)
-    # a missing position is missing in all heads, so the plain mean keeps its NaN
-    mean_SLT = received.values.mean(axis=received.dims.index("head"), dtype=np.float32)
-    coords = {"step": received["step"], "layer": received["layer"], "position": received["position"]}
-    found = xr.DataArray(mean_SLT, coords=coords, dims=("step", "layer", "position"), name="received")
+    found = mean_over_heads(received) if "head" in received.dims else received
+    found = found.transpose("step", "layer", "position").rename("received")
     if layer == "average":
         found = found.mean("layer", skipna=False).expand_dims(layer=[AVERAGE], axis=1)
     return found

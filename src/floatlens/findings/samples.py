@@ -72,16 +72,25 @@ def depths(trace: Trace, layers: Array) -> Array:
     return np.where(layers >= 0, layers / max(count - 1, 1), np.nan)
 
 
-def require(trace: Trace, *names: str, finding: str) -> None:
-    """Load the variables that the finding needs; raise an error if one was not recorded."""
+def require(trace: Trace, *names: str, means: Sequence[str] = (), finding: str) -> None:
+    """Load the variables that the finding needs; raise an error if one was not recorded.
+
+    Of `means`, the mean over heads is enough: a summary has it.
+    """
     missing = [name for name in names if name not in trace.data]
+    missing += [name for name in means if not trace.has_head_mean(name)]
     if missing:
-        sample = trace.data.attrs.get("sample_id") or trace.model or "this trace"
+        listed, sample = ", ".join(missing), trace.data.attrs.get("sample_id") or trace.model or "this trace"
+        if trace.is_summary and all(trace.has_head_mean(name) for name in missing):
+            raise FloatLensError(
+                f"{finding} needs {listed} of single heads, and the trace of {sample!r} is a summary, which keeps means "
+                f"over heads; trace again with --detail full"
+            )
         raise FloatLensError(
-            f"{finding} needs {', '.join(missing)}, which the trace of {sample!r} does not hold; "
-            f"trace again with record including {', '.join(missing)}"
+            f"{finding} needs {listed}, which the trace of {sample!r} does not hold; "
+            f"trace again with record including {listed}"
         )
-    for name in names:
+    for name in (*names, *(name if name in trace.data else f"{name}_mean" for name in means)):
         trace.data[name].load()
 
 

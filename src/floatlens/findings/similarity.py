@@ -18,8 +18,9 @@ from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.numbers import head_maps, layer_lines
 from floatlens.findings.outcome import Outcome, mean_of
-from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, require
+from floatlens.findings.samples import Traces, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
+from floatlens.record.head_summaries import quarters_overlap
 from floatlens.record.trace import Trace
 
 VIEWS = ("heads", "layers")
@@ -43,9 +44,12 @@ def measure(traces: Traces) -> xr.Dataset:
 
 
 def _measure_one(trace: Trace) -> xr.Dataset:
-    require(trace, "received", "step_similarity", finding="similarity")
+    lasting = "received_lasting" if trace.is_summary else "received"
+    require(trace, lasting, "step_similarity", finding="similarity")
     overlap_SLH = trace.data["step_similarity"].values.astype(np.float64)
-    lasting_LH = quarters_overlap(np.nan_to_num(trace.data["received"].values.astype(np.float64)))
+    lasting_LH = trace.data[lasting].values
+    if not trace.is_summary:
+        lasting_LH = quarters_overlap(lasting_LH)
     by_step = mean_over(overlap_SLH, (1, 2))
     third = max(1, len(by_step) // 3)
     return xr.Dataset(
@@ -59,18 +63,6 @@ def _measure_one(trace: Trace) -> xr.Dataset:
         },
         coords={"layer": trace.data["layer"], "head": trace.data["head"]},
     )
-
-
-def quarters_overlap(a_SLHT: Array) -> Array:
-    """Overlap of the mean received attention of the first quarter of the steps with that of the last (layer, head).
-
-    >>> a = np.zeros((4, 1, 1, 2)); a[:2, ..., 0] = 1; a[2:, ..., 0] = a[2:, ..., 1] = 0.5
-    >>> quarters_overlap(a)
-    array([[0.5]])
-    """
-    quarter = max(1, len(a_SLHT) // 4)
-    first, last = (part.mean(axis=0) for part in (a_SLHT[:quarter], a_SLHT[-quarter:]))
-    return np.asarray(np.minimum(first, last).sum(axis=-1))
 
 
 def figure(traces: Traces, *, view: str = "heads", backend: str = "matplotlib") -> Figure | pd.DataFrame:

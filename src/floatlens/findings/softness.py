@@ -46,7 +46,7 @@ def measure(traces: Traces) -> xr.Dataset:
 
 
 def _measure_one(trace: Trace) -> xr.Dataset:
-    require(trace, "received", "received_writing", finding="softness")
+    require(trace, "received_writing", means=["received"], finding="softness")
     a = profile(trace)
     excess_SLT = a.values - baseline(a.values, trace.attention)
     writing_SLT = writing_profile(trace)

@@ -58,7 +58,7 @@ def measure(
 
 
 def _measure_one(trace: Trace, layer: Layers, rule: str, classifier: Classifier | None) -> xr.Dataset:
-    require(trace, "received", finding="tokens")
+    require(trace, means=["received"], finding="tokens")
     a = profile(trace, layer)
     anchors_SLT = find_anchors(a.values, rule, trace.attention)
     kinds_ST = kinds_by_step(trace, classifier)

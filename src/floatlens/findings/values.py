@@ -39,9 +39,9 @@ def measure(traces: Traces, *, rule: str = "sigma(3)") -> xr.Dataset:
 
 
 def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
-    require(trace, "received", "value_norm", finding="values")
+    require(trace, means=["received", "value_norm"], finding="values")
     a = profile(trace)
-    norm_SLT = mean_over(trace.data["value_norm"].transpose("step", "layer", "kv_head", "position").values, 2)
+    norm_SLT = trace.head_mean("value_norm").transpose("step", "layer", "position").values
     anchors = find_anchors(a.values, rule, trace.attention)
     there = np.isfinite(a.values) & np.isfinite(norm_SLT)
     of_anchors, of_others = means_of_both(norm_SLT, anchors & there, ~anchors & there)

@@ -20,11 +20,14 @@ from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
+from floatlens.record.detail import Detail, check_detail
+from floatlens.record.summarise import mean_over_heads, summarise
+from floatlens.record.widened import widen
 from floatlens.record.zarr_check import check_store
+from floatlens.record.zarr_write import write_group
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
-REGION_DIMS = ("region", "region_to")
-CHUNK_BYTES = 4 << 20
+NAMED_DIMS = {"region": "region_names", "region_to": "region_names", "rule": "rule_names"}  # and where their names are
 
 
 class Trace:
@@ -158,11 +161,11 @@ class Trace:
         attention (see `register_rule`).
         """
         rule = parse_rule(rule)
-        if "received" not in self.data:
+        if not self.has_head_mean("received"):
             raise FloatLensError(
                 "this trace holds no received attention, which anchors need; trace again and record 'received'"
             )
-        received = self.data["received"].mean("head")
+        received = self.head_mean("received")
         return xr.DataArray(
             find_anchors(received.values, rule, self.attention),
             coords=received.coords,
@@ -171,25 +174,54 @@ class Trace:
             attrs={"rule": rule.id},
         )
 
+    @property
+    def is_summary(self) -> bool:
+        """Whether the trace keeps means over heads in place of single heads (`--detail summary`)."""
+        return self.data.attrs.get("detail") == "summary"
+
+    def has_head_mean(self, name: str) -> bool:
+        """Whether `head_mean` can be taken of a statistic."""
+        return name in self.data or f"{name}_mean" in self.data
+
+    def head_mean(self, name: str) -> xr.DataArray:
+        """Mean over heads of a statistic such as "received": (step, layer, position), also of a summary."""
+        if f"{name}_mean" in self.data:
+            return self.data[f"{name}_mean"]
+        if name not in self.data:
+            raise FloatLensError(f"this trace does not hold {name!r}; trace again with record including {name}")
+        return mean_over_heads(self.data[name])
+
+    def summarised(self) -> Trace:
+        """A trace with means over heads in place of single heads, and what findings need of single heads."""
+        return self if self.is_summary else Trace(summarise(self.data, self.attention))
+
     # --- store --------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path, dtype: str = "float32") -> Path:
-        """Write the trace atomically as a Zarr (v3) group; floats as `dtype`, float16 or float32."""
+    def save(self, path: str | Path, dtype: str = "float16", detail: Detail = "full") -> Path:
+        """Write the trace atomically as a Zarr (v3) group.
+
+        Parameters
+        ----------
+        dtype
+            "float16" stores statistics of single heads, and matrices, in half precision, and everything else, including
+            values beyond 65,504, in single precision; "float32" stores all floats in single precision.
+        detail
+            "full" stores everything; "summary" stores means over heads in place of single heads.
+        """
+        check_detail(detail)
+        if detail == "summary":
+            return self.summarised().save(path, dtype)
         if dtype not in ("float16", "float32"):
             raise FloatLensError(f"a trace stores floats as float16 or float32, not {dtype}")
         target = Path(path)
-        # Zarr has no stable string type, so names of regions are stored in the attributes.
-        data = self.data.drop_encoding().drop_vars(REGION_DIMS, errors="ignore")
-        if "region" in self.data.coords:
-            data = data.assign_attrs(region_names=json.dumps([str(name) for name in self.data["region"].values]))
-        # Integers such as token ids stay float32: float16 is exact only up to 2048.
-        floats = {n: v for n, v in data.data_vars.items() if v.dtype.kind == "f" and not v.attrs.get("whole")}
-        data = data.assign({n: v.astype(dtype) for n, v in floats.items()})
-        encoding = {
-            n: {"chunks": _chunks(v), "compressors": [_compressor(v)]} for n, v in data.data_vars.items() if v.ndim
-        }
+        # Zarr has no stable string type, so names of regions and rules are stored in the attributes.
+        data = self.data.drop_vars(NAMED_DIMS, errors="ignore")
+        for dim, attribute in NAMED_DIMS.items():
+            if dim in self.data.coords:
+                names = [str(name) for name in self.data[dim].values]
+                data = data.assign_attrs({attribute: json.dumps(names)})
         with atomic_write(target) as temporary:
-            data.to_zarr(temporary, mode="w", zarr_format=3, consolidated=False, encoding=encoding)
+            write_group(data, temporary, dtype)
         return target
 
     @classmethod
@@ -207,9 +239,10 @@ class Trace:
                 mask_and_scale=False,
                 cache=False,
             )
-            if "region_names" in data.attrs and "region" in data.dims:
-                data = data.assign_coords(dict.fromkeys(REGION_DIMS, json.loads(data.attrs["region_names"])))
-            return cls(data)
+            for dim, attribute in NAMED_DIMS.items():
+                if attribute in data.attrs and dim in data.dims:
+                    data = data.assign_coords({dim: json.loads(data.attrs[attribute])})
+            return cls(widen(data))
         except (
             ValueError,
             KeyError,
@@ -340,16 +373,3 @@ class Trace:
         left = "style='text-align:left'"
         rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in about.items())
         return f"<h4>floatlens.Trace</h4><table>{rows}</table>{self.data._repr_html_()}"
-
-
-def _compressor(variable: xr.DataArray) -> Any:
-    """Zstandard on shuffled bytes (the first byte of all numbers, then the second), as neighbours share exponents."""
-    from zarr.codecs import BloscCodec
-
-    return BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=variable.dtype.itemsize)
-
-
-def _chunks(variable: xr.DataArray) -> tuple[int, ...]:
-    """Chunk sizes of at most a few megabytes, split along the first dim only, so that a step is read in one piece."""
-    per_first = max(1, variable.nbytes // max(1, variable.shape[0]))
-    return (max(1, min(variable.shape[0], CHUNK_BYTES // per_first)), *(max(1, n) for n in variable.shape[1:]))

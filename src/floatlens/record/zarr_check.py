@@ -18,8 +18,8 @@ DATA_TYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
-CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "blosc"])
-BLOSC = {"cname": "zstd", "shuffle": "shuffle"}  # the settings that FloatLens writes
+CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "blosc"], ["transpose", "bytes", "blosc"])
+SHUFFLES = ("bitshuffle", "shuffle")  # what FloatLens writes, and what it wrote before
 BLOSC_ZSTD = 4  # the number of Zstandard in the flags of a Blosc file
 ARRAY_FIELDS = {
     "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs",
@@ -135,6 +135,7 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
     known = isinstance(codecs, list) and all(isinstance(codec, dict) for codec in codecs)
     known = known and [codec.get("name") for codec in codecs or []] in CODECS
     known = known and all(_is_known_blosc(codec) for codec in codecs or [] if codec["name"] == "blosc")
+    known = known and all(_is_order(codec, len(shape)) for codec in codecs or [] if codec["name"] == "transpose")
     _expect(file, "codecs", codecs, known, "'bytes', or 'bytes' and 'zstd' or 'blosc' with Zstandard")
     keys = found.get("chunk_key_encoding", {"name": "default"})
     separator = keys.get("configuration", {}).get("separator", "/") if isinstance(keys, dict) else None
@@ -150,7 +151,14 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
 
 def _is_known_blosc(codec: dict[str, Any]) -> bool:
     settings = codec.get("configuration")
-    return isinstance(settings, dict) and all(settings.get(name) == value for name, value in BLOSC.items())
+    return isinstance(settings, dict) and settings.get("cname") == "zstd" and settings.get("shuffle") in SHUFFLES
+
+
+def _is_order(codec: dict[str, Any], dimensions: int) -> bool:
+    """Whether a transposition names each dimension once."""
+    settings = codec.get("configuration")
+    order = settings.get("order") if isinstance(settings, dict) else None
+    return isinstance(order, list) and all(type(n) is int for n in order) and sorted(order) == list(range(dimensions))
 
 
 def _is_shape(value: Any, least: int) -> bool:

@@ -79,4 +79,4 @@ def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
     kept = ordered[:MOST_FILMS]
     if len(ordered) > MOST_FILMS and all(trace.kind == "mdm" for trace in kept):
         kept[-1:] = [next((trace for trace in ordered if trace.kind != "mdm"), kept[-1])]
-    return [film(trace, budget=FILMS) for trace in kept if "received" in trace.data]
+    return [film(trace, budget=FILMS) for trace in kept if trace.has_head_mean("received")]

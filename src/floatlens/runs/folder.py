@@ -36,6 +36,7 @@ import pandas as pd
 from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write, temporary_folder
+from floatlens.record.detail import Detail
 from floatlens.runs import checksums
 from floatlens.runs.lock import KERNEL, RunLock, lock_lost, read_claim
 from floatlens.runs.lock import NAME as LOCK
@@ -359,15 +360,17 @@ class RunFolder:
         """The local path of a sample's trace."""
         return self.path / SAMPLES / safe_name(sample_id)
 
-    def save_trace(self, sample_id: str, trace: Trace, dtype: str = "float32") -> dict[str, str]:
+    def save_trace(
+        self, sample_id: str, trace: Trace, dtype: str = "float16", detail: Detail = "full"
+    ) -> dict[str, str]:
         """Write a trace; returns its name and checksum, for the `trees` of the result that it belongs to."""
         self.check_lock()
         name = f"{SAMPLES}/{safe_name(sample_id)}"
         if not self.remote:
-            trace.save(self.path / name, dtype=dtype)
+            trace.save(self.path / name, dtype=dtype, detail=detail)
             return {name: checksums.of_tree(self.storage, name)}
         with tempfile.TemporaryDirectory(prefix="floatlens-trace-") as folder:
-            trace.save(Path(folder, name), dtype=dtype)
+            trace.save(Path(folder, name), dtype=dtype, detail=detail)
             self.storage.upload(Path(folder, name), name)
             return {name: checksums.of_tree(Storage(folder), name)}
 

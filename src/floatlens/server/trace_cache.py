@@ -52,7 +52,7 @@ class TraceCache:
 def archive_of(trace: Trace) -> Path:
     """Write a trace as Zarr into a ZIP archive, a temporary file that the caller removes."""
     with tempfile.TemporaryDirectory() as folder:
-        return archive(trace.save(Path(folder, FOLDER)))
+        return archive(trace.save(Path(folder, FOLDER), dtype="float32"))
 
 
 def archive(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, traced_conditions
+from floatlens.record.detail import Detail
 from floatlens.runs.loader import Loader
 from floatlens.runs.manifest import describe
 from floatlens.studies.parts.registry import PARTS
@@ -35,6 +36,7 @@ class StudyPlan(EvaluationPlan):
     stress_interventions: specs of interventions under which the stress tests are also run, each with its control.
     offset: first question of each data set, for questions that no earlier study has used.
     loader: how models are loaded.
+    detail: how much of a trace is stored, see `Trace.save`.
     """
 
     conditions: tuple[str, ...] = (CLOSED, OPEN)
@@ -52,6 +54,7 @@ class StudyPlan(EvaluationPlan):
     stress_interventions: tuple[str, ...] = ()
     offset: int = 0
     loader: Loader = field(default_factory=Loader)
+    detail: Detail = "full"
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -82,9 +82,8 @@ def replay_answers(
             for source in sources
         ]
         if prompts:
-            job = TraceJob(
-                model, "", "replay", prompts, plan.asking, len(prompts), recording=Recording({"record": RECORD})
-            )
+            recording = Recording({"record": RECORD}, detail=plan.detail)
+            job = TraceJob(model, "", "replay", prompts, plan.asking, len(prompts), recording=recording)
             journal = Journal(folder, retry_errors=retry_errors, kind=TraceRecord)
             run_jobs([job], worker, journal, engine=does, watch=watch)
         folder.finish()

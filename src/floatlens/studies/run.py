@@ -21,6 +21,7 @@ from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.findings.verdict import correct_for_number
+from floatlens.record.detail import Detail, check_detail
 from floatlens.report.analyse import analyse, answers_in, shown_samples
 from floatlens.report.make import make
 from floatlens.report.section import Section
@@ -97,6 +98,7 @@ def study(
     stresses: Sequence[str] | None = None,
     stress_interventions: Sequence[str] = (),
     offset: int = 0,
+    detail: Detail = "full",
     interventions: Sequence[str] | None = None,
     split: str | None = None,
     passages: int | None = None,
@@ -151,6 +153,8 @@ def study(
         Interventions under which the stress tests are also run, each with its matched control.
     offset
         Number of questions to skip in each data set, for a study on questions that no earlier one has used.
+    detail
+        "full" stores every head of the traces, "summary" means over heads: see `Trace.save`.
     budget
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` lists what was reduced.
     interventions
@@ -173,6 +177,7 @@ def study(
     >>> study.to_dataframe()[["claim", "models", "value", "verdict"]]                    # doctest: +SKIP
     """
     began = time.monotonic()
+    check_detail(detail)
     seconds = parse_time(budget) if budget is not None else None
     names = (models,) if isinstance(models, str) else tuple(dict.fromkeys(models))
     plan = StudyPlan(
@@ -207,6 +212,7 @@ def study(
         stresses=None if stresses is None else tuple(stresses),
         stress_interventions=tuple(stress_interventions),
         offset=offset,
+        detail=detail,
         loader=Loader(device, dtype, allow_pickle, family=family, adapter=adapter, sampler=sampler),
     ).reading()
     check(plan)

@@ -57,12 +57,13 @@ class Bench:
 
         Questions that an earlier part or a killed run has answered are not asked again.
         """
-        jobs = [
-            replace(task, recording=Recording(self.plan.recording(task.condition))) if trace else task for task in tasks
-        ]
+        jobs = [replace(task, recording=self._recording(task)) if trace else task for task in tasks]
         made = run_jobs(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
         self.rows.update({record.key: record for record in made.records})
         return sum(made.seconds.values()) * self.engine.workers
+
+    def _recording(self, task: AnswerJob) -> Recording:
+        return Recording(self.plan.recording(task.condition), detail=self.plan.detail)
 
 
 @dataclass(frozen=True)
