@@ -163,5 +163,5 @@ class Registry(Generic[T]):
 
 def _same_source(one: Any, other: Any) -> bool:
     """Whether both come from the same place in the code, as when a notebook cell or a module is run again."""
-    place = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
-    return place[0] == place[1] and None not in place[0]
+    sources = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
+    return sources[0] == sources[1] and None not in sources[0]

@@ -30,7 +30,7 @@ def command(
     template: common.TemplateFile = None,
     loading: common.ModelOptions = common.ModelOptions(),
 ) -> None:
-    """Ask models questions in the browser and watch their attention while they write, or look at recorded traces.
+    """Ask models questions in the browser and watch their attention while they write, or show recorded traces.
 
     Examples:
 

@@ -138,4 +138,4 @@ def claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def problem_lines(problems: Mapping[str, str]) -> list[str]:
     """Return one line per data set with lines that were skipped."""
-    return [f"{label}: {said}" for label, said in problems.items()]
+    return [f"{label}: {text}" for label, text in problems.items()]

@@ -176,23 +176,23 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
 
     source = ""
     for several in by_claim(claims).values():
-        said = count_verdicts(several)
-        if said == "not measured":
+        text = count_verdicts(several)
+        if text == "not measured":
             continue
         if (found := "The paper" if "2601.07894" in several[0].get("source", "") else "Beyond the paper") != source:
             source = found
             console.print(Text(f"{source:<51} {'models or pairs':>28}", style="bold"))
         line = Text(f"{several[0]['claim'][:51]:<51} ")
         verdicts = {claim["verdict"] for claim in several if claim["n"]}
-        line.append(f"{said:>28}", style=COLOURS[next(iter(verdicts))] if len(verdicts) == 1 else "")
+        line.append(f"{text:>28}", style=COLOURS[next(iter(verdicts))] if len(verdicts) == 1 else "")
         console.print(line, soft_wrap=True)
     papers = [claim for claim in claims if "2601.07894" in claim.get("source", "")]
     measured = [claim for claim in papers if claim["n"]]
     if measured:
         yes, every = decided(measured)
         console.print(f"Decided: {yes} of {every} verdicts on the paper's claims ({100 * yes / every:.0f} %).")
-    if said := say_corrected(claims):
-        console.print(f"{said}.")
+    if text := say_corrected(claims):
+        console.print(f"{text}.")
     left_out = dict.fromkeys(claim["claim"] for several in by_claim(claims).values() for claim in several
                              if not any(each["n"] for each in several))  # fmt: skip
     if left_out:

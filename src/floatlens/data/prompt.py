@@ -111,7 +111,7 @@ def build(
     chat: apply the tokenizer's chat template. Without one, the text is followed by a cue to answer.
 
     Regions: `bos` (position 0 if that is a special token), `instruction`, `query` (and `query1`, the first, if the
-    question occurs twice), `doc1` … `docN`. A part without a token of its own, such as an empty passage, has no region.
+    question occurs twice), `doc1` … `docN`. A part without tokens, such as an empty passage, has no region.
     """
     shown = tuple(_passage(passage) for passage in passages)
     indices = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _indices(gold, len(shown))
@@ -251,7 +251,7 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
         )
-    except Exception as error:  # jinja raises whatever the template's author chose
+    except Exception as error:  # a template may raise any exception
         raise FloatLensError(f"the chat template cannot render a user message ({error}); use chat=False") from error
     before, found, after = rendered.rpartition(mark)
     if not found:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass
 class SampleStream:
-    """The samples of a data set, to be iterated once. `problems` lists what was skipped so far."""
+    """The samples of a data set, to be iterated once. `problems` lists the lines skipped so far."""
 
     name: str
     problems: Problems
@@ -89,7 +89,7 @@ def read(
 
 
 def expand(name: str) -> list[str]:
-    """Return the single data sets that a name stands for.
+    """Return the individual data sets of a name.
 
     >>> expand("nq.jsonl"), len(expand("world"))
     (['nq.jsonl'], 6)

@@ -133,11 +133,11 @@ class Index:
         """Replace the documents with the same ids; the next search includes only the new ones."""
         words_of, numbers_of = self._change()
         for document in found:
-            place = self.live.index(self._number(document.id))
+            index = self.live.index(self._number(document.id))
             number = len(self.store)
             self.store.added.append(document)
             words_of.add(document.passage)
-            self.live[place] = number
+            self.live[index] = number
             numbers_of[document.id] = [number]
 
     def withdraw(self, ids: Iterable[str]) -> None:
@@ -179,9 +179,9 @@ class Index:
         assert self._ids is not None
         found = self._ids.get(id_, [])
         if len(found) != 1:
-            said = "no document" if not found else f"{len(found)} documents"
+            text = "no document" if not found else f"{len(found)} documents"
             raise FloatLensError(
-                f"the collection has {said} with the id {id_!r}; only a document with a unique id can be changed"
+                f"the collection has {text} with the id {id_!r}; only a document with a unique id can be changed"
             )
         return found[0]
 

@@ -119,7 +119,7 @@ def spelled(tokens: Sequence[str]) -> list[str]:
 
 
 def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return the text of each token, and whether the token itself says that a word starts."""
+    """Return the text of each token, and whether the token itself marks the start of a word."""
     joined = "".join(tokens)
     byte_level = "Ġ" in joined or "Ċ" in joined
     wordpiece = any(t.startswith("##") and len(t) > 2 for t in tokens) or "[CLS]" in tokens

@@ -25,7 +25,7 @@ NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 
 @dataclass
 class AnswerRecord:
-    """One question under one condition: what was asked, answered and scored. Without an answer `error` has the reason.
+    """One question under one condition: question, answer and scores. Without an answer, `error` has the reason.
 
     `intervention` is the intervention that was active; `of` is the same, or for a control the one it is matched to.
     """

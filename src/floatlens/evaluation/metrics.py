@@ -58,13 +58,13 @@ def f1(answer: str, gold: str) -> float:
     >>> round(f1("cat cat dog", "cat dog dog"), 3)
     0.667
     """
-    said, wanted = normalise(answer).split(), normalise(gold).split()
-    if not said or not wanted:
-        return float(said == wanted)
-    common = sum((Counter(said) & Counter(wanted)).values())
+    words, wanted = normalise(answer).split(), normalise(gold).split()
+    if not words or not wanted:
+        return float(words == wanted)
+    common = sum((Counter(words) & Counter(wanted)).values())
     if not common:
         return 0.0
-    precision, recall = common / len(said), common / len(wanted)
+    precision, recall = common / len(words), common / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 

@@ -197,13 +197,13 @@ class SharedPrompts:
 
 def _batches(questions: Sequence[Question], size: int) -> Iterator[list[Question]]:
     """Questions that can be decoded together: texts to replay or to fill need equal numbers of tokens and of steps."""
-    alike: dict[object, list[Question]] = {}
+    groups: dict[object, list[Question]] = {}
     for question in questions:
         assert question.prompt is not None
         script, tail = question.prompt.script, question.prompt.tail
         key = (script and (len(script.ids), script.steps), tail and (len(tail), tail.count(tail[0])))
-        alike.setdefault(key, []).append(question)
-    for group in alike.values():
+        groups.setdefault(key, []).append(question)
+    for group in groups.values():
         yield from (group[i : i + size] for i in range(0, len(group), size))
 
 

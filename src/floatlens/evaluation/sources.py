@@ -139,7 +139,7 @@ def open_sources(plan: EvaluationPlan) -> list[DataSource]:
 
 def problems_of(sources: Sequence[DataSource]) -> dict[str, str]:
     """Return one sentence per data set on what was skipped."""
-    return {source.label: said for source in sources if (said := source.problems.summary())}
+    return {source.label: text for source in sources if (text := source.problems.summary())}
 
 
 def write_problems(folder: RunFolder, sources: Sequence[DataSource]) -> None:

@@ -268,7 +268,7 @@ def _changes(
 ) -> tuple[Array | None, Array | None]:
     """Return the change of keys and values (step, layer, position) and the attention that moved (step, layer), if recorded.
 
-    A film that leaves steps out still shows the change since the step before each one, not since the last one shown.
+    If steps are left out of a film, it still shows the change since the previous step of the run.
     """
     data, shown = trace.data, np.ix_(steps_at, layers_at)
     known = [name for name in ("key_change", "value_change", "step_similarity") if name in data]

@@ -245,8 +245,8 @@ def sentences(measured: xr.Dataset) -> list[str]:
     first = {model: mean(part["absorption"].sel(rule="first").values) for model, _, part in by_model(measured)
              if "first" in measured["rule"].values}  # fmt: skip
     if first:
-        said = ", ".join(f"{number(value)} % in {model}" for model, value in first.items())
-        found.append(f"Position 0 alone, where the classic sink lies, takes {said}.")
+        text = ", ".join(f"{number(value)} % in {model}" for model, value in first.items())
+        found.append(f"Position 0 alone, where the classic sink lies, takes {text}.")
     return found
 
 

@@ -93,22 +93,22 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
     rows = []
     for model in models_of(measured):
         here = measured["model"].values == model
-        for place, name in enumerate(map(str, measured["intervention"].values)):
-            under, control = (measured[key].values[here, place] for key in (score, f"{score}_control"))
+        for index, name in enumerate(map(str, measured["intervention"].values)):
+            under, control = (measured[key].values[here, index] for key in (score, f"{score}_control"))
             if not np.isfinite(under).any():
                 continue
             plain = measured[f"{score}_plain"].values[here]
             found = {"under": stats.percentile_mean(under), "plain": stats.percentile_mean(plain)}
             found |= {
                 "control": stats.percentile_mean(control),
-                "loss": stats.percentile_mean(loss(measured, score, place)[here]),
+                "loss": stats.percentile_mean(loss(measured, score, index)[here]),
             }
             about: dict[str, Any] = {
                 "model": model,
                 "intervention": name,
-                "group": str(measured["group"].values[place]),
+                "group": str(measured["group"].values[index]),
             }
-            about |= {"dose": float(measured["dose"].values[place]), "score": score, "n": found["under"].n}
+            about |= {"dose": float(measured["dose"].values[index]), "score": score, "n": found["under"].n}
             numbers: dict[str, float] = {}
             for key, estimate in found.items():
                 numbers |= {key: estimate.value, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
@@ -116,12 +116,12 @@ def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def loss(measured: xr.Dataset, score: str, place: int) -> Array:
+def loss(measured: xr.Dataset, score: str, index: int) -> Array:
     """Loss of score of each question beyond that of the control; NaN where the control failed.
 
     For a model without answers under the control, the loss compared with the plain run.
     """
-    under, control = (measured[key].values[:, place] for key in (score, f"{score}_control"))
+    under, control = (measured[key].values[:, index] for key in (score, f"{score}_control"))
     models = measured["model"].values
     controlled = np.isin(models, models[np.isfinite(control)])
     beside = np.where(controlled, control, measured[f"{score}_plain"].values)
@@ -150,7 +150,7 @@ def figure(
 ACROSS_LAYERS = "across=layers"
 
 
-def _places(
+def _find_interventions(
     measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed: bool = False, across_layers: bool = False
 ) -> list[int]:
     """Indices of interventions of a kind: in these layers, or in all by default; `dosed`: only those given in doses.
@@ -158,33 +158,33 @@ def _places(
     `across_layers`: only those that act across layers instead of across steps.
     """
     found = []
-    for place, (name, dose) in enumerate(zip(measured["intervention"].values, measured["dose"].values, strict=True)):
+    for index, (name, dose) in enumerate(zip(measured["intervention"].values, measured["dose"].values, strict=True)):
         where = f"layers={layers}" in str(name) if layers else "layers=" not in str(name)
         where = where and (ACROSS_LAYERS in str(name)) == across_layers
-        controlled = np.isfinite(measured["accuracy_control"].values[:, place]).any()
+        controlled = np.isfinite(measured["accuracy_control"].values[:, index]).any()
         if str(name).startswith(kind) and where and controlled and (np.isfinite(dose) or not dosed):
-            found.append(place)
+            found.append(index)
     return found
 
 
 def _halves(measured: xr.Dataset, kind: str) -> dict[str, list[int]]:
     """Interventions of a kind in the shallow half of the layers, and in the deep half."""
-    return {half: _places(measured, kind, layers=half) for half in ("shallow", "deep")}
+    return {half: _find_interventions(measured, kind, layers=half) for half in ("shallow", "deep")}
 
 
-def _losses(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
+def _losses(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
     """Mean over interventions of the loss beyond the control; NaN if one is missing for a question."""
-    if not places:
+    if not indices:
         return np.full(measured.sizes["sample"], np.nan)
-    return np.mean([loss(measured, score, place) for place in places], axis=0)
+    return np.mean([loss(measured, score, index) for index in indices], axis=0)
 
 
-def _raw(measured: xr.Dataset, score: str, places: Sequence[int]) -> Array:
+def _raw(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
     """Mean over interventions of the loss compared with the plain run."""
-    if not places:
+    if not indices:
         return np.full(measured.sizes["sample"], np.nan)
     plain = measured[f"{score}_plain"].values
-    return np.mean([plain - measured[score].values[:, place] for place in places], axis=0)
+    return np.mean([plain - measured[score].values[:, index] for index in indices], axis=0)
 
 
 SMALLEST: dict[str, Any] = {
@@ -203,14 +203,14 @@ SMALLEST: dict[str, Any] = {
     **SMALLEST,
 )
 def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    places = _places(measured, "mask-anchors", dosed=True) or _places(measured, "mask-anchors")
+    indices = _find_interventions(measured, "mask-anchors", dosed=True) or _find_interventions(measured, "mask-anchors")
     return difference(
         measured,
-        _losses(measured, "accuracy", places),
+        _losses(measured, "accuracy", indices),
         mdm=mdm,
         arm=arm,
         sign=-1,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)},
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", indices)},
     )
 
 
@@ -226,9 +226,9 @@ def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | No
     needs="answers of an MDM under mask-anchors",
 )
 def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    places = _places(measured, "mask-anchors", dosed=True) or _places(measured, "mask-anchors")
-    lost = {"loss beyond the control": _losses(measured, "accuracy", places)}
-    return _loss_of(measured, -_raw(measured, "accuracy", places), kind="mdm", model=mdm, beside=lost)
+    indices = _find_interventions(measured, "mask-anchors", dosed=True) or _find_interventions(measured, "mask-anchors")
+    lost = {"loss beyond the control": _losses(measured, "accuracy", indices)}
+    return _loss_of(measured, -_raw(measured, "accuracy", indices), kind="mdm", model=mdm, beside=lost)
 
 
 @register_claim(
@@ -240,7 +240,7 @@ def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     **SMALLEST,
 )
 def pin_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return _loss_of_mdm(measured, _places(measured, "pin-anchors"), mdm)
+    return _loss_of_mdm(measured, _find_interventions(measured, "pin-anchors"), mdm)
 
 
 @register_claim(
@@ -252,7 +252,7 @@ def pin_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     **SMALLEST,
 )
 def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return _loss_of_mdm(measured, _places(measured, "pin-anchors", across_layers=True), mdm)
+    return _loss_of_mdm(measured, _find_interventions(measured, "pin-anchors", across_layers=True), mdm)
 
 
 @register_claim(
@@ -264,7 +264,7 @@ def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome
     **SMALLEST,
 )
 def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return _loss_of_mdm(measured, _places(measured, "move-anchors"), mdm)
+    return _loss_of_mdm(measured, _find_interventions(measured, "move-anchors"), mdm)
 
 
 @register_claim(
@@ -276,12 +276,14 @@ def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     **SMALLEST,
 )
 def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    places = _places(measured, "ablate-heads(heads=top", dosed=True) or _places(measured, "ablate-heads(heads=top")
+    indices = _find_interventions(measured, "ablate-heads(heads=top", dosed=True) or _find_interventions(
+        measured, "ablate-heads(heads=top"
+    )
     return _loss_of(
         measured,
-        _losses(measured, "accuracy", places),
+        _losses(measured, "accuracy", indices),
         model=model,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)},
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", indices)},
     )
 
 
@@ -295,7 +297,7 @@ def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
 )
 def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "mask-anchors")
-    losses = {half: _losses(measured, "well_formed", places) for half, places in parts.items()}
+    losses = {half: _losses(measured, "well_formed", indices) for half, indices in parts.items()}
     return _loss_of(
         measured,
         losses["shallow"] - losses["deep"],
@@ -315,7 +317,7 @@ def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
 )
 def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "ablate-heads(heads=top")
-    losses = {half: _losses(measured, "accuracy", places) for half, places in parts.items()}
+    losses = {half: _losses(measured, "accuracy", indices) for half, indices in parts.items()}
     return _loss_of(
         measured,
         losses["deep"] - losses["shallow"],
@@ -324,23 +326,23 @@ def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     )
 
 
-def _loss_of_mdm(measured: xr.Dataset, places: Sequence[int], mdm: str | None) -> Outcome:
+def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) -> Outcome:
     """Loss of an MDM's accuracy under interventions beyond that of their controls."""
     return _loss_of(
         measured,
-        _losses(measured, "accuracy", places),
+        _losses(measured, "accuracy", indices),
         kind="mdm",
         model=mdm,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", places)}
-        | {"agreement with the plain answer": _mean(measured, "agreement", places)}
-        | {"KL to the plain run, nats": _mean(measured, "kl", places)},
+        beside={"loss compared with the plain run": _raw(measured, "accuracy", indices)}
+        | {"agreement with the plain answer": _mean(measured, "agreement", indices)}
+        | {"KL to the plain run, nats": _mean(measured, "kl", indices)},
     )
 
 
-def _mean(measured: xr.Dataset, name: str, places: Sequence[int]) -> Array:
-    if not places:
+def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
+    if not indices:
         return np.full(measured.sizes["sample"], np.nan)
-    return np.asarray(measured[name].values[:, places].mean(axis=1))
+    return np.asarray(measured[name].values[:, indices].mean(axis=1))
 
 
 def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:

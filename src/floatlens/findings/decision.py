@@ -188,11 +188,11 @@ def sentences(measured: xr.Dataset) -> list[str]:
     found = []
     for model, kind, part in by_model(measured):
         depth, heads, early = (mean(part[name].values) for name in ("decision_depth", "heads_depth", "early"))
-        said = f"{model} ({kind}) decides its tokens at {percent(depth)} of its depth"
-        said += f"; its retrieval heads sit at {percent(heads)}." if np.isfinite(heads) else "."
+        text = f"{model} ({kind}) decides its tokens at {percent(depth)} of its depth"
+        text += f"; its retrieval heads sit at {percent(heads)}." if np.isfinite(heads) else "."
         if np.isfinite(early):
-            said += f" {percent(early)} of the tokens lead from half of the steps before their commit on."
-        found.append(said)
+            text += f" {percent(early)} of the tokens lead from half of the steps before their commit on."
+        found.append(text)
     return found
 
 

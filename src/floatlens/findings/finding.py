@@ -238,8 +238,8 @@ CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings")
 
 def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name."""
-    place = PAPER_ORDER.index(finding.name) if finding.name in PAPER_ORDER else len(PAPER_ORDER)
-    return FINDINGS.add(finding.name, finding, priority=len(PAPER_ORDER) - place, source=finding.measure)
+    index = PAPER_ORDER.index(finding.name) if finding.name in PAPER_ORDER else len(PAPER_ORDER)
+    return FINDINGS.add(finding.name, finding, priority=len(PAPER_ORDER) - index, source=finding.measure)
 
 
 def register_claim(

@@ -75,8 +75,8 @@ def has_far_masks(masked_ST: Array, far: int) -> Array:
     """
     found = []
     for row in masked_ST:
-        places = np.flatnonzero(row)
-        found.append(bool(len(places)) and bool(places[-1] - places[0] > far))
+        positions = np.flatnonzero(row)
+        found.append(bool(len(positions)) and bool(positions[-1] - positions[0] > far))
     return np.array(found, bool)
 
 

@@ -83,8 +83,8 @@ def lines(
         named = {text: handle for axes in grid for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=max(1, len(named)))
         n = int(table["n"].max()) if len(table) else 0
-        said = note or f"Anchors by {measured.attrs['rule']}"
-        style.caption(figure, f"{said}; mean ± std over {n} sample{'s' * (n != 1)} of each model.")
+        sentence = note or f"Anchors by {measured.attrs['rule']}"
+        style.caption(figure, f"{sentence}; mean ± std over {n} sample{'s' * (n != 1)} of each model.")
     return figure
 
 

@@ -97,8 +97,8 @@ def geometry_note() -> str:
     'LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28'
     """
     found = next(fact for fact in facts.facts() if fact.statistic == "share of the angle in the advantage (%)")
-    said = ", ".join(f"{value:.0f} % at {name}" for name, value in found.values.items())
-    return f"{NAMES['llada']}: angle {said}"
+    text = ", ".join(f"{value:.0f} % at {name}" for name, value in found.values.items())
+    return f"{NAMES['llada']}: angle {text}"
 
 
 def temporal_trace() -> Trace:

@@ -1,6 +1,6 @@
 """Step similarity: how similar a head's attention is from one step to the next.
 
-arXiv 2509.24014 says so: it computes a sparse pattern per head once, after some steps with full attention, and uses it at
+arXiv 2509.24014 finds that it hardly changes: it computes a sparse pattern per head once, after some steps with full attention, and uses it at
 all later steps. Two numbers per head: how much of each query's attention stays from one step to the next (recorded as
 `step_similarity`), and how much of the received attention of the first quarter of the steps is still there in the last
 quarter. A head may change little at each step and still end elsewhere.
@@ -132,11 +132,11 @@ def sentences(measured: xr.Dataset) -> list[str]:
     found = []
     for model, kind, part in by_model(measured):
         step, lasting = mean(part["overlap"].values), mean_over(part["lasting_by_head"].values, 0)
-        said = f"In {model} ({kind}) "
+        text = f"In {model} ({kind}) "
         if np.isfinite(step):
-            said += f"{percent(step)} of a query's attention stays from one step to the next; "
+            text += f"{percent(step)} of a query's attention stays from one step to the next; "
         found.append(
-            f"{said}from the first to the last quarter of the steps, {percent(float(np.nanmin(lasting)))} of the received "
+            f"{text}from the first to the last quarter of the steps, {percent(float(np.nanmin(lasting)))} of the received "
             f"attention stays in the head that moves most and {percent(float(np.nanmax(lasting)))} in the one that moves "
             f"least."
         )

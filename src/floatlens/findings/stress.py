@@ -124,12 +124,12 @@ def figure(
         grid = drawn.subplots(-(-len(panels) // columns), columns, squeeze=False, sharey=True)
         for axes, (stress, data) in zip(grid.flat, panels, strict=False):
             part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
-            for place, (model, intervention) in enumerate(lines):
+            for index, (model, intervention) in enumerate(lines):
                 label = style.short(model) + (f", {intervention}" if intervention else "")
                 look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": label}
                 look |= {"ls": DASHES[under.index(intervention) % len(DASHES)]} if intervention else {}
                 drawn_here = part[(part["model"] == model) & (part["intervention"] == intervention)]
-                _line(axes, drawn_here, look, aside=0.08 * (place - (len(lines) - 1) / 2))
+                _line(axes, drawn_here, look, aside=0.08 * (index - (len(lines) - 1) / 2))
             axes.set_title(f"{stress}, {data}")
             axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
             axes.set_ylim(-2, 102)
@@ -323,17 +323,17 @@ def sentences(measured: xr.Dataset) -> list[str]:
     points = points[points["intervention"] == ""]
     found = []
     for (stress, data), part in points.groupby(["stress", "data"], sort=False):
-        said = []
+        parts = []
         for model, of in part.groupby("model", sort=False):
             worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
             if worst["mean"] == best["mean"]:
-                said.append(f"{short(str(model))} stays at {percent(best['mean'])}")
+                parts.append(f"{short(str(model))} stays at {percent(best['mean'])}")
                 continue
-            said.append(
+            parts.append(
                 f"{short(str(model))} lies between {percent(worst['mean'])} ({worst['level']}) and "
                 f"{percent(best['mean'])} ({best['level']})"
             )
-        found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(said)}.")
+        found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(parts)}.")
     return found
 
 

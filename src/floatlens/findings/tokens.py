@@ -96,7 +96,7 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
     ids_ST, final = trace.data["tokens"].values, trace.final_tokens
     ask = classifier or (lambda tokens: classify(tokens, template_positions(trace)))
     strings = trace.strings()
-    if all(re.fullmatch(r"<\d+>", s) for s in strings):  # ids in place of strings: nothing to classify
+    if all(re.fullmatch(r"<\d+>", s) for s in strings):  # ids instead of strings: nothing to classify
         sample = trace.data.attrs.get("sample_id") or trace.model
         raise FloatLensError(f"the trace of {sample!r} holds no token strings; trace it with the model's tokenizer")
     last = np.array(_checked(ask(strings), strings), dtype=object)

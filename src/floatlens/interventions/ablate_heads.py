@@ -79,7 +79,7 @@ class AblateHeads(Intervention):
 
     @property
     def count(self) -> int | None:
-        """Number of heads, if the text gives it."""
+        """Number of heads, if it is part of the text."""
         if (found := re.match(r"(?:top|random)\((\d+)", self.heads)) is not None:
             return int(found[1])
         return self.heads.count(".") or None

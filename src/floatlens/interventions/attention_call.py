@@ -165,8 +165,8 @@ class AttentionCall:
         if not bool(empty.any()):
             return left
         itself_QT = torch.zeros(self.Q, self.T, dtype=torch.bool, device=self.device)
-        places = torch.arange(self.Q, device=self.device)
-        itself_QT[places, places + self.T - self.Q] = True
+        positions = torch.arange(self.Q, device=self.device)
+        itself_QT[positions, positions + self.T - self.Q] = True
         own = itself_QT[None, None] if visible is None else itself_QT & visible
         return left | (empty & own)
 
@@ -212,8 +212,8 @@ def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, 
     assert mask is not None and inputs.sinks is not None
     R, H = inputs.query.shape[:2]
     sinks = inputs.sinks.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min)
-    alike = bool((sinks == sinks[0]).all())  # then one column serves all heads, and the mask stays small
-    column = sinks[:1].view(1, 1, 1, 1) if alike else sinks.view(1, H, 1, 1)
+    same = bool((sinks == sinks[0]).all())  # then one column serves all heads, and the mask stays small
+    column = sinks[:1].view(1, 1, 1, 1) if same else sinks.view(1, H, 1, 1)
     lead = torch.broadcast_shapes(mask.shape[:-1], column.shape[:-1])
     grown = torch.cat([mask.expand(*lead, -1), column.expand(*lead, 1)], -1)
     more = [torch.cat([x, x.new_zeros(R, H, 1, x.shape[-1])], 2) for x in (inputs.key, inputs.value)]

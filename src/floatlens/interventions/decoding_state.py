@@ -118,7 +118,7 @@ class DecodingState:
         outside = [bool(prompt.regions)] * len(prompt.ids)
         for region in prompt.regions:
             outside[region.start : region.end] = [False] * (region.end - region.start)
-        return outside[: len(prompt.ids)]  # a given answer may have regions of its own
+        return outside[: len(prompt.ids)]  # a given answer may have its own regions
 
     def kinds_BT(self, kinds: Sequence[str]) -> np.ndarray[Any, Any]:
         """Columns whose current token is of one of these kinds, or of a group of kinds (structural, lexical)."""

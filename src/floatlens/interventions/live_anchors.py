@@ -86,8 +86,8 @@ def anchors_of_rows(a_RN: Array, pads: Array, rule: Rule, attention: str) -> tup
     aligned = np.where(there, np.take_along_axis(a_RN, np.minimum(index, N - 1), 1), np.nan)
     chosen = find_anchors(aligned, rule, attention) & there
     found = np.zeros(a_RN.shape, bool)
-    rows, places = np.nonzero(chosen)
-    found[rows, index[rows, places]] = True
+    rows, positions = np.nonzero(chosen)
+    found[rows, index[rows, positions]] = True
     real = np.arange(N)[None] >= pads[:, None]
     return found, np.where(real, a_RN, np.nan)
 

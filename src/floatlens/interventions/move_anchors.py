@@ -110,10 +110,10 @@ def new_places(anchors_T: Array, real_T: Array, by: int) -> dict[int, int]:
     real = np.flatnonzero(real_T)
     free = {int(t) for t in real if not anchors_T[t]}
     found: dict[int, int] = {}
-    for place, j in enumerate(real):
+    for position, j in enumerate(real):
         if not anchors_T[j] or not free:
             continue
-        after = (int(real[(place + by + more) % len(real)]) for more in range(len(real)))
+        after = (int(real[(position + by + more) % len(real)]) for more in range(len(real)))
         found[int(j)] = next(t for t in after if t in free)
         free.remove(found[int(j)])
     return found

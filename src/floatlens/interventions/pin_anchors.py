@@ -141,9 +141,9 @@ def grown(before_RT: Array, like_RT: Array) -> Array:
 def relocated(state: DecodingState, logs_RT: Array, seed: int, *parts: int) -> Array:
     """The same factors at other, random columns."""
     changed = logs_RT != 0
-    places = draw_others(state, changed, seed, *parts)
+    positions = draw_others(state, changed, seed, *parts)
     out = np.zeros_like(logs_RT)
     for row in range(len(out)):
-        there = np.flatnonzero(places[row])
+        there = np.flatnonzero(positions[row])
         out[row, there] = logs_RT[row, changed[row]][: len(there)]
     return out

@@ -41,8 +41,8 @@ def check_target(intervention: Any, at_least: int, also: tuple[str, ...] = ()) -
     ways = ("positions", "region", "kind", *also)
     given = [way for way in ways if getattr(intervention, way) is not None]
     if len(given) > 1 or len(given) < at_least:
-        said = f"not {' and '.join(given)} together" if given else "none is given"
-        raise FloatLensError(f"{intervention.name} takes one of {', '.join(ways)}; {said}")
+        text = f"not {' and '.join(given)} together" if given else "none is given"
+        raise FloatLensError(f"{intervention.name} takes one of {', '.join(ways)}; {text}")
 
 
 def same_target(one: Intervention, other: Intervention) -> bool:
@@ -63,13 +63,13 @@ def describe_target(intervention: Any) -> str:
 
 def target_columns(intervention: Any, state: DecodingState) -> Array:
     """Columns (B, N; for a kind B, T so far) that an intervention selects; computed once per step, or once per run."""
-    place = ("columns", intervention, state.step if intervention.kind is not None else None)
-    if place not in state.notes:
+    key = ("columns", intervention, state.step if intervention.kind is not None else None)
+    if key not in state.notes:
         if intervention.positions is not None:
-            state.notes[place] = state.positions_BN(intervention.positions)
+            state.notes[key] = state.positions_BN(intervention.positions)
         elif intervention.region is not None:
-            state.notes[place] = state.regions_BN(intervention.region)
+            state.notes[key] = state.regions_BN(intervention.region)
         else:
-            state.notes[place] = state.kinds_BT(intervention.kind)
-    found: Array = state.notes[place]
+            state.notes[key] = state.kinds_BT(intervention.kind)
+    found: Array = state.notes[key]
     return found

@@ -261,14 +261,14 @@ class FloatLensLM(TemplateLM):
 
     def _task_settings(self, kwargs: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
         """The texts at which a task stops, and the sampler's settings for it."""
-        told = normalize_gen_kwargs(kwargs, self.max_gen_toks)
-        given = {name: value for name, value in told.items() if name not in ("until", "max_gen_toks", "do_sample")}
+        options = normalize_gen_kwargs(kwargs, self.max_gen_toks)
+        given = {name: value for name, value in options.items() if name not in ("until", "max_gen_toks", "do_sample")}
         if not {"do_sample", "temperature"} & kwargs.keys():
             del given["temperature"]
-        settings = {**self.settings, **given, "max_new_tokens": int(told["max_gen_toks"])}
+        settings = {**self.settings, **given, "max_new_tokens": int(options["max_gen_toks"])}
         if not settings.get("temperature"):
             settings = {name: value for name, value in settings.items() if name not in NUCLEUS}
-        return list(told["until"]), settings
+        return list(options["until"]), settings
 
     def _cut(self, ids: list[int], until: Sequence[str]) -> str:
         """The generated text up to the first stop. Special tokens may be stops, and are left out."""

@@ -118,12 +118,12 @@ def attention(
     """Compute attention as the model would, or as a change does, then pass the inputs to the session."""
     active = _current()
     base = active.base
-    heard: list[torch.Tensor] = []
+    caught: list[torch.Tensor] = []
     listens = active.session is not None and query.shape[2] > 1
     listens = listens and (query.dtype == torch.float32 or query.device.type == "cuda")
 
     def unchanged() -> Any:
-        with Logsumexp(heard) if listens else nullcontext():
+        with Logsumexp(caught) if listens else nullcontext():
             return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
 
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
@@ -131,7 +131,7 @@ def attention(
     fuses = base == "sdpa" and active.change is None and not kwargs.get("dropout")
     fuses = fuses and not (torch.distributed.is_available() and torch.distributed.is_initialized())
     part = active.parts.get(id(module))
-    return compute(active, inputs, unchanged, part, module=module, heard=heard, fuses=fuses)
+    return compute(active, inputs, unchanged, part, module=module, caught=caught, fuses=fuses)
 
 
 def compute(
@@ -142,7 +142,7 @@ def compute(
     finish: Callable[[Inputs], Inputs] | None = None,
     *,
     module: torch.nn.Module | None = None,
-    heard: list[torch.Tensor] | None = None,
+    caught: list[torch.Tensor] | None = None,
     fuses: bool = False,
 ) -> Any:
     """The output of a call, computed by `unchanged` or by a change; the session receives the inputs that were used.
@@ -167,7 +167,7 @@ def compute(
     if session is not None and not session.repeats(layer, inputs.query):
         seen = used if finish is None else finish(used)
         seen = gather_heads(seen, module) if module is not None else seen
-        lse = row_logs(heard, inputs.query) if heard and active.change is None and seen is used else None
+        lse = row_logs(caught, inputs.query) if caught and active.change is None and seen is used else None
         session.see(layer, **seen.shown(), lse=lse)
     return output
 
@@ -230,20 +230,20 @@ class Logsumexp(TorchDispatchMode):
     All are natural logs.
     """
 
-    def __init__(self, heard: list[torch.Tensor]) -> None:
+    def __init__(self, caught: list[torch.Tensor]) -> None:
         super().__init__()
-        self.heard = heard
+        self.caught = caught
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func in FUSED:
-            self.heard.append(out[1])
+            self.caught.append(out[1])
         return out
 
 
-def row_logs(heard: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
+def row_logs(caught: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
     """The logs (B, H, Q) from the fused kernel; None if another kernel ran."""
-    return heard[0] if len(heard) == 1 and heard[0].shape == query.shape[:3] else None
+    return caught[0] if len(caught) == 1 and caught[0].shape == query.shape[:3] else None
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:
@@ -367,7 +367,7 @@ def shared() -> Iterator[None]:
 
 @contextmanager
 def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
-    """Make a model call the registered functions; `make` receives what is already active on the model."""
+    """Make a model call the registered functions; `make` receives the sessions and changes that are already active."""
     configs = configs_of(model) if configs is None else configs
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}

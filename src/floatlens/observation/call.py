@@ -45,8 +45,8 @@ class PositionLayout:
     @cached_property
     def writing_span(self) -> tuple[int, int]:
         """First and last position (exclusive) of the rows that may write in any prompt of the batch."""
-        places = self.writes_BN.any(0).nonzero()[:, 0]
-        return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+        positions = self.writes_BN.any(0).nonzero()[:, 0]
+        return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
 
     def of_layers(self, count: int) -> PositionLayout:
         """The layout of the rows of several layers, one after another."""

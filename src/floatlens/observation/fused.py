@@ -28,7 +28,7 @@ def can_fuse(inputs: Inputs) -> bool:
 
 
 def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
-    """Compute a call's output (B, Q, H, D), and keep in the call what the statistics need of its weights.
+    """Compute a call's output (B, Q, H, D), and store in the call the sums and weights that statistics need.
 
     `size` is the largest number of weights in a block. With few queries the weights themselves are kept; otherwise the
     sums over regions, the entropy, and the rows that write.

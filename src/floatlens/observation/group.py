@@ -44,7 +44,7 @@ class Group:
         keys, norms = (None, None) if first.fresh else self.store.extended(calls)
         if len(calls) == 1 and keys is None:
             return first
-        told = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
+        logs = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
         joined = replace(
             first,
             layers=tuple(layer for call in calls for layer in call.layers),
@@ -53,7 +53,7 @@ class Group:
             # Rows that extend a cache come with the values of the new positions only.
             v_BKTD=space.joined("v", [c.v_BKTD if c.fresh else c.v_BKTD[:, :, c.query_keys] for c in calls]),
             layout=first.layout.of_layers(len(calls)),
-            lse_BHQ=torch.cat(told) if len(told) == len(calls) else None,
+            lse_BHQ=torch.cat(logs) if len(logs) == len(calls) else None,
             norm_BKT=norms,
         )
         if all(call.passed for call in calls):

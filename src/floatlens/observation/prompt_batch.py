@@ -108,7 +108,7 @@ class PromptBatch:
     def gold(self, row: int) -> list[str]:
         """Names of the gold documents' regions."""
         present = {region.name for region in self.prompts[row].regions}
-        return [name for place in self.prompts[row].gold if (name := f"doc{place + 1}") in present]
+        return [name for index in self.prompts[row].gold if (name := f"doc{index + 1}") in present]
 
     def layout(self, new_tokens: int, shifted: bool, mask_id: int | None = None) -> PositionLayout:
         """The metadata of the positions that observation needs, for N = P + new_tokens."""

@@ -1,4 +1,4 @@
-"""The session that is active while a model runs: it receives every attention call and keeps what is recorded.
+"""The session that is active while a model runs: it receives every attention call and keeps the statistics.
 
 The sampler defines which rows a step computes (`decode.network.ForwardPass`). A call becomes at most two: one with the
 active rows, for the statistics of the step, and one with the rows that are now final, for statistics over all final rows.
@@ -349,19 +349,19 @@ class Session:
         """Add a call to the open group of its kind, or to a new group."""
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
-        alike = (*shapes, call.scaling, call.causal, call.softcap, mask, call.q_BHQD.device, tuple(names), kind)
-        group = self.open.get(alike)
+        same_kind = (*shapes, call.scaling, call.causal, call.softcap, mask, call.q_BHQD.device, tuple(names), kind)
+        group = self.open.get(same_kind)
         if group is None or group.size + size(call) > self.room:
             if group is not None:
                 group.closed = True
                 self._look(group)
-            group = self.open[alike] = Group({name: self.statistics[name]() for name in names})
+            group = self.open[same_kind] = Group({name: self.statistics[name]() for name in names})
         group.layers.append(call.layer)
         group.size += size(call)
         by_row = all(self.statistics[name].by_row for name in names) and call.bias is None and call.sinks_H is None
         if not by_row or call.implicit is not None or group.size > self.room:
             group.closed = True
-            del self.open[alike]
+            del self.open[same_kind]
         self.groups[call.layer, final] = group
 
     def _look(self, group: Group) -> None:

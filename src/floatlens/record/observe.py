@@ -239,7 +239,7 @@ def _hooked(log: PassLog, end: torch.nn.Module, model: torch.nn.Module) -> Itera
 
 @contextmanager
 def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
-    """Wrap `model.generate` to learn where the prompt ends and what was written."""
+    """Wrap `model.generate` to get the length of the prompt and the written tokens."""
     generate = model.generate
     wanted = log.prompt_length
 

@@ -285,22 +285,22 @@ class PassLog:
         assert step.tokens_BT is not None
         B, T = step.tokens_BT.shape
         if self.is_diffusion(step.generation):
-            places = (step.tokens_BT == self.mask).nonzero()
-            rows = (places[:, 1] - self.shifted).clamp_min(0)
+            positions = (step.tokens_BT == self.mask).nonzero()
+            rows = (positions[:, 1] - self.shifted).clamp_min(0)
             length = T
         else:
-            places = torch.tensor([[row, T] for row in range(B)])
+            positions = torch.tensor([[row, T] for row in range(B)])
             rows, length = torch.full((B,), T - 1), T + 1
         rows = rows - (T - logits_BNV.shape[1])
-        places, rows = places[rows >= 0], rows[rows >= 0]
+        positions, rows = positions[rows >= 0], rows[rows >= 0]
         step.proposed_BT = torch.full((B, length), -1, dtype=torch.long)
         step.confidence_BT = torch.full((B, length), torch.nan)
         device = logits_BNV.device
-        kept_nV = logits_BNV[places[:, 0].to(device), rows.to(device)].detach().float()
+        kept_nV = logits_BNV[positions[:, 0].to(device), rows.to(device)].detach().float()
         best, token = kept_nV.softmax(-1).max(-1)
-        step.proposed_BT[places[:, 0], places[:, 1]] = token.cpu()
-        step.confidence_BT[places[:, 0], places[:, 1]] = best.cpu()
-        self.pending = (places, kept_nV)
+        step.proposed_BT[positions[:, 0], positions[:, 1]] = token.cpu()
+        step.confidence_BT[positions[:, 0], positions[:, 1]] = best.cpu()
+        self.pending = (positions, kept_nV)
 
     def _settle(self, tokens_BT: torch.Tensor | None) -> None:
         """Store the tokens after the last step; None if they are not known."""
@@ -314,14 +314,14 @@ class PassLog:
         step.after_BT = after_BT
         if pending is None or step.confidence_BT is None:
             return
-        places, kept_nV = pending
-        inside = places[:, 1] < after_BT.shape[1]
-        places, kept_nV = places[inside], kept_nV[inside.to(kept_nV.device)]
-        token = after_BT[places[:, 0], places[:, 1]]
+        positions, kept_nV = pending
+        inside = positions[:, 1] < after_BT.shape[1]
+        positions, kept_nV = positions[inside], kept_nV[inside.to(kept_nV.device)]
+        token = after_BT[positions[:, 0], positions[:, 1]]
         written = (token >= 0) & (token != self.mask)
-        places, kept_nV, token = places[written], kept_nV[written.to(kept_nV.device)], token[written]
+        positions, kept_nV, token = positions[written], kept_nV[written.to(kept_nV.device)], token[written]
         chosen = kept_nV.softmax(-1).gather(-1, token[:, None].to(kept_nV.device))[:, 0]
-        step.confidence_BT[places[:, 0], places[:, 1]] = chosen.cpu()
+        step.confidence_BT[positions[:, 0], positions[:, 1]] = chosen.cpu()
 
     def finish(self, tokens_BT: torch.Tensor) -> None:
         """Finish the generation with the tokens that were written."""
@@ -374,11 +374,11 @@ def span(real_BT: torch.Tensor | None, row: int, length: int) -> tuple[int, int]
     """First and last position (exclusive) of a row that is not padding."""
     if real_BT is None:
         return 0, length
-    places = real_BT[row].nonzero()[:, 0]
-    if not len(places):
+    positions = real_BT[row].nonzero()[:, 0]
+    if not len(positions):
         raise FloatLensError(f"row {row} of the batch is all padding; leave it out")
-    first, end = int(places[0]), int(places[-1]) + 1
-    if end - first != len(places):
+    first, end = int(positions[0]), int(positions[-1]) + 1
+    if end - first != len(positions):
         raise FloatLensError(f"row {row} has padding between its tokens; expected it before or after them")
     return first, end
 

@@ -201,7 +201,7 @@ class Recorder:
         }
         if self.revised is not None:
             data["revised"] = (("position",), self.revised[row, span])
-        # `layer` belongs to the statistics; matrices of other layers have a dimension of their own.
+        # `layer` belongs to the statistics; matrices of other layers have a separate dimension.
         common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
         layers = sorted({layer for chosen in common.values() for layer in chosen})
         names = layout.region_names[row]

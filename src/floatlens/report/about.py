@@ -1,4 +1,4 @@
-"""Summarise what was run: models, data, numbers of traces and answers, settings, failures and omissions."""
+"""Summarise the runs: models, data, numbers of traces and answers, settings, failures and omissions."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _of_trace(attributes: dict[str, Any]) -> dict[str, str]:
 def _sampler(attributes: dict[str, Any]) -> dict[str, str]:
     """Return the sampler's settings by model."""
     given = json.loads(str(attributes.get("settings", "{}")))
-    said = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
-    return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": said}
+    text = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
+    return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": text}
 
 
 def _attributes(path: Path) -> dict[str, Any]:

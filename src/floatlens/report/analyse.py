@@ -56,8 +56,8 @@ def analyse(
         section.notes = text.notes(measured)
     except Exception as error:  # any failure is reported in the finding's section; the other findings continue
         logging.getLogger(__name__).debug("finding %s failed", name, exc_info=True)
-        said = " ".join(str(error).split())
-        section.problem = said if isinstance(error, FloatLensError) else f"{type(error).__name__}: {said}"
+        sentence = " ".join(str(error).split())
+        section.problem = sentence if isinstance(error, FloatLensError) else f"{type(error).__name__}: {sentence}"
     if done is not None:
         done()
     return section
@@ -98,7 +98,7 @@ def _has_rows(file: Path) -> bool:
 def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
     """Choose the samples for maps and the explorer: one that all models were traced on, the one with the longest answer.
 
-    Models that share no sample with the others get one of their own. Samples that a study asked under `condition` are
+    Models that share no sample with the others get a separate one. Samples that a study asked under `condition` are
     preferred.
     """
     by_model: dict[str, dict[str, int]] = {}

@@ -45,9 +45,9 @@ def make(
         return _write(out, header, sections, drawn, homes)
     names = available(homes)
     if not names:
-        places = ", ".join(str(run) for run in runs)
+        run_names = ", ".join(str(run) for run in runs)
         raise FloatLensError(
-            f"{places} holds neither traces nor answers; create some with floatlens trace, eval or study"
+            f"{run_names} holds neither traces nor answers; create some with floatlens trace, eval or study"
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target = Path(temporary)

@@ -119,7 +119,7 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
     low, high = claim["interval"]
     value = number(claim["value"])
     interval = "" if low is None else f"{number(low)} to {number(high)}"
-    said = f"{verdict_of(claim)}: {value}" + (f", 95 % interval {interval}" if interval else "")
+    text = f"{verdict_of(claim)}: {value}" + (f", 95 % interval {interval}" if interval else "")
     return {
         "verdict": verdict_of(claim),
         "value_text": value,
@@ -131,7 +131,7 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
         "rule": claim["rule"],
         "effect": number(claim.get("effect")),
         "corrected": corrected(claim),
-        "whisker": Markup(whiskers.drawn(claim, reach, said)),
+        "whisker": Markup(whiskers.drawn(claim, reach, text)),
     }
 
 
@@ -144,8 +144,8 @@ def corrected(claim: dict[str, Any]) -> str:
     p = claim.get("p_holm")
     if claim["verdict"] not in (SUPPORTED, NOT_SUPPORTED) or p is None:
         return ""
-    said = "p < 0.0001" if p < 1e-4 else f"p = {number(p)}"
-    return f"corrected {said}" if claim["survives"] else f"not after correction: {said}"
+    text = "p < 0.0001" if p < 1e-4 else f"p = {number(p)}"
+    return f"corrected {text}" if claim["survives"] else f"not after correction: {text}"
 
 
 def _figures(section: Section, folder: Path) -> list[Figure]:

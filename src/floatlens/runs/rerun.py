@@ -17,7 +17,7 @@ from floatlens.runs.manifest import PRIVATE, hash_texts
 COMMANDS = ("trace", "eval", "stress", "ablate", "study", "demo")  # those that make a run
 DROPPED_FLAGS = ("--allow-pickle", "--resume", "--retry-errors", "--json")
 DROPPED_OPTIONS = ("--engine", "--address", "--workers", "--gpus-per-worker", "--out")  # each with its value
-ANEW = ("--allow-pickle", "--engine", "--address", "--workers", "--gpus-per-worker")  # reported when dropped
+REPORTED = ("--allow-pickle", "--engine", "--address", "--workers", "--gpus-per-worker")  # reported when dropped
 
 
 def rerun_arguments(run: RunFolder, out: str, more: Sequence[str] = ()) -> tuple[list[str], list[str]]:
@@ -68,7 +68,7 @@ def drop_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if option in DROPPED_OPTIONS or option in DROPPED_FLAGS:
             if option in DROPPED_OPTIONS and not has_value:
                 next(words, None)
-            if option in ANEW:
+            if option in REPORTED:
                 dropped.append(option)
         else:
             kept.append(word)

@@ -175,7 +175,7 @@ class Storage:
             self.remove(each)
 
     def remove(self, name: str) -> None:
-        """Remove a file or everything beneath a name; a link is removed, not what it leads to."""
+        """Remove a file or everything beneath a name; a link is removed, not its target."""
         path = self._path(name)
         if self.folder is not None:
             if os.path.isdir(path) and not os.path.islink(path):
@@ -192,7 +192,7 @@ class Storage:
                     list(pool.map(self.files.rm_file, paths))
 
     def upload(self, local: Path, name: str) -> None:
-        """Copy a local folder to a name, replacing what is there."""
+        """Copy a local folder to a name, replacing existing files."""
         self.remove(name)
         paths = [path for path in local.rglob("*") if path.is_file()]
         with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -257,8 +257,8 @@ class Storage:
         except Exception as error:
             if self.folder is not None:
                 raise
-            said: Any = " ".join(str(error).split()) or type(error).__name__
+            text: Any = " ".join(str(error).split()) or type(error).__name__
             raise FloatLensError(
-                f"{self} returned an error ({hide_credentials(said)}); "
+                f"{self} returned an error ({hide_credentials(text)}); "
                 "finished results are kept: try again with --resume"
             ) from error

@@ -100,5 +100,5 @@ def perform(job: LiveJob) -> None:
         job.send({"type": "error", "id": job.id, "message": " ".join(str(error).split())})
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        job.send({"type": "error", "id": job.id, "message": f"the run failed: {said} (a bug: see the terminal)"})
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        job.send({"type": "error", "id": job.id, "message": f"the run failed: {text} (a bug: see the terminal)"})

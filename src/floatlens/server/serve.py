@@ -27,10 +27,10 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise FloatLensError(f"--port {port} is not a port; use 0 for a free one, or a number up to 65535")
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
+        made.bind(socket_address)
         made.listen(128)
     except OSError as error:
         reason = error.strerror or str(error)

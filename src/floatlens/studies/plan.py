@@ -31,7 +31,7 @@ class StudyPlan(EvaluationPlan):
     traced_only: models that are only traced on short questions.
     traced_data, traced_tokens: data sets and new tokens of these models; by default those of the others.
     short_data: data sets that serve short questions only.
-    answer_tokens: new tokens of questions with passages, if fewer than `asking` says will do.
+    answer_tokens: new tokens of questions with passages, if different from `asking`.
     stresses: names of the stress tests; None for all.
     stress_interventions: specs of interventions under which the stress tests are also run, each with its control.
     offset: first question of each data set, for questions that no earlier study has used.

@@ -234,7 +234,7 @@ def study(
         local = _local_copy(folder)
         runs = [run.path for run in model_runs(local) if run.path != local]
         sections = analyse_findings(plan, runs, local, jobs, watch)
-        skipped = [f"{label}: {said}" for label, said in problems_of(every).items()]
+        skipped = [f"{label}: {text}" for label, text in problems_of(every).items()]
         made = _write_results(folder, local, runs, done, sections, cut, skipped, time.monotonic() - began)
         folder.finish()
     return made

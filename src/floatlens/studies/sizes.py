@@ -44,7 +44,7 @@ class Sizes:
         return Sizes(**{name: min(size, limit) if size is not None else limit for name, size in asdict(self).items()})
 
     def bounded(self, counts: Sequence[int]) -> Sizes:
-        """Return sizes bounded by the largest data set, with numbers in place of None."""
+        """Return sizes limited by the largest data set, with numbers instead of None."""
         most = max(counts)
         return Sizes(**{name: min(most, most if size is None else size) for name, size in asdict(self).items()})
 
@@ -71,7 +71,7 @@ def parse_time(text: str) -> float:
 def fit_sizes(
     sizes: Sizes, parts: Sequence[str], seconds: float, predict: Callable[[Sizes, Sequence[str]], float]
 ) -> tuple[Sizes, tuple[str, ...], list[str]]:
-    """Return the largest sizes that fit into `seconds`, the parts that remain, and what was reduced.
+    """Return the largest sizes that fit into `seconds`, the parts that remain, and a list of what was reduced.
 
     All parts are reduced by the same share, none below what a claim needs; after that, whole parts are dropped.
 

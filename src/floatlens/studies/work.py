@@ -61,8 +61,8 @@ def work(
                 PARTS[name].run(bench)
             except Exception as error:  # any failure is reported in its section; the other parts continue
                 logging.getLogger(__name__).debug("part %s of %s failed", name, model, exc_info=True)
-                said = " ".join(str(error).split())
-                done.failed[name] = said if isinstance(error, FloatLensError) else f"{type(error).__name__}: {said}"
+                text = " ".join(str(error).split())
+                done.failed[name] = text if isinstance(error, FloatLensError) else f"{type(error).__name__}: {text}"
             done.seconds[name] = round(time.perf_counter() - began, 2)
         done.notes = bench.notes
         folder.write_table(

@@ -57,7 +57,7 @@ class AtlasFact:
 
     @cached_property
     def title(self) -> str:
-        """Title of the passages about the fact: its subject, or its answer where that is what the row is about.
+        """Title of the passages about the fact: its subject, or its answer if the row is about the answer.
 
         >>> fact("capital", "the Gambia").title
         'The Gambia'

@@ -12,7 +12,7 @@ PASSAGES = 5
 
 
 def expand(name: str) -> list[str]:
-    """Return the data sets that a name stands for.
+    """Return the individual data sets of a name.
 
     >>> expand("atlas"), expand("atlas:hops")
     (['atlas'], ['atlas:hops'])

@@ -55,7 +55,7 @@ class NamedData:
 
     Parameters
     ----------
-    expand: returns the single data sets that a name stands for; FloatLensError if there are none.
+    expand: returns the individual data sets of a name; FloatLensError if there are none.
     samples: a function (name, split, limit, *, passages, gold_at, seed) that yields samples with the gold passages among
         `passages` passages; each of these may be None for the default.
     """

@@ -14,7 +14,7 @@ NEEDLE = 4  # the needle has this many times more passages
 
 
 def expand(name: str) -> list[str]:
-    """Return the data sets that a name stands for."""
+    """Return the individual data sets of a name."""
     from floatlens.data.world.datasets import NAMES
 
     _, colon, part = name.partition(":")

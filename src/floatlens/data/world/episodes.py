@@ -179,7 +179,7 @@ def hops(
 
 
 def life(subject: str, draw: random.Random, split: str) -> list[Fact]:
-    """Return the four facts of a fresh person's life, in the order in which they are told."""
+    """Return the four facts of a fresh person's life, in the order of the text."""
     return [fresh_fact(relation, draw, split, subject) for relation in LIFE]
 
 
@@ -195,8 +195,8 @@ def long(facts: list[Fact], n: int, draw: random.Random, split: str, *, gold_at:
     taken = {key_word(subject)}
     while len(groups) < n:
         other = distinct("birthplace", draw, split, taken)
-        told = [other, *life(other.subject, draw, split)[1:]]
-        groups += [told[:2], told[2:]]
+        facts_of_other = [other, *life(other.subject, draw, split)[1:]]
+        groups += [facts_of_other[:2], facts_of_other[2:]]
     gold = tuple(range(min(2, n))) if n else ()
     question = draw.choice(("What is known about {s}?", "Who was {s}?")).format(s=subject)
     return assemble(groups[:n], [(question, account(facts), gold, "life")], draw, gold_at)

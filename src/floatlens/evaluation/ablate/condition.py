@@ -12,7 +12,7 @@ from floatlens.interventions.intervention import Intervention
 
 NONE = "none"
 PLAIN, CHANGED, CONTROL = "plain", "intervention", "control"
-DOSE = "{n}"  # stands for the dose in the text of an intervention
+DOSE = "{n}"  # placeholder of the dose in the text of an intervention
 SEEDS = (0, 1)
 NUMBERS = (1, 2, 4, 8)
 MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")  # of an answer

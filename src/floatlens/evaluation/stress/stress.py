@@ -55,7 +55,7 @@ MakeLevels: TypeAlias = Callable[[Sequence[Sample], Asking, StressOptions], list
 
 @dataclass(frozen=True)
 class StressTest:
-    """A stress test: its name, the label of its axis, what it does, and the function that makes its levels."""
+    """A stress test: its name, the label of its axis, a short description, and the function that makes its levels."""
 
     name: str
     axis: str

@@ -31,8 +31,8 @@ def value_drift(call: Call) -> torch.Tensor:
 def _drift(call: Call, name: str, now_BKQD: torch.Tensor) -> torch.Tensor:
     now_LBQC = now_BKQD.transpose(1, 2).flatten(2).unflatten(0, (len(call.layers), -1))
     parts = [
-        compare_with_last(call.memory, (name, layer), call.first_query, now_LBQC[place], call.length)
-        for place, layer in enumerate(call.layers)
+        compare_with_last(call.memory, (name, layer), call.first_query, now_LBQC[key], call.length)
+        for key, layer in enumerate(call.layers)
     ]
     return torch.cat(parts)
 

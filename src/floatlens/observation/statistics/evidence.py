@@ -26,11 +26,11 @@ class Evidence(Statistic):
         writes_BQ = call.layout.writes_BN[:, call.query_positions]
         gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
         out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.q_BHQD.device)
-        places = writes_BQ.any(0).nonzero()[:, 0].tolist()
-        if not places:
+        positions = writes_BQ.any(0).nonzero()[:, 0].tolist()
+        if not positions:
             return out
         # The writing rows are neighbours (the answer is one span), so one small block of rows serves them all.
-        start, end = places[0], places[-1] + 1
+        start, end = positions[0], positions[-1] + 1
         weights = attention_rows(call, start, end)
         out[:, :, start:end, 0] = torch.einsum("bhqt,bt->bhq", weights, gold_BT)
         out[:, :, start:end, 1] = (weights.argmax(-1) + call.first_key).float()

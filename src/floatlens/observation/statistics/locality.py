@@ -116,11 +116,13 @@ class MaskAttention(Near):
         out = torch.full((call.B, call.H, len(REACH)), torch.nan)
         masked_BN = masked(call)
         for row in range(call.B):
-            places = [p for p in range(call.length) if bool(masked_BN[row, p]) and bool(m.seen_Q[p])]
+            positions = [p for p in range(call.length) if bool(masked_BN[row, p]) and bool(m.seen_Q[p])]
             for at, reach in enumerate(REACH):
-                far = [(q, k) for q in places for k in range(call.length) if masked_BN[row, k] and abs(q - k) > reach]
+                far = [
+                    (q, k) for q in positions for k in range(call.length) if masked_BN[row, k] and abs(q - k) > reach
+                ]
                 total = sum((m.weights_BHQT[row, :, q, k] for q, k in far), torch.zeros(call.H))
-                out[row, :, at] = total / len(places) if places else torch.nan
+                out[row, :, at] = total / len(positions) if positions else torch.nan
         return out
 
 

@@ -27,7 +27,7 @@ class QKCos(ColumnMean):
     def part(self, call: Call) -> torch.Tensor:
         if call.Q > 1:
             return super().part(call)
-        # A single query: its scores over both norms, without going through the keys once more.
+        # A single query: its scores divided by both norms, without reading the keys again.
         score_BHT, groups = call.once(score_sums), call.H // call.K
         return score_BHT * inverse(call.q_norm[..., 0]) * inverse(call.k_norm[..., 0]).repeat_interleave(groups, 1)
 

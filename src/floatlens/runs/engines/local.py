@@ -115,7 +115,7 @@ class LocalWorker:
 
     def send(self, entry: tuple[Any, int]) -> None:
         self.jobs.append(entry)
-        with contextlib.suppress(OSError):  # if it died, reading from it will tell
+        with contextlib.suppress(OSError):  # if it died, this is detected when reading from it
             self.connection.send(entry[0])
 
     def stop(self) -> None:

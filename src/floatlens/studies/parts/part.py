@@ -45,7 +45,7 @@ class Bench:
     watch: ProgressCallback | None = None
     retry_errors: bool = False
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
-    tables: list[pd.DataFrame] = field(default_factory=list)  # answers with columns of their own
+    tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
     def task(self, samples: Sequence[Sample], data: str, condition: str, asking: Asking, **labels: Any) -> AnswerJob:
@@ -68,7 +68,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Part:
-    """`run` does the work; `units` says how many traces and answers (open or closed book) it takes, for planning."""
+    """`run` does the work; `units` returns the number of traces and answers (open or closed book), for planning."""
 
     name: str
     run: Callable[[Bench], None]
