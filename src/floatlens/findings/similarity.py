@@ -1,9 +1,9 @@
 """Step similarity: how similar a head's attention is from one step to the next.
 
-arXiv 2509.24014 finds that it hardly changes: it computes a sparse pattern per head once, after some steps with full attention, and uses it at
-all later steps. Two numbers per head: how much of each query's attention stays from one step to the next (recorded as
-`step_similarity`), and how much of the received attention of the first quarter of the steps is still there in the last
-quarter. A head may change little at each step and still end elsewhere.
+arXiv 2509.24014 finds that it hardly changes: it computes a sparse pattern per head once, after some steps with full
+attention, and uses it at all later steps. There are two numbers per head: how much of each query's attention stays from one
+step to the next (recorded as `step_similarity`), and how much of the received attention of the first quarter of the steps
+stays in the last quarter. A head may change little at each step and still end elsewhere.
 """
 
 from __future__ import annotations
