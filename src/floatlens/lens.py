@@ -142,10 +142,12 @@ class Lens:
 
     @property
     def name(self) -> str:
+        """Name of the model."""
         return self.checkpoint.name
 
     @property
     def family(self) -> Family:
+        """Family of the model."""
         return self.checkpoint.family
 
     @property
@@ -198,6 +200,7 @@ class Lens:
 
     @property
     def context_length(self) -> int | None:
+        """Maximum number of tokens; None if the config does not define it."""
         return self.shape["context"]
 
     def __repr__(self) -> str:
@@ -233,6 +236,7 @@ class Lens:
 
     @property
     def pad_id(self) -> int:
+        """The padding token."""
         for source in (self.config, self.tokenizer):
             found = getattr(source, "pad_token_id", None)
             if found is not None and found >= 0:

@@ -39,12 +39,19 @@ class Region:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The input of a model, and where its parts are.
+    """The input of a model, and the regions of its parts. Made by `Lens.prompt`.
 
-    `text` is the whole text with the chat template, `ids` its tokens, `gold` the indices of the gold passages (from 0).
-    `dropped` is the number of passages that `fit` left out because the prompt was too long. `script` is a given text that
-    is replayed after the prompt (`floatlens.data.script`); without one, the model writes its own. `tail` are the tokens of
-    a text with masks from its first mask on; the model fills the masks. Without one, it writes `max_new_tokens` tokens.
+    text       the whole text, including the chat template
+    ids        its tokens
+    regions    named spans of token positions
+    question, passages, answers, order, template, chat
+               the arguments from which the prompt was built
+    gold       indices of the gold passages (from 0)
+    dropped    number of passages that `fit` left out because the prompt was too long
+    sample_id  name of the sample, stored in its trace
+    script     a given text that is replayed after the prompt (`floatlens.data.script`); None: the model writes its own
+    tail       tokens of a text with masks from its first mask on, whose masks the model fills; None: the model writes
+               `max_new_tokens` tokens after the prompt
     """
 
     text: str

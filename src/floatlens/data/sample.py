@@ -29,9 +29,13 @@ class Passage:
 class Sample:
     """One question of a data set.
 
-    Every one of `answers` counts as correct. `meta` holds further fields of the source, such as the kind of question. With
-    `infill`, the question is a text with [MASK] where the answer goes; with `continuation`, a text that the model
-    continues, without template.
+    id            unique name of the sample in its data set
+    question      the question
+    answers       gold answers; each of them counts as correct
+    passages      texts to answer from
+    meta          further fields of the source, such as the kind of question
+    infill        whether the question is a text with [MASK] where the answer goes
+    continuation  whether the question is a text that the model continues, without template
     """
 
     id: str

@@ -77,9 +77,11 @@ class Intervention:
         return f" {', '.join(parts)}" if parts else ""
 
     def layer_numbers(self, shape: Shape) -> list[int]:
+        """The layers in which it acts, for a model of this shape."""
         return selection.select_numbers(getattr(self, "layers", None), shape["layers"] or 0, "layer")
 
     def head_numbers(self, shape: Shape) -> list[int]:
+        """The heads on which it acts, for a model of this shape."""
         return selection.select_numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
 
     def heads_in(self, attention: AttentionCall) -> list[int] | None:

@@ -68,10 +68,11 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
 
 
 def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace:
-    """Make a Trace from a file written by the paper's scripts.
+    """Make a Trace from the file `path`, written by the paper's scripts.
 
     Step data gives head-averaged attention per step (head -1); without it, the full matrices give a single step, per head
-    if the file has heads. Queries and keys give the QK factors, where query head h uses key head h // (H / H_kv).
+    if the file has heads. Queries and keys give the QK factors, where query head h uses key head h // (H / H_kv). `model`
+    is the name of the model to store in the trace, `kind` its kind ("mdm" or "arm").
     """
     arrays = read_npz(path)
     steps = arrays.get("step_attention_data")

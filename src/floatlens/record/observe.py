@@ -54,10 +54,12 @@ class Observation:
 
     @property
     def steps(self) -> list[ObservedStep]:
+        """One `ObservedStep` per forward pass."""
         return self._log.steps
 
     @property
     def encoder(self) -> list[ObservedStep]:
+        """The steps of the encoder, for an encoder-decoder model."""
         return self._encoder.steps if self._encoder is not None else []
 
     @property

@@ -48,10 +48,12 @@ class Trace:
 
     @property
     def model(self) -> str:
+        """Name of the model."""
         return str(self.data.attrs.get("model", ""))
 
     @property
     def family(self) -> str:
+        """Name of the model's family."""
         return str(self.data.attrs.get("family", ""))
 
     @property
@@ -76,10 +78,12 @@ class Trace:
 
     @property
     def prompt_length(self) -> int:
+        """Number of tokens of the prompt."""
         return int(self.data.attrs.get("prompt_length", 0))
 
     @property
     def question(self) -> str:
+        """The question, empty for other prompts."""
         return str(self.data.attrs.get("question", ""))
 
     @property
@@ -99,6 +103,7 @@ class Trace:
 
     @property
     def settings(self) -> dict[str, Any]:
+        """Settings of the sampler."""
         return self._from_json("settings", {})
 
     @property

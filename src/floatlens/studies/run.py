@@ -159,19 +159,30 @@ def study(
         A time such as "10m". Rates are measured first and sizes are reduced to fit; `cut` lists what was reduced.
     interventions
         Specs as for `floatlens ablate`; by default those that the claims need, at few doses.
-    columns, layout, strict
+    split, columns, layout, strict
         How the data is read, as for `floatlens.read`.
+    passages, max_passages, corpus
+        Number of passages per question, including the gold one; maximum number for data with its own passages; file of
+        passages to retrieve from with BM25.
     template
         The text around a question, with the slots {passages} and {question}.
+    max_new_tokens, steps, block_length, temperature, seed
+        Settings of the sampler, see `Lens.settings`; `seed` also draws the questions at random.
+    batch_size
+        Number of questions decoded together.
     family, adapter, sampler
         Family of every model, detected by default; folder of a LoRA adapter that is applied to every model; name of the
         sampler, where the family has several.
+    device, dtype, allow_pickle
+        How models are loaded, see `floatlens.load`.
     resume, retry_errors
         Resume the study in `out`; also retry questions that failed.
     jobs
         Number of models to run, and of findings to draw, in parallel, each in its own process.
     engine
         Where the work runs, this process by default; its workers share the questions of one model at a time.
+    watch
+        Called with a label and a total to report progress; returns a function that is called once per finished item.
 
     >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP
     >>> study.to_dataframe()[["claim", "models", "value", "verdict"]]                    # doctest: +SKIP
