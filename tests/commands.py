@@ -1,4 +1,4 @@
-"""A command line run in the process of the tests, and what it said."""
+"""Run a command line in the test process and return its output."""
 
 from __future__ import annotations
 

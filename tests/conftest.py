@@ -1,4 +1,4 @@
-"""What all tests share: one thread, no network, and the place of the golden data."""
+"""Shared by all tests: one thread, no network, and the folder of the golden data."""
 
 from __future__ import annotations
 

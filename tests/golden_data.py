@@ -1,4 +1,4 @@
-"""The golden data as the tests use it: whatever models, prompts and settings the folder holds."""
+"""Access to the golden data: the models, prompts and settings in its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The anchor rules on cases that can be worked out by hand."""
+"""The anchor rules on cases that can be computed by hand."""
 
 from __future__ import annotations
 

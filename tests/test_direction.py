@@ -1,4 +1,4 @@
-"""Data flows one way: nothing later in the line is imported by anything earlier, not even inside a function."""
+"""Imports go in one direction: no module imports from a later folder, not even inside a function."""
 
 from __future__ import annotations
 

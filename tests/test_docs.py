@@ -1,4 +1,4 @@
-"""The code on the documentation pages runs, and what is generated from the program is up to date.
+"""The code on the documentation pages runs, and generated pages are up to date.
 
 `make docs` checks links, anchors, docstrings and notebooks.
 """

@@ -1,4 +1,4 @@
-"""What is built is what runs: sdist, the wheel made from it, and the program in an environment that holds nothing else.
+"""The built sdist and wheel work: the program runs in an environment with only its requirements.
 
 The environment gets the wheel by pip, and of this one's packages only those that the wheel's metadata requires, so that a
 missing file, a missing requirement or an import from the working tree fails here and not on a user's machine.

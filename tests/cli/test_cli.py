@@ -1,4 +1,4 @@
-"""The program as a user runs it: what it prints, where it writes, how it refuses."""
+"""The program as a user runs it: output, files and errors."""
 
 from __future__ import annotations
 

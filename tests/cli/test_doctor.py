@@ -1,4 +1,4 @@
-"""floatlens doctor: what a user runs on a machine that we do not have."""
+"""floatlens doctor: the check that users run on their own machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that a user chose are printed as they are, though brackets mean something to the library that prints."""
+"""Names with brackets are printed unchanged, although brackets are markup for the printing library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt's regions are right by construction, whatever the tokenizer and whatever the passages say."""
+"""A prompt's regions are correct by construction, for any tokenizer and any passages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers: each layout in each container, streamed; and what a user is told about data that cannot be used."""
+"""Readers: each layout in each file format, streamed, and the messages about data that cannot be used."""
 
 from __future__ import annotations
 

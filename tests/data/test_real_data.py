@@ -1,4 +1,4 @@
-"""On real questions (HotpotQA, Natural Questions): regions, retrieval and stress levels hold for every one of them."""
+"""On real questions (HotpotQA, Natural Questions), regions, retrieval and stress levels are correct for all of them."""
 
 from __future__ import annotations
 

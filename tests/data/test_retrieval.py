@@ -1,4 +1,4 @@
-"""Retrieval: BM25 finds what holds the question's words, over a collection that grows, and recall is counted."""
+"""Retrieval: BM25 over a collection that grows, and recall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw sequences: no question and no chat template around them, regions by spans or by marks."""
+"""Raw sequences: no question and no chat template, regions by spans or by marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token kinds for the ways in which tokenizers write their tokens."""
+"""Token kinds for the spellings of different tokenizers."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The world is the same every time, its splits share no fresh entity, and its rows say what they claim."""
+"""The world is deterministic, its splits share no fresh entity, and its rows are consistent."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Block samplers on tiny random models: caches, batches and tracing change nothing; what cannot work is refused."""
+"""Block samplers on tiny random models: caches, batches and tracing change nothing; invalid settings are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: a given text revealed in a given order gives what a generation of that text gives."""
+"""Replay: a given text revealed in a given order gives the same results as a generation of that text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds, batches and ends: a run can be repeated, a batch equals its rows, an answer stops where it ends."""
+"""Seeds, batches and end tokens: runs are repeatable, a batch equals its rows, and an answer stops at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused before anything is loaded, with what would work."""
+"""Invalid settings are errors before anything is loaded, and the error names valid ones."""
 
 from __future__ import annotations
 

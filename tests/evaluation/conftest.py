@@ -1,4 +1,4 @@
-"""Small random models that can be asked, and tokenizers."""
+"""Small random models and tokenizers for evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study of causes measures what it says: divergence, surprise, agreement and form, the same when it is resumed."""
+"""Ablations measure divergence, surprise, agreement and form as defined, also after a run is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection that changes while questions come in: what is retrieved at each stage, and how answers are counted."""
+"""A collection that changes between questions: retrieved passages at each stage, and the scoring of answers."""
 
 from __future__ import annotations
 

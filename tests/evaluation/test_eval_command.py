@@ -1,4 +1,4 @@
-"""floatlens eval, as a user runs it, on small random models: what it prints, writes, refuses and resumes."""
+"""floatlens eval, as a user runs it, on small random models: output, files, errors and resuming."""
 
 from __future__ import annotations
 

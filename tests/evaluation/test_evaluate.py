@@ -1,4 +1,4 @@
-"""Evaluation: every question has its row, batches change nothing, and what went wrong is said."""
+"""Evaluation: every question has its row, batches change nothing, and errors are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stress tests change one thing at a time, alike for every model; robustness numbers are those of planted curves."""
+"""Stress tests change one thing at a time, equally for every model; robustness numbers are those of planted curves."""
 
 from __future__ import annotations
 

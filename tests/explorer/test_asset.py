@@ -1,4 +1,4 @@
-"""The script that ships is the one that the source builds."""
+"""The committed script equals a build from the source."""
 
 from __future__ import annotations
 

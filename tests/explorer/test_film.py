@@ -1,4 +1,4 @@
-"""A film says what the trace says, fits its budget, and states what it left out."""
+"""A film has the data of its trace, fits its budget, and lists what it left out."""
 
 from __future__ import annotations
 

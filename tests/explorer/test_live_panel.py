@@ -1,4 +1,4 @@
-"""The live panel in a real browser, with a socket that plays a recorded run: what it asks, and what it draws."""
+"""The live panel in a real browser, with a socket that plays a recorded run: its requests and its drawing."""
 
 from __future__ import annotations
 

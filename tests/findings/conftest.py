@@ -1,4 +1,4 @@
-"""The part of the golden data that the findings are held against."""
+"""The part of the golden data that the findings are compared with."""
 
 from pathlib import Path
 

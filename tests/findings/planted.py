@@ -1,4 +1,4 @@
-"""Traces with planted properties: what a finding must bring to light is known because it was put there."""
+"""Traces with planted properties, so that the correct result of a finding is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Absorption where it is known beforehand."""
+"""Absorption on planted anchors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Drift on planted anchors: the numbers can be worked out by hand."""
+"""Drift on planted anchors, with numbers computed by hand."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The findings on what other papers say, where the answer is known because it was planted."""
+"""The findings of other papers on traces with planted properties."""
 
 from __future__ import annotations
 

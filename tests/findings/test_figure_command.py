@@ -1,4 +1,4 @@
-"""`floatlens figure`: files, claims, JSON, and errors that say the way out."""
+"""`floatlens figure`: files, claims, JSON, and helpful errors."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Figures by their data, and that they are figures one can go on with."""
+"""Figures are tested by their data, and are ordinary matplotlib figures."""
 
 import json
 

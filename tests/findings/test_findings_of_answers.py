@@ -1,4 +1,4 @@
-"""The claims on knowledge and stress hold on planted answers where they should, and not where they should not."""
+"""The claims on knowledge and stress are supported on planted answers exactly when they should be."""
 
 from __future__ import annotations
 

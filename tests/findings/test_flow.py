@@ -1,4 +1,4 @@
-"""Flow between regions, where two regions are enough to work it out."""
+"""Flow between regions, on cases small enough to compute by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The split of the anchors' advantage: exact, and right where the answer is known."""
+"""The split of the anchors' advantage is exact, and correct on known cases."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The published analysis functions' numbers, reproduced to 1e-6 wherever the published functions are right."""
+"""The numbers of the published analysis functions, reproduced to 1e-6 wherever these functions are correct."""
 
 import json
 

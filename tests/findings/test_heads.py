@@ -1,4 +1,4 @@
-"""Retrieval heads: a planted copying head is found where it was planted."""
+"""Retrieval heads: a planted copying head is found."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Links: a planted relation between traces and answers is found, and none where there is none."""
+"""Links: a planted relation between traces and answers is found, and no relation where there is none."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The published numbers beside a run's: in figures, and as distances."""
+"""The published numbers compared with a run: in figures, and as distances."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The findings on traces that the lens itself records, of the small random models of the golden data."""
+"""The findings on traces of the small random models of the golden data."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Floating on identical text: what two models do with the same answers, beside each on its own."""
+"""Floating of two models on identical text, compared with their own answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: intervals that can be trusted, and words that follow from them."""
+"""Verdicts: intervals with correct coverage, and the wording that follows from them."""
 
 import json
 

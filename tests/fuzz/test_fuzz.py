@@ -1,4 +1,4 @@
-"""Whatever the input, the result is a value or a `FloatLensError`: no other exception, no stray file, bounded memory.
+"""For any input, the result is a value or a `FloatLensError`: no other exception, no stray file, bounded memory.
 
 Every target gets a fixed share of more than 20,000 inputs, generated from a fixed seed, so that a run can be repeated;
 FLOATLENS_FUZZ=10 runs ten times as many. Inputs that once failed are kept as `@example`s or in tests/hostile/corpus.py.

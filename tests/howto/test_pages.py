@@ -1,4 +1,4 @@
-"""The how-tos for plug-ins work from a package outside the tree."""
+"""The how-tos for plug-ins work from a package outside the repository."""
 
 from __future__ import annotations
 

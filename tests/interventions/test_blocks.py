@@ -1,4 +1,4 @@
-"""Interventions while a model writes in blocks: logits of their definitions, by hand, and ablations that measure by them."""
+"""Interventions on models that write in blocks: logits equal the definitions, and ablations use them."""
 
 from __future__ import annotations
 

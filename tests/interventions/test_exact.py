@@ -1,4 +1,4 @@
-"""Each intervention gives the logits of its definition, written by hand over whole matrices, to 1e-5."""
+"""Each intervention gives the logits of its definition, computed independently from full matrices, to 1e-5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interventions are always undone, add up, show in the trace as they were used, and refuse what cannot work."""
+"""Interventions are always undone, can be combined, are visible in the trace, and raise errors for invalid settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interventions on models whose attention does not pass transformers' interface."""
+"""Interventions on models whose attention does not use transformers' interface."""
 
 from __future__ import annotations
 

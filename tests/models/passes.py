@@ -1,4 +1,4 @@
-"""Counts forward passes: how a test knows that a run has ended, or goes on."""
+"""Count forward passes, so that a test can check whether a run has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA adapters: what is loaded computes what peft computes, and an adapter that does not fit is refused in one sentence."""
+"""LoRA adapters: loaded models equal peft's, and an adapter that does not fit is an error in one sentence."""
 
 from __future__ import annotations
 

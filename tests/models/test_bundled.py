@@ -1,4 +1,4 @@
-"""The bundled models are whole, small, load by name, and answer as their cards say."""
+"""The bundled models are complete and small, load by name, and have the scores on their cards."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Every language model class of transformers is traced with the right numbers, or refused when it is loaded.
+"""Every language model class of transformers is traced with correct numbers, or rejected when it is loaded.
 
 By default one class of each mechanism is examined; `-m all_models` examines all of them (several minutes), as
 `python -m docs.what_works` does to write the page.

@@ -1,4 +1,4 @@
-"""Checkpoints in their published layout become native models; broken ones are refused in one sentence."""
+"""Checkpoints in their published layout become native models; broken ones are errors in one sentence."""
 
 from __future__ import annotations
 

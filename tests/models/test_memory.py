@@ -1,4 +1,4 @@
-"""Loading holds the weights once: each is converted on its own, and one that need not be stays mapped from its file."""
+"""Loading holds the weights once: tensors are converted one by one, and others stay mapped from their file."""
 
 from __future__ import annotations
 

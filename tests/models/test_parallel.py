@@ -1,4 +1,4 @@
-"""A model split by a tensor parallel plan over two processes writes and shows what the whole model does."""
+"""A model split by a tensor parallel plan over two processes gives the same tokens and traces as the whole model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming equals the exact definition under block masks, whatever the blocks, the padding and the tile size."""
+"""Streaming equals the exact definition under block masks, for any blocks, padding and tile size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be observed or changed is an error, never an empty result."""
+"""Anything that cannot be observed or changed is an error, never an empty result."""
 
 from __future__ import annotations
 

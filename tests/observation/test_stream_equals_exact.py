@@ -1,4 +1,4 @@
-"""The tiles give what the whole matrix gives, for every kind of attention and any tile size."""
+"""The tiles give the same results as the full matrix, for every kind of attention and any tile size."""
 
 from __future__ import annotations
 

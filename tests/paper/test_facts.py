@@ -1,4 +1,4 @@
-"""What the definitions make of the published figures, against hand-worked values and the page that tells of it."""
+"""The definitions applied to the published figures, compared with values computed by hand and with the page."""
 
 from __future__ import annotations
 

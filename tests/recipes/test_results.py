@@ -1,4 +1,4 @@
-"""The page of results says what the runs say, and what is missing."""
+"""The page of results agrees with the runs, and lists what is missing."""
 
 from __future__ import annotations
 

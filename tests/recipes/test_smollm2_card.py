@@ -1,4 +1,4 @@
-"""The card of an adapter states what was measured, and says what was not."""
+"""The card of an adapter states what was measured and what was not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer gives text back as it was, keeps every name in one piece, and loads by AutoTokenizer."""
+"""The tokenizer reproduces text, keeps every name in one token, and loads with AutoTokenizer."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What a trace says was written is what generate returns."""
+"""The generation of a trace equals the result of generate."""
 
 from __future__ import annotations
 

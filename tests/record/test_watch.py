@@ -1,4 +1,4 @@
-"""A run that is watched step by step: the same numbers, and nothing left behind when it is given up."""
+"""A run that is watched step by step gives the same numbers, and leaves nothing behind when it is abandoned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts in a line, and in sentences."""
+"""Verdicts in one line, and in sentences."""
 
 from floatlens.report.aloud import count_verdicts, decided, say_aloud
 

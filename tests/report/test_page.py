@@ -1,4 +1,4 @@
-"""The explorer in a page: nothing in the data can leave the place where it is kept."""
+"""The explorer in a page: data cannot escape its element."""
 
 from __future__ import annotations
 

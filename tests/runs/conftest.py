@@ -1,4 +1,4 @@
-"""A small random model, questions for it, and runs of them that nothing disturbed."""
+"""A small random model, questions for it, and undisturbed runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from floatlens.runs.folder import RunFolder
 from floatlens.runs.run_list import all_runs
 from tests.models.checkpoints import readable
-from tests.runs.nursery import Nursery
+from tests.runs.fork_server import ForkServer
 
 QUESTIONS, TRACED = 14, 8
 Words = dict[str, tuple[object, ...]]
@@ -42,8 +42,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer()
     yield made
     made.close()
 
@@ -64,13 +64,13 @@ def words(model: Path, data: Path) -> Words:
 class Undisturbed:
     """Run folders of commands that nothing disturbed, made when they are first asked for."""
 
-    def __init__(self, nursery: Nursery, words: Words, folder: Path) -> None:
-        self.nursery, self.words, self.folder = nursery, words, folder
+    def __init__(self, fork_server: ForkServer, words: Words, folder: Path) -> None:
+        self.fork_server, self.words, self.folder = fork_server, words, folder
 
     def __getitem__(self, command: str) -> Path:
         out = self.folder / command
         if not out.exists():
-            code = self.nursery.run(*self.words[command], "--out", out, errors=self.errors(command))
+            code = self.fork_server.run(*self.words[command], "--out", out, errors=self.errors(command))
             assert code == 0, self.errors(command).read_text()
         return out
 
@@ -80,8 +80,8 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(nursery: Nursery, words: Words, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    return Undisturbed(nursery, words, tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(fork_server: ForkServer, words: Words, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(fork_server, words, tmp_path_factory.mktemp("undisturbed"))
 
 
 def assert_same(made: Path, whole: Path) -> None:

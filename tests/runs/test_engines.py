@@ -1,4 +1,4 @@
-"""Engines: the same results from one process, from several and from a cluster, whatever dies on the way."""
+"""Engines: the same results from one process, from several and from a cluster, also when workers die."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from floatlens.runs.engines.engine import JobFailure, JobQueue
 from floatlens.runs.engines.local import LocalEngine
 from floatlens.runs.folder import RunFolder
 from tests.runs.conftest import Undisturbed, assert_same
-from tests.runs.nursery import ROOT, Nursery
+from tests.runs.fork_server import ROOT, ForkServer
 from tests.runs.workers import Numbers, Squares, jobs, squares
 
 EXPECTED = {n: n**2 for n in range(12)}
@@ -86,11 +86,11 @@ def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(run: Ru
 
 
 def test_two_processes_give_what_one_gives(
-    nursery: Nursery, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
+    fork_server: ForkServer, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """A study, since it has all there is: traces, answers and interventions."""
     line = (*words["study"], "--workers", 2, "--out", tmp_path / "run")
-    assert nursery.run(*line, errors=tmp_path / "err") == 0, (tmp_path / "err").read_text()
+    assert fork_server.run(*line, errors=tmp_path / "err") == 0, (tmp_path / "err").read_text()
     assert_same(tmp_path / "run", undisturbed["study"])
 
 

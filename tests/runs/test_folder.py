@@ -1,4 +1,4 @@
-"""A run folder keeps results whole, and never takes an id from data for a path."""
+"""A run folder keeps results complete, and never uses an id from data as a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest has what is needed to compare and repeat a run, and nothing that its owner would not share."""
+"""A manifest has the information to compare and repeat a run, and no private information."""
 
 from __future__ import annotations
 

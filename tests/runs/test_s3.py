@@ -28,7 +28,7 @@ from floatlens.runs.lock import read_claim
 from floatlens.runs.storage import Storage
 from tests.runs.conftest import QUESTIONS, TRACED, Undisturbed, Words
 from tests.runs.faulty_proxy import FaultyProxy
-from tests.runs.nursery import ROOT, Nursery
+from tests.runs.fork_server import ROOT, ForkServer
 
 MISSING = [name for name in ("s3fs", "moto", "flask") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(
@@ -104,17 +104,17 @@ def test_a_run_in_a_bucket_has_the_results_of_one_on_disk(
 def test_an_evaluation_that_is_killed_resumes_to_the_same_results(
     proxy: FaultyProxy, words: Words, undisturbed: Undisturbed, location: str, tmp_path: Path
 ) -> None:
-    nursery, storage = Nursery(), Storage(location)  # a process that knows the server's address
-    pid = nursery.start((*words["eval"], "--out", location), tmp_path / "err")
+    fork_server, storage = ForkServer(), Storage(location)  # a process that knows the server's address
+    pid = fork_server.start((*words["eval"], "--out", location), tmp_path / "err")
     deadline = time.monotonic() + 300
     while len(storage.names("results")) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
-    assert nursery.wait(pid) == -signal.SIGKILL, (tmp_path / "err").read_text()
+    assert fork_server.wait(pid) == -signal.SIGKILL, (tmp_path / "err").read_text()
     before = len(storage.names("results"))
     assert 0 < before < 2 * QUESTIONS and storage.exists("lock")
-    code = nursery.run(*words["eval"], "--out", location, "--resume", errors=tmp_path / "err")
-    nursery.close()
+    code = fork_server.run(*words["eval"], "--out", location, "--resume", errors=tmp_path / "err")
+    fork_server.close()
     assert code == 0, (tmp_path / "err").read_text()
     found = compare(RunFolder.open(undisturbed["eval"]), RunFolder.open(location))
     assert not found.settings and not found.results_differ and found.same == 2 * QUESTIONS
@@ -125,16 +125,16 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_results(
 def test_a_study_that_is_killed_resumes_to_the_same_claims(
     proxy: FaultyProxy, words: Words, undisturbed: Undisturbed, location: str, tmp_path: Path
 ) -> None:
-    nursery, storage = Nursery(), Storage(location)
-    pid = nursery.start((*words["study"], "--out", location), tmp_path / "err")
+    fork_server, storage = ForkServer(), Storage(location)
+    pid = fork_server.start((*words["study"], "--out", location), tmp_path / "err")
     deadline = time.monotonic() + 300
     while sum("/results/" in name for name in storage.names("models")) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
-    assert nursery.wait(pid) == -signal.SIGKILL, (tmp_path / "err").read_text()
+    assert fork_server.wait(pid) == -signal.SIGKILL, (tmp_path / "err").read_text()
     assert not storage.exists("claims.json")
-    code = nursery.run(*words["study"], "--out", location, "--resume", errors=tmp_path / "err")
-    nursery.close()
+    code = fork_server.run(*words["study"], "--out", location, "--resume", errors=tmp_path / "err")
+    fork_server.close()
     assert code == 0, (tmp_path / "err").read_text()
     assert storage.read("claims.json") == (undisturbed["study"] / "claims.json").read_bytes()
     assert storage.exists("report.html") and not storage.exists("lock")

@@ -25,7 +25,7 @@ from floatlens.server.serve import address, bind, names, server
 from tests.browser import CLIPBOARD, Visit
 from tests.commands import run
 from tests.explorer.traces import PASSAGES, tiny
-from tests.server.talking import QUESTION, gated, lens
+from tests.server.app_client import QUESTION, gated, lens
 
 MODELS = ("tiny-mdm", "tiny-arm")
 SPEC = "mask-positions(region=gold)"

@@ -1,4 +1,4 @@
-"""Who may ask, and what nobody may."""
+"""Access control: requests that are allowed, and requests that are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from floatlens.server.guard import HEADER, Guard, hostname
-from tests.server.talking import HOST, TOKEN, app_of, client, connected
+from tests.server.app_client import HOST, TOKEN, app_of, client, connected
 
 PATHS = ["/", "/assets/explorer.js", "/api/runs", "/api/film?run=0&sample=0"]
 

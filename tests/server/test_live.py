@@ -1,4 +1,4 @@
-"""Live runs: steps while they happen, stopped when nobody looks any more, one at a time."""
+"""Live runs: steps are sent as they happen, one run at a time, and a run stops when its page disconnects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from floatlens.explorer.arrays import unpacked
 from floatlens.explorer.film import film
 from floatlens.server.guard import HEADER
 from floatlens.server.limits import Limits
-from tests.server.talking import PASSAGES, QUESTION, TOKEN, app_of, client, connected, gated, lens
+from tests.server.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, gated, lens
 
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 

@@ -1,4 +1,4 @@
-"""Attention that is kept for questions: bounded in memory, and open about what it left out."""
+"""Attention matrices that are kept for requests: bounded memory, and errors for steps that were left out."""
 
 from __future__ import annotations
 

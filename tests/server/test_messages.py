@@ -1,4 +1,4 @@
-"""What a page may say: everything else is one sentence, and the conversation goes on."""
+"""Messages of a page: an invalid one gives an error in one sentence, and the connection stays open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from floatlens.server import limits
 from floatlens.server.limits import Limits
 from floatlens.server.messages import RunRequest, id_of, read
 from floatlens.server.serve import bind, names, server
-from tests.server.talking import QUESTION, TOKEN, app_of, client, connected
+from tests.server.app_client import QUESTION, TOKEN, app_of, client, connected
 
 GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
 

@@ -1,4 +1,4 @@
-"""What the page is given: models, interventions and example questions."""
+"""The data of the page: models, interventions and example questions."""
 
 from __future__ import annotations
 

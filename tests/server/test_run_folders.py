@@ -1,4 +1,4 @@
-"""The run folders that were given: their samples by number, and nothing beside them."""
+"""The run folders on show: their samples by number, and no other files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from floatlens.runs.folder import RunFolder
 from floatlens.server.guard import HEADER
 from floatlens.server.run_folders import names, runs_in
 from tests.explorer.traces import tiny
-from tests.server.talking import TOKEN, app_of, client
+from tests.server.app_client import TOKEN, app_of, client
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from floatlens.errors import FloatLensError
 from floatlens.runs.folder import RunFolder
 from floatlens.server.trace_cache import TraceCache
 from tests.explorer.traces import planted, tiny
-from tests.server.talking import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
+from tests.server.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
 
 
 def opened(content: bytes, path: Path) -> fl.Trace:

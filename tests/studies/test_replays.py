@@ -1,4 +1,4 @@
-"""A study makes its models write each other's answers."""
+"""A study lets its models replay each other's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that fit a time: the largest that do, never below what a claim needs, and what was cut is said."""
+"""Sizes that fit a time budget: the largest possible, never below what a claim needs, with a list of what was reduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study of the bundled models: everything once, nothing lost, and a report at the end."""
+"""A study of the bundled models: all parts run once, nothing is lost, and there is a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of the atlas are well-formed, deterministic, and have their gold where it is wanted."""
+"""Samples of the atlas are well-formed and deterministic, and have their gold passage at the requested index."""
 
 from __future__ import annotations
 

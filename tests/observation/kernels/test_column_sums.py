@@ -1,4 +1,4 @@
-"""The entry point refuses what the kernels cannot read, and says where it runs."""
+"""The entry point raises errors for unsupported inputs, and reports where it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An interval mask of three integers is the mask that a model would pass."""
+"""An interval mask of three integers equals the mask that a model would pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the server share: an application on the bundled models, and a page that talks to it."""
+"""Shared by the tests of the server: an application with the bundled models, and a client for it."""
 
 from __future__ import annotations
 

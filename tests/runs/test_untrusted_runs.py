@@ -1,4 +1,4 @@
-"""A run folder that somebody else made is read, resumed or refused, and reaches nothing outside of itself."""
+"""An untrusted run folder is read, resumed or rejected, and accesses nothing outside of itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are repeated and compared, planned, and met by numbers that run away."""
+"""Runs that are repeated, compared and planned, and NaN in a model's outputs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A process that has imported everything and forks a child for each command line: a start costs milliseconds.
 
-Reads one JSON list a line: ["run", words, standard error file, strike], answered by a pid; ["wait", pid], by the exit code.
+Reads one JSON list per line: ["run", words, error file, strike], answered by a pid; ["wait", pid], by its exit code.
 A strike is a signal that the child gets at its n-th touch of a file in its run folder (to write or rename it): a moment
 like any other, but one that does not depend on how fast or busy the machine is.
 """
@@ -26,7 +26,7 @@ def touches(errors: Path) -> int:
     return int(errors.with_suffix(".touches").read_text())
 
 
-class Nursery:
+class ForkServer:
     """The test's side."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Nursery:
             "HF_HUB_OFFLINE": "1",
             "MPLBACKEND": "Agg",
         }
-        command = [sys.executable, "-m", "tests.runs.nursery"]
+        command = [sys.executable, "-m", "tests.runs.fork_server"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process: Any = subprocess.Popen(command, env=environment, cwd=ROOT, **pipes)
 

@@ -1,4 +1,4 @@
-"""Files that a stranger sends: stored traces and .npz files that would run code, read memory or exhaust it."""
+"""Untrusted files: stored traces and .npz files that would run code, read memory or exhaust it."""
 
 from __future__ import annotations
 

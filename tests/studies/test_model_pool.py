@@ -1,4 +1,4 @@
-"""Tasks side by side: results in order, failures kept apart, reports handed on, a dead process not the end."""
+"""Tasks in parallel processes: results in order, failures isolated, progress forwarded, and a process that dies."""
 
 from __future__ import annotations
 

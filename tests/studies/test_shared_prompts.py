@@ -1,4 +1,4 @@
-"""A prompt is asked once with the same settings, by whom is settled by the plan, and every question has its row."""
+"""A prompt is answered once with the same settings, as the plan decides, and every question has its row."""
 
 from __future__ import annotations
 
