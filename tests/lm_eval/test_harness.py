@@ -156,6 +156,13 @@ def test_the_samples_are_traced_on_request(tasks: Path, tmp_path: Path) -> None:
         FloatLensLM("tiny-mdm", trace_to=str(place))
 
 
+def test_traces_of_the_samples_can_be_summaries(tasks: Path, tmp_path: Path) -> None:
+    arguments = f"pretrained=tiny-mdm,mc_num=2,trace_to={tmp_path / 'run'},detail=summary"
+    run("floatlens", tasks, "toy_write", model_args=arguments, batch_size=2)
+    traces = list(RunTraces([RunFolder.open(tmp_path / "run")]))
+    assert len(traces) == 3 and all(trace.is_summary for trace in traces)
+
+
 def test_repetitions_of_a_sampled_answer_differ(tasks: Path) -> None:
     text = (tasks / "toy_write.yaml").read_text().replace("do_sample: false", "do_sample: true, temperature: 2.0")
     (tasks / "sampled").mkdir()

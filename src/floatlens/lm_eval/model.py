@@ -28,6 +28,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
 from floatlens.lens import Generation, load
 from floatlens.lm_eval.traces import HarnessTraces
+from floatlens.record.detail import Detail, check_detail
 
 NUCLEUS = ("top_p", "top_k", "min_p")  # not used in greedy decoding
 DEFAULT_LENGTH = 2048  # context length of a model whose config does not define it
@@ -60,6 +61,8 @@ class FloatLensLM(TemplateLM):
         Number of tokens to write for tasks that do not define it.
     trace_to
         A new run folder for traces of all generated and scored texts.
+    detail
+        What these traces keep: "full" (every head) or "summary" (means over heads).
     **settings
         Settings of the sampler, such as steps or cfg_scale; a task's own, and those of --gen_kwargs, take precedence.
     """
@@ -85,6 +88,7 @@ class FloatLensLM(TemplateLM):
         max_length: int | None = None,
         max_gen_toks: int = 256,
         trace_to: str | None = None,
+        detail: Detail = "full",
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -114,7 +118,7 @@ class FloatLensLM(TemplateLM):
             max_new_tokens=max_gen_toks, **settings
         )  # raises an error now for a setting that does not exist
         asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **settings}
-        self.traces = HarnessTraces(self.lens, trace_to, asked) if trace_to else None
+        self.traces = HarnessTraces(self.lens, trace_to, asked, check_detail(detail)) if trace_to else None
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.jobs import TraceRecord
 from floatlens.lens import Generation, Lens
+from floatlens.record.detail import Detail
 from floatlens.record.trace import Trace
 from floatlens.runs import manifest
 from floatlens.runs.folder import MANIFEST, RunFolder
@@ -18,10 +19,10 @@ from floatlens.runs.storage import Storage
 class HarnessTraces:
     """Records traces of the harness's requests. The run folder stays locked until the process ends."""
 
-    def __init__(self, lens: Lens, place: str, asked: Mapping[str, Any]) -> None:
+    def __init__(self, lens: Lens, place: str, asked: Mapping[str, Any], detail: Detail = "full") -> None:
         if Storage(place).exists(MANIFEST):
             raise FloatLensError(f"trace_to {place} is already a run; use a new folder")
-        self.lens = lens
+        self.lens, self.detail = lens, detail
         seeds = {"seed": asked["seed"]}
         about = manifest.describe("lm-eval", dict(asked), checkpoints=[lens.checkpoint], seeds=seeds)
         self.folder = RunFolder.create(place, about)
@@ -45,4 +46,4 @@ class HarnessTraces:
     def _save(self, names: Sequence[str], traces: Sequence[Trace]) -> None:
         for name, trace in zip(names, traces, strict=True):
             record = TraceRecord(name, self.lens.name)
-            self.folder.put(record.key, record.value(), self.folder.save_trace(name, trace))
+            self.folder.put(record.key, record.value(), self.folder.save_trace(name, trace, detail=self.detail))
