@@ -110,6 +110,8 @@ def test_trace_replays_a_given_answer_after_a_raw_text(folder: Path, tmp_path: P
         "--order",
         "random",
         "--marks",
+        "--trace-dtype",
+        "float32",
     )
     done = run("trace", folder, *words, "--seed", 3, "--out", tmp_path / "run")
     [(_, path)] = RunFolder.open(tmp_path / "run").samples()
@@ -128,7 +130,7 @@ def test_trace_under_an_intervention_is_that_of_the_library(tmp_path: Path) -> N
     passages, spec = ["Ada Tarn lives in Molen.", "Bo Tarn lives in Karsk."], "mask-positions(region=gold)"
     words = [word for text in passages for word in ("--passage", text)] + ["--gold", 0, "--gold", 1]
     asked = ("trace", "tiny-mdm", "--prompt", "Where does Ada Tarn live?", *words, "--max-new-tokens", 4)
-    run(*asked, "--intervention", spec, "--out", tmp_path / "run", "--json")
+    run(*asked, "--intervention", spec, "--trace-dtype", "float32", "--out", tmp_path / "run", "--json")
     [(_, path)] = RunFolder.open(tmp_path / "run").samples()
     found, lens = floatlens.Trace.open(path), floatlens.load("tiny-mdm")
     with lens.intervene(spec):

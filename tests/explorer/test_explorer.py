@@ -503,7 +503,7 @@ def test_code_that_is_copied_repeats_replays_infilling_and_raw_texts(
         assert "copy as Python instead" in visit.export("Copy as command")
     else:
         monkeypatch.chdir(tmp_path)
-        run(*shlex.split(visit.copied("Copy as command").splitlines()[0])[1:])
+        run(*shlex.split(visit.copied("Copy as command").splitlines()[0])[1:], "--trace-dtype", "float32")
         made.append(fl.Trace.open(RunFolder.open(tmp_path / "run").samples()[0][1]))
     for again in made:
         assert (again.regions, again.answers, again.order) == (trace.regions, trace.answers, trace.order)

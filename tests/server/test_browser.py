@@ -327,7 +327,7 @@ def test_the_code_that_is_copied_makes_the_same_films(intervened: Visit, tmp_pat
     assert explore == "floatlens explore runs"
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        run(*shlex.split(command)[1:])
+        run(*shlex.split(command)[1:], "--trace-dtype", "float32")
     for number, (name, trace) in enumerate(zip(("first", "second"), traces, strict=True), start=1):
         [(_, path)] = RunFolder.open(tmp_path / "runs" / str(number)).samples()
         for made in (found[name], Trace.open(path)):
