@@ -71,7 +71,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     head_steps = _some(steps_at, room / per_head_step)
     spare -= len(head_steps) * per_head_step
     if received_SLHT is None:
-        thinned.append("single heads are not there: the trace is a summary (--detail summary).")
+        thinned.append("single heads are left out: the trace is a summary (--detail summary).")
     elif 0 < len(head_steps) < len(steps_at):
         kept = spell(step_numbers[i] for i in head_steps)
         thinned.append(f"single heads are kept at {len(head_steps)} of {S} steps, evenly spaced: {kept}.")

@@ -106,7 +106,7 @@ def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
 
 
 def _check_rule(trace: Trace, rule: str) -> None:
-    """Refuse a rule that a summary was not made with: the scores of single heads are not there any more."""
+    """Raise an error for a rule that a summary was not made with, since it has no scores of single heads."""
     known, asked = [str(one) for one in trace.data["rule"].values], parse_rule(rule).id
     if asked not in known:
         sample = trace.data.attrs.get("sample_id") or trace.model

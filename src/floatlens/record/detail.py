@@ -1,4 +1,4 @@
-"""How much of a trace is stored: every head, or a summary (see `summarise`)."""
+"""The detail of a stored trace: every head, or a summary (see `summarise`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DETAILS = get_args(Detail)
 
 
 def check_detail(text: str) -> Detail:
-    """Return the level of detail of this name; refuse one that does not exist.
+    """Return the level of detail of this name; raise an error for an unknown one.
 
     >>> check_detail("short")
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""Numbers of single heads that findings need: taken from a whole trace, or kept in a summary of one.
+"""Numbers of single heads that findings need: computed from a full trace, or kept in its summary.
 
-Received attention of neighbouring steps and of the first and last quarter, and the split of the anchors' advantage in
-score into a part of the norms and a part of the angles.
+They are the similarity of received attention between neighbouring steps and between the first and last quarter, and the
+split of the anchors' score advantage into a norm part and an angle part.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Arr
     >>> [x.item() for x in split(n * c, n, np.array([True, False]), np.array([False, True]))]
     [1.0, 1.0, 0.0]
     """
-    # a key of norm zero has no direction; its score is zero whatever the cosine
+    # a key of norm zero has no direction; its score is zero for any cosine
     cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
     S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
     advantage = S[0] - S[1]

@@ -1,8 +1,8 @@
-"""A summary of a trace: means over heads in place of single heads, for runs of many or large models.
+"""A summary of a trace: means over heads instead of single heads, for runs of many or large models.
 
-What findings need of single heads is computed once, while they are still there, with anchors by the rules below. Numbers
-that need a single head at a position, or anchors of single heads by another rule, cannot be computed from a summary, and
-whoever asks for them is told so.
+The numbers of single heads that findings need are computed when the summary is made, with anchors by the rules below.
+Numbers that need a single head at a position, or anchors of single heads by another rule, cannot be computed from a
+summary and raise an error.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def is_per_head(variable: xr.DataArray) -> bool:
 
 
 def mean_over_heads(variable: xr.DataArray) -> xr.DataArray:
-    """Mean over heads; NaN where a position does not exist. A layer with fewer heads than others has those that it has."""
+    """Mean over heads; NaN where a position does not exist. Heads that a layer does not have are left out."""
     head = next(dim for dim in variable.dims if dim in HEADS)
     values = np.moveaxis(variable.values, variable.dims.index(head), 0)
     mean = np.asarray(values.mean(axis=0, dtype=np.float32))
     missing = np.isnan(mean)
-    if missing.any():  # all heads lack a position that does not exist yet; some lack a head that a layer does not have
+    if missing.any():  # NaN in all heads: the position does not exist yet; in some: the layer has fewer heads
         of_missing = values[:, missing]
         count = np.isfinite(of_missing).sum(axis=0)
         mean[missing] = np.where(count > 0, np.nansum(of_missing, axis=0) / np.maximum(count, 1), np.nan)
@@ -60,7 +60,7 @@ def mean_over_heads(variable: xr.DataArray) -> xr.DataArray:
 
 
 def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> dict[str, Any]:
-    """What findings need of single heads, and the anchors that it is about."""
+    """The numbers of single heads that findings need, and the anchors that they use."""
     rules = [parse_rule(rule).id for rule in COMMON_RULES]
     layer = str(mean.dims[1])
     anchors_RSLT = np.array([find_anchors(mean.values, rule, attention) for rule in rules])

@@ -181,7 +181,7 @@ class Trace:
 
     @property
     def is_summary(self) -> bool:
-        """Whether the trace keeps means over heads in place of single heads (`--detail summary`)."""
+        """Whether the trace keeps means over heads instead of single heads (`--detail summary`)."""
         return self.data.attrs.get("detail") == "summary"
 
     def has_head_mean(self, name: str) -> bool:
@@ -197,7 +197,7 @@ class Trace:
         return mean_over_heads(self.data[name])
 
     def summarised(self) -> Trace:
-        """A trace with means over heads in place of single heads, and what findings need of single heads."""
+        """A trace with means over heads instead of single heads, and what findings need of single heads."""
         return self if self.is_summary else Trace(summarise(self.data, self.attention))
 
     # --- store --------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Trace:
             "float16" stores statistics of single heads, and matrices, in half precision, and everything else, including
             values beyond 65,504, in single precision; "float32" stores all floats in single precision.
         detail
-            "full" stores everything; "summary" stores means over heads in place of single heads.
+            "full" stores everything; "summary" stores means over heads instead of single heads.
         """
         check_detail(detail)
         if detail == "summary":

@@ -1,4 +1,4 @@
-"""Half-precision arrays of a stored trace, read as single precision, so that no mean is taken in half precision."""
+"""Read half-precision arrays of a stored trace as single precision, so that means are not computed in half precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xarray.core import indexing
 
 
 class WidenedArray(BackendArray):
-    """An array on disk that becomes float32 when it is read, and only the part that is asked for."""
+    """An array on disk that is converted to float32 when it is read; only the requested part is read."""
 
     def __init__(self, stored: xr.Variable) -> None:
         self.stored, self.shape, self.dtype = stored, stored.shape, np.dtype(np.float32)

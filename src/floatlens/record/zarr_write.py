@@ -1,7 +1,7 @@
 """Write a labelled dataset as a flat Zarr group of format 3: one folder per variable, metadata as JSON, compressed chunks.
 
-Zarr's own writer takes milliseconds per variable and step of its protocol, which is more than a small model takes to write
-a token. The files are read by Zarr (`Trace.open`); `zarr_check` says what they may contain.
+Zarr's own writer takes milliseconds per variable and operation, which is more than a small model needs to write a token.
+The files are read by Zarr (`Trace.open`); `zarr_check` defines what they may contain.
 """
 
 from __future__ import annotations
