@@ -3,7 +3,8 @@
     python -m benchmarks.two_versions 7f03847^ 7f03847      what recording on request costs a trace without it
 
 Both versions are taken out of git. Each round runs both, one after the other, in processes of their own: a trace and plain
-generation by turns, median CPU time of each. The ratio of the two cancels most of what else the machine is doing.
+generation by turns, median CPU time of each. The ratio of the two cancels most of what else the machine is doing. The
+number of tensor operations of a trace is exact, whatever the machine is doing.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ import sys, tempfile, torch
 from pathlib import Path
 from benchmarks.measure import interleaved
 from benchmarks.trace import model, random_ids
+from torch.utils._python_dispatch import TorchDispatchMode
+class Count(TorchDispatchMode):
+    operations = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operations += 1
+        return func(*args, **(kwargs or {}))
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
     lens = model(Path(folder), vocab=4096, mlp=704)
     ids = random_ids(256, 4096)
     plain, trace = (lambda: lens.generate([ids], max_new_tokens=8)), (lambda: lens.trace(ids, max_new_tokens=8))
     taken = interleaved({"plain": plain, "trace": trace}, int(sys.argv[1]))
-print(taken["plain"], taken["trace"])
+    with Count() as count:
+        trace()
+print(taken["plain"], taken["trace"], count.operations)
 """
 
 
@@ -42,13 +51,13 @@ def take_out(version: str, folder: Path) -> Path:
     return folder / "src"
 
 
-def ratio(source: Path, rounds: int) -> float:
-    """CPU time of a trace over that of plain generation, by one process that imports FloatLens from `source`."""
+def measure(source: Path, rounds: int) -> tuple[float, int]:
+    """CPU time of a trace over that of plain generation, and its operations, by one process that imports from `source`."""
     env = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", CODE, str(rounds)]
     done = subprocess.run(words, env=env, cwd=source, capture_output=True, text=True, check=True)
-    plain, trace = map(float, done.stdout.split()[-2:])
-    return trace / plain
+    plain, trace, operations = done.stdout.split()[-3:]
+    return float(trace) / float(plain), int(operations)
 
 
 def main() -> None:
@@ -59,17 +68,19 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sources = [take_out(version, Path(folder) / str(number)) for number, version in enumerate(given.versions)]
-        found: list[list[float]] = [[], []]
+        found: list[list[tuple[float, int]]] = [[], []]
         for _ in range(given.processes):
-            for source, ratios in zip(sources, found, strict=True):
-                ratios.append(ratio(source, given.rounds))
-    for version, ratios in zip(given.versions, found, strict=True):
+            for source, measured in zip(sources, found, strict=True):
+                measured.append(measure(source, given.rounds))
+    medians = []
+    for version, measured in zip(given.versions, found, strict=True):
+        ratios, operations = [each for each, _ in measured], measured[0][1]
+        medians.append(statistics.median(ratios))
         spread = f"{min(ratios):.3f} to {max(ratios):.3f} over the processes"
         print(
-            f"{version}: a trace takes {statistics.median(ratios):.3f} times the CPU time of plain generation ({spread})"
+            f"{version}: {medians[-1]:.3f} times the CPU time of plain generation ({spread}), {operations} operations"
         )
-    before, after = map(statistics.median, found)
-    print(f"from the first version to the second: {100 * (after / before - 1):+.1f} %")
+    print(f"from the first version to the second: {100 * (medians[1] / medians[0] - 1):+.1f} %")
 
 
 if __name__ == "__main__":
