@@ -23,7 +23,8 @@ def command(
         str,
         typer.Argument(
             metavar="FINDING",
-            help="drift, absorption, geometry, tokens, heads, flow, knowledge, stress, links, causes.",
+            help="drift, absorption, geometry, tokens, heads, flow, knowledge, stress, links, causes, softness, cache, "
+            "similarity, massive, values, locality or decision.",
         ),
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are combined.")],

@@ -82,7 +82,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, rich_
 
 @app.callback()
 def floatlens(
-    version: bool = typer.Option(False, "--version", help="Show the versions that a bug report needs."),
+    version: bool = typer.Option(False, "--version", help="Show the versions of all packages, for bug reports."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     """See where language models anchor their attention while they write: masked diffusion models (MDMs) and

@@ -29,7 +29,9 @@ def command(
     skip: Annotated[str | None, typer.Option(help="Findings to leave out.")] = None,
     limit: common.LimitEach = None,
     budget: Annotated[str | None, typer.Option(help="Time budget such as 10m; sizes are reduced to fit it.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Every question, every stress on every data set.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Use every question, and run every stress test on every data set.")
+    ] = False,
     setting: Annotated[
         str,
         typer.Option(
@@ -56,7 +58,7 @@ def command(
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Run every finding of the paper on some models, with figures, claims and a report.
+    """Run every finding of the paper on the given models, and write figures, claims and a report.
 
     Examples:
 
