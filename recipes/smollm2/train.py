@@ -309,7 +309,7 @@ class Run:
 
     def train(self) -> None:
         if not self.resume():
-            self.keep_marks(0)
+            self.keep_marks(self.state["tokens"])
         sums: dict[str, list[float]] = {}
         while self.rate() > 0:
             before = self.state["tokens"]
