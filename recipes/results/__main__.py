@@ -65,9 +65,9 @@ def by_name(jobs: Mapping[str, Sequence[Job]]) -> dict[str, Path]:
 
 
 def choose(jobs: Mapping[str, Sequence[Job]], names: Sequence[str]) -> list[Job]:
-    """Return the runs of the named parts, and the named runs; all without names."""
+    """Return the runs of the named parts, the named runs, and those that begin with a name; all without names."""
     runs = by_name(jobs)
-    wanted = matching(runs, *(name for name in names if name not in PARTS))
+    wanted = [key for name in names if name not in PARTS for key in ([name] if name in runs else matching(runs, name))]
     return [
         job for part, several in jobs.items() for job in several if not names or part in names or job.name in wanted
     ]

@@ -103,6 +103,8 @@ def test_runs_are_chosen_by_part_by_name_and_by_the_beginning_of_a_name() -> Non
     assert names() == names("small") == ["small-a-x", "small-a-y", "small-b"]
     assert names("small-a") == ["small-a-x", "small-a-y"]
     assert names("small-a-y", "film") == ["small-a-y"]
+    jobs["small"].append(Job("small-b-z", (), ""))
+    assert names("small-b") == ["small-b"]
 
 
 def test_the_prompts_of_all_tasks_are_equally_long() -> None:
