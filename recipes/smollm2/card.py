@@ -38,8 +38,8 @@ OBJECTIVE = {
     "smollm2-canvas": "The loss is on hidden tokens of the canvas; row j - 1 writes token j.",
     "smollm2-mdm": "The loss is on hidden tokens of the answer, of the passages and of plain text; row j - 1 writes token "
     "j. Training starts from an adapter trained as that of smollm2-canvas; prompts see later tokens in a growing share of "
-    "rows, in all of them after 200,000 tokens. The optimiser was started anew at 786,870 tokens; the learning rate falls over "
-    "the last 400,000.",
+    "rows, in all of them after 200,000 tokens. The optimiser was started anew at 786,870 tokens, and the learning rate "
+    "falls over the last 400,000.",
 }
 TEXT = {
     "smollm2-arm": ": as plain text, and as sentences with a gap that a passage fills",
