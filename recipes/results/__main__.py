@@ -20,7 +20,7 @@ from pathlib import Path
 from floatlens.cli.main import run as floatlens
 from floatlens.errors import FloatLensError
 from recipes.results import film, page, texts
-from recipes.results.keep import jobs_of, keep, kept_runs, matching, public
+from recipes.results.keep import failures, jobs_of, keep, kept_runs, matching, public
 from recipes.results.parts import PARTS, Job, Place
 from recipes.results.sizes import SIZES
 
@@ -93,6 +93,9 @@ def run_job(job: Job, place: Place) -> bool:
         seconds = round(times.get(job.name, 0.0) + time.monotonic() - began, 1)
         place.runs.mkdir(parents=True, exist_ok=True)
         (place.runs / TIMES).write_text(json.dumps({**read_times(place.runs), job.name: seconds}, indent=2) + "\n")
+    if done and (reasons := failures(target)):
+        print(f"{job.name} is not kept, because parts of it failed: {'; '.join(reasons)}", file=sys.stderr)
+        return False
     if done:
         keep(target, place.kept / job.name, {"title": job.title, "seconds": seconds, "words": list(job.words)})
     return done

@@ -35,6 +35,13 @@ def keep(run: Path, target: Path, job: Mapping[str, Any]) -> None:
     (target / JOB).write_text(json.dumps(public(dict(job)), indent=1) + "\n", encoding="utf-8")
 
 
+def failures(run: Path) -> list[str]:
+    """Return the parts of a run that failed, each with its reason."""
+    path = run / "results.json"
+    found = json.loads(path.read_text(encoding="utf-8")).get("failed", {}) if path.exists() else {}
+    return [f"{part}: {reason}" for part, reason in found.items()]
+
+
 def kept_runs(kept: Path) -> dict[str, Path]:
     """Return the folders of all kept runs by name, in the order of their names."""
     return {path.parent.name: path.parent for path in sorted(kept.glob(f"*/{JOB}"))}

@@ -12,7 +12,7 @@ import floatlens as fl
 from floatlens.evaluation.deployment import STAGES
 from recipes.results import page, texts
 from recipes.results.__main__ import choose, run_job
-from recipes.results.keep import keep, kept_runs
+from recipes.results.keep import failures, keep, kept_runs
 from recipes.results.parts import PARTS, Job, Place
 from recipes.results.sizes import SIZES
 
@@ -95,6 +95,13 @@ def test_a_run_that_is_kept_is_not_made_again(tmp_path: Path, capsys: pytest.Cap
     keep(tmp_path / "runs" / "some-run", place.kept / "some-run", {"seconds": 1.0, "words": list(job.words)})
     assert run_job(job, place)
     assert "remove it there to run it again" in capsys.readouterr().out
+
+
+def test_a_run_of_which_a_part_failed_is_not_kept(tmp_path: Path) -> None:
+    finished(tmp_path, "study", {"results.json": {"failed": {"tiny-arm, replays": "no space is left"}}})
+    assert failures(tmp_path / "study") == ["tiny-arm, replays: no space is left"]
+    finished(tmp_path, "eval", {"results.json": {"results": []}})
+    assert not failures(tmp_path / "eval") and not failures(tmp_path / "film")
 
 
 def test_runs_are_chosen_by_part_by_name_and_by_the_beginning_of_a_name() -> None:
