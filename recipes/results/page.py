@@ -183,8 +183,10 @@ def architectures_section(done: Mapping[str, Path]) -> str:
         "`tiny-ssm` is a diffusion model whose layers are bidirectional Mamba blocks; its implicit attention goes through "
         "the same definitions (see [without attention](without-attention.md))."
     )
-    moving = next((c for c in mine if c["id"] == "drift.moves"), None)
-    answer = f"**Answer**: “{moving['claim']}”, with `tiny-ssm` as the MDM: {judged(moving)}.\n\n" if moving else ""
+    said = [
+        f"- “{c['claim']}”: {judged(c)}." for c in mine if c["id"] in ("drift.renewal", "drift.layers", "drift.moves")
+    ]
+    answer = "**Answer**, with `tiny-ssm` as the MDM:\n\n" + "\n".join(said) + "\n\n" if said else ""
     return head + answer + about + "\n\n" + markdown(pd.DataFrame(rows))
 
 
