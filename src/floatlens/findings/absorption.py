@@ -26,7 +26,17 @@ from floatlens.findings.by_model import by_model, mean
 from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
 from floatlens.findings.outcome import Outcome, difference, mean_of
 from floatlens.findings.received import Layers, profile
-from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample, require, spread
+from floatlens.findings.samples import (
+    Array,
+    Traces,
+    is_measured,
+    mean_over,
+    models_of,
+    per_sample,
+    require,
+    samples_per_model,
+    spread,
+)
 from floatlens.findings.spelling import number
 from floatlens.paper import definitions
 from floatlens.record.trace import Trace
@@ -153,10 +163,8 @@ def figure(
             grid[-1, -1].legend(handles, labels, loc="center", title="model")
         else:
             figure.legend(handles, labels, loc="outside upper center", ncols=len(models))
-        n = int(data["n"].max())
-        style.caption(
-            figure, f"Attention on the anchors, by anchor rule; mean ± std over {n} sample{'s' * (n != 1)} per model."
-        )
+        n = samples_per_model(measured)
+        style.caption(figure, f"Attention on the anchors, by anchor rule; mean ± std over {n} per model.")
     return figure
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.findings import draw, style
 from floatlens.findings.by_model import by_model
-from floatlens.findings.samples import mean_over, models_of, spread
+from floatlens.findings.samples import mean_over, models_of, samples_per_model, spread
 
 
 def table_along(measured: xr.Dataset, names: Mapping[str, str], along: str) -> pd.DataFrame:
@@ -82,9 +82,9 @@ def lines(
             axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
         named = {text: handle for axes in grid for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=max(1, len(named)))
-        n = int(table["n"].max()) if len(table) else 0
+        n = samples_per_model(measured)
         sentence = note or f"Anchors by {measured.attrs['rule']}"
-        style.caption(figure, f"{sentence}; mean ± std over {n} sample{'s' * (n != 1)} of each model.")
+        style.caption(figure, f"{sentence}; mean ± std over {n} per model.")
     return figure
 
 

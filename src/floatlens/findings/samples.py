@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
+from floatlens.findings.spelling import count
 from floatlens.record.trace import Trace
 from floatlens.version import __version__
 
@@ -97,6 +98,19 @@ def require(trace: Trace, *names: str, means: Sequence[str] = (), finding: str) 
 def models_of(measured: xr.Dataset) -> list[str]:
     """The models of the samples, each once, in order of appearance."""
     return list(dict.fromkeys(str(m) for m in measured["model"].values))
+
+
+def samples_per_model(measured: xr.Dataset) -> str:
+    """Format the number of samples per model, as a range if the models have different numbers.
+
+    >>> samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "a", "b"])}))
+    '1 to 2 samples'
+    >>> samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "b"])}))
+    '1 sample'
+    """
+    counts = [int((measured["model"].values == model).sum()) for model in models_of(measured)]
+    fewest, most = min(counts), max(counts)
+    return count(most, "sample") if fewest == most else f"{fewest} to {count(most, 'sample')}"
 
 
 def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
