@@ -70,6 +70,18 @@ def leave_pass(token: Token[ForwardPass | None]) -> None:
     _current.reset(token)
 
 
+def _copy_rows(head: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Copy the last rows of the hidden states, before they are multiplied with the vocabulary.
+
+    A view of the last rows of a longer tensor is not one matrix to torch, which then copies the whole weight matrix for
+    a batched product (150 ms per pass of SmolLM2 in bfloat16).
+    """
+    rows = inputs[0]
+    if rows.dim() != 3 or rows.stride(0) == rows.shape[1] * rows.stride(1):
+        return None
+    return (rows.clone(memory_format=torch.contiguous_format), *inputs[1:])
+
+
 @dataclass(frozen=True)
 class Cached:
     """The cache of keys and values after a pass, with the tokens whose keys it holds."""
@@ -175,11 +187,15 @@ class Network:
     def running(self, forward: ForwardPass) -> Iterator[Any]:
         """Yield the model, for a call with custom arguments; `forward` describes its rows."""
         token = _current.set(forward)
+        head = self.model.get_output_embeddings() if hasattr(self.model, "get_output_embeddings") else None
+        hook = head.register_forward_pre_hook(_copy_rows) if isinstance(head, torch.nn.Linear) else None
         try:
             with torch.no_grad():
                 yield self.model
         finally:
             _current.reset(token)
+            if hook is not None:
+                hook.remove()
 
     def _call(self, forward: ForwardPass, options: dict[str, Any]) -> Any:
         with self.running(forward) as model:
