@@ -9,6 +9,7 @@ from floatlens.models.checkpoint import find
 
 SMALL = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
 REAL = ("smollm2", "smollm2-arm", "smollm2-mdm")
+ANSWERING = (*REAL, "smollm2-canvas")
 
 
 def available(names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipes.results.models import REAL, SMALL, available
+from recipes.results.models import ANSWERING, REAL, SMALL, available
 from recipes.results.sizes import ResultSizes
 
 # Test questions that were not looked at while claims and effects were written; the demo uses those before.
@@ -216,18 +216,18 @@ def real_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
             True,
         )
     ]
-    answers = ("--both", "--max-new-tokens", "16", "--dtype", "bfloat16", "--limit", str(sizes.real_answers))
-    sets = {"atlas": ("--data", "atlas", "--passages", "5")}
+    answers = ("--both", "--max-new-tokens", "16", "--dtype", "bfloat16", "--limit")
+    sets = {"atlas": (("--data", "atlas", "--passages", "5"), sizes.real_answers)}
     if place.data is not None:
-        sets["nq"] = ("--data", str(place.data / NQ))
-    for name, words in sets.items():
+        sets["nq"] = (("--data", str(place.data / NQ)), sizes.real_nq)
+    for name, (words, limit) in sets.items():
         jobs += per_model(
             f"real-answers-{name}",
-            models,
+            available(ANSWERING)[0],
             ("eval",),
-            (*words, *answers),
+            (*words, *answers, str(limit)),
             "Answers",
-            answers=2 * sizes.real_answers,
+            answers=2 * limit,
             prompt=200,
         )
     for test, levels in (("noise", "0,2,4"), ("position", "0,2,4")):

@@ -21,6 +21,7 @@ class ResultSizes:
     film: int
     real: int
     real_answers: int
+    real_nq: int
     real_causes: int
     real_deployed: int
     real_texts: int
@@ -28,7 +29,7 @@ class ResultSizes:
 
 SIZES = {
     "full": ResultSizes(
-        traces=100,
+        traces=70,
         questions=500,
         causes=50,
         robustness=200,
@@ -37,6 +38,7 @@ SIZES = {
         film=32,
         real=100,
         real_answers=100,
+        real_nq=200,
         real_causes=40,
         real_deployed=40,
         real_texts=40,
@@ -51,6 +53,7 @@ SIZES = {
         film=1,
         real=2,
         real_answers=2,
+        real_nq=2,
         real_causes=2,
         real_deployed=2,
         real_texts=1,
