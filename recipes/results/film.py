@@ -30,7 +30,8 @@ def run(adapters: Path, out: Path, limit: int) -> None:
         target = out / f"{tokens}.parquet"
         if target.exists():
             continue
-        lens = fl.load(BASE) if path is None else fl.load(BASE, adapter=str(path), family="a2d-shifted")
+        adapter, family = (None, None) if path is None else (str(path), "a2d-shifted")
+        lens = fl.load(BASE, adapter=adapter, family=family, dtype="bfloat16")
         prompts: list[Prompt] = [lens.prompt(s.question, s.passages, answers=s.answers) for s in samples]
         table = measure_attention(lens, prompts, [s.id for s in samples], max_new_tokens=NEW)
         table.assign(trained=tokens, kind=lens.family.kind).to_parquet(target, index=False)

@@ -15,30 +15,29 @@ from floatlens.findings.heads import heads
 from floatlens.lens import Lens
 
 RULES = ("sigma(3)", "top(1)", "first")
-BATCH = 4
 
 
 def measure_attention(lens: Lens, prompts: Sequence[Prompt], ids: Sequence[str], **settings: Any) -> pd.DataFrame:
-    """Return floating, absorption by each rule, the share of position 0, and the best copy score, by sample and layer."""
+    """Return floating, absorption by each rule, the share of position 0, and the best copy score, by sample and layer.
+
+    Prompts are traced one by one: padding makes batches slower on a CPU, and texts with masks cannot share one.
+    """
     parts = []
-    for start in range(0, len(prompts), BATCH):
-        some = slice(start, start + BATCH)
-        traces = lens.traces(prompts[some], sample_ids=list(ids[some]), **settings)
-        moved, absorbed, copied = drift.measure(traces), absorption.measure(traces, rule=RULES), heads.measure(traces)
-        for row, trace in enumerate(traces):
-            layers = absorbed["layer"].values
-            columns: dict[str, Any] = {
-                "id": str(ids[start + row]),
-                "layer": layers,
-                "tokens": int(trace.prompt_length),
-                "floating": moved["floating"].values[row],
-                "floating_writing": last_known(moved["floating_writing"].values[row]),
-                "sink": absorbed["sink"].values[row],
-                "copying": np.nanmax(np.nan_to_num(copied["hit"].values[row], nan=-1.0), axis=-1),
-            }
-            for place, rule in enumerate(RULES):
-                columns[f"absorption {rule}"] = absorbed["absorption"].values[row, place]
-            parts.append(pd.DataFrame(columns))
+    for name, prompt in zip(ids, prompts, strict=True):
+        trace = lens.trace(prompt, sample_id=str(name), **settings)
+        moved, absorbed, copied = drift.measure(trace), absorption.measure(trace, rule=RULES), heads.measure(trace)
+        columns: dict[str, Any] = {
+            "id": str(name),
+            "layer": absorbed["layer"].values,
+            "tokens": int(trace.prompt_length),
+            "floating": moved["floating"].values[0],
+            "floating_writing": last_known(moved["floating_writing"].values[0]),
+            "sink": absorbed["sink"].values[0],
+            "copying": np.nanmax(np.nan_to_num(copied["hit"].values[0], nan=-1.0), axis=-1),
+        }
+        for place, rule in enumerate(RULES):
+            columns[f"absorption {rule}"] = absorbed["absorption"].values[0, place]
+        parts.append(pd.DataFrame(columns))
     table = pd.concat(parts, ignore_index=True)
     table["copying"] = table["copying"].where(table["copying"] >= 0)
     return table

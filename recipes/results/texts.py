@@ -19,6 +19,7 @@ from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Passage
 from floatlens.lens import Lens
 from recipes.results.measured import measure_attention
+from recipes.results.models import REAL
 
 TASKS = ("question", "continuation", "key-value", "infilling")
 NEW = 32
@@ -33,7 +34,7 @@ def run(models: list[str], out: Path, limit: int, plain: Path | None = None) -> 
             target = out / f"{model} {task}.parquet"
             if target.exists():
                 continue
-            lens = lens or fl.load(model)
+            lens = lens or fl.load(model, dtype="bfloat16" if model in REAL else "auto")
             if task == "infilling" and lens.family.kind == "arm":
                 continue
             prompts = prompts_of(lens, task, limit, plain)

@@ -121,3 +121,11 @@ def test_the_prompts_of_all_tasks_are_equally_long() -> None:
     for task, several in lengths.items():
         for length, wanted in zip(several, lengths["question"], strict=True):
             assert abs(length - wanted) <= (0 if task == "continuation" else 0.15 * wanted), task
+
+
+def test_every_task_is_measured_on_a_model_that_looks_ahead(tmp_path: Path) -> None:
+    texts.run(["tiny-mdm"], tmp_path, limit=2)
+    table = texts.collect(tmp_path)
+    assert set(table["task"]) == set(texts.TASKS)
+    assert (table.groupby("task").size() == 2).all()
+    assert table[["floating", "absorption top(1)"]].notna().all(axis=None)
