@@ -90,6 +90,50 @@ def test_a_row_of_zeros_is_an_answer_that_is_not_there_yet():
     np.testing.assert_allclose(flow(trace)["rollout"], flow(same)["rollout"])
 
 
+def canvas_of(trace):
+    """The same trace with rows of the answer and of the template only: the prompt was read before the first step."""
+    regions = list(trace.data["region"].values)
+    trace.data["flow"].values[:, :, [i for i, name in enumerate(regions) if name not in ("answer", "other")]] = 0.0
+    return trace
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_prompt_without_rows_keeps_what_the_answer_draws_from_it(residual):
+    trace = canvas_of(planted(gold=2))
+    found = flow(trace, residual=residual, stop=0.0, step=3)
+    regions = list(found["region"].values)
+    answer, other, gold = (regions.index(name) for name in ("answer", "other", "doc2"))
+    share_A, share_O = 0.0, 0.0  # of the gold document in the two rows that exist, layer by layer
+    for rows in trace.data["flow"].values[3].astype(float):
+        parts = [rows[row, gold] + rows[row, answer] * share_A + rows[row, other] * share_O for row in (answer, other)]
+        if residual:
+            parts = [(part + share) / 2 for part, share in zip(parts, (share_A, share_O), strict=True)]
+        share_A, share_O = parts
+    rolled = found["rollout"].values[0]
+    assert rolled[answer, gold] == pytest.approx(share_A, rel=1e-6)
+    np.testing.assert_allclose(rolled[[answer, other]].sum(axis=-1), 1.0)
+    assert np.isnan(rolled[regions.index("query")]).all()
+    pooled = found["pooled"].values[0, :, answer, gold]
+    np.testing.assert_allclose(pooled, trace.data["flow"].values[3, :, answer, gold], rtol=1e-6)
+
+
+def test_a_canvas_is_drawn_beside_a_model_whose_prompt_has_rows():
+    traces = [canvas_of(planted(model="canvas", gold=2)), planted(model="whole", gold=2)]
+    drawn = flow.figure(traces, backend="none")
+    assert set(drawn.loc[drawn["model"] == "canvas", "region"]) == {"answer", "other"}
+    assert set(drawn.loc[drawn["model"] == "canvas", "region_to"]) == set(
+        drawn.loc[drawn["model"] == "whole", "region_to"]
+    )
+    assert flow.report.select(flow(traces), "rollout").sizes["sample"] == 2
+    assert len(flow.figure(traces).axes) == 4  # two maps, two colour bars
+
+
+def test_the_rollout_of_a_canvas_stops_where_its_own_rows_no_longer_differ():
+    trace = planted(layers=12)
+    trace.data["flow"].values[:] = 1 / trace.data.sizes["region"]
+    assert flow(canvas_of(trace))["rollout_layer"].item() == 2  # two rows differ by 2**-n, as in a whole model
+
+
 def test_the_claim_needs_gold_at_more_than_one_position():
     swept = [writing_to(planted(seed=i, gold=1 + i % 4), {f"doc{1 + i % 4}": 0.02}) for i in range(12)]
     assert flow.claim(swept).verdict == "supported"

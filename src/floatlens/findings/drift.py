@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import draw, published, same_text, style
@@ -326,6 +327,7 @@ def _panel(
     draw.name_on_hover(axes, values, tokens, start)
     axes.set_ylabel(("mean of layers" if layer == AVERAGE else f"layer {layer}") + "\nstep")
     if readable:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=min(8, readable // 4), integer=True))
         draw.token_axis(axes, tokens, first=start, most=readable)
         axes.set_xlabel("position")
     else:

@@ -76,8 +76,11 @@ def _measure_one(trace: Trace, step: int | None, residual: bool, stop: float) ->
             raise FloatLensError(f"step {step} was not recorded; steps go from 0 to {int(flow['step'].values[-1])}")
         flow = flow.sel(step=[step])
     values_SLRR = flow.values.astype(np.float64)
-    absent_SR = np.nan_to_num(values_SLRR).sum(axis=(1, 3)) == 0  # a region without queries yet: an ARM's answer
-    values_SLRR = np.where(absent_SR[:, None, :, None] | absent_SR[:, None, None, :], np.nan, values_SLRR)
+    # A region without queries has no row: an ARM's answer before its first token, or a prompt that was read before the
+    # first step (as in the family canvas). Its column is missing only if it has no keys either.
+    no_row_SR, no_column_SR = (np.nan_to_num(values_SLRR).sum(axis=(1, axis)) == 0 for axis in (3, 2))
+    no_column_SR &= no_row_SR
+    values_SLRR = np.where(no_row_SR[:, None, :, None] | no_column_SR[:, None, None, :], np.nan, values_SLRR)
     if residual:
         rolled, reached = zip(*(definitions.rollout_while_rows_differ(one, stop) for one in values_SLRR), strict=True)
         rolled_SRR, layer = np.array(rolled), float(np.mean(reached))
@@ -245,7 +248,7 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
         figure = style.new_figure(0.5 + (side_length + 0.85) * len(models), width=width)
         grid = figure.subplots(len(models), len(positions), squeeze=False)
         for row, model in enumerate(models):
-            regions = ordered(list(dict.fromkeys(data.loc[data["model"] == model, "region"])))
+            regions = ordered(list(dict.fromkeys(data.loc[data["model"] == model, "region_to"])))
             norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data[data["model"] == model]))
             for column, position in enumerate(positions):
                 axes = grid[row, column]
@@ -370,22 +373,20 @@ def normalised(rows: Array) -> Array:
 def rollout(pooled_LRR: Array, *, residual: bool = True) -> Array:
     """Product of the layers' flows, the first layer's rightmost; each (A + I)/2, rows normalised, with the residual.
 
-    A region that does not exist yet (NaN) is left out and stays NaN.
+    A region that does not exist yet (NaN) is left out and stays NaN. A region with a column but no row (NaN) keeps the
+    flow that it receives.
 
     >>> rollout(np.array([[[0.0, 1.0], [0.0, 1.0]]]))
     array([[0.5, 0.5],
            [0. , 1. ]])
     """
-    missing = ~np.isfinite(pooled_LRR).any(axis=(0, 2))
+    no_row, no_column = (np.asarray(~np.isfinite(pooled_LRR).any(axis=axes)) for axes in ((0, 2), (0, 1)))
     flows = np.nan_to_num(pooled_LRR.astype(np.float64))
     identity = np.eye(flows.shape[-1])
     through = identity
     for one in flows:
-        through = normalised((one + identity) / 2 if residual else one) @ through
-    through = through.copy()
-    through[missing] = np.nan
-    through[:, missing] = np.nan
-    return through
+        through = normalised((one + identity) / 2 if residual else one + np.diag(no_row)) @ through
+    return np.where(no_row[:, None] | no_column, np.nan, through)
 
 
 def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
@@ -437,8 +438,8 @@ def select(measured: xr.Dataset, view: str) -> xr.Dataset:
     if view != "rollout":
         return measured
     documents = [i for i, name in enumerate(measured["region"].values) if document_number(str(name)) > 0]
-    diagonal_NR = np.diagonal(measured["rollout"].values, axis1=1, axis2=2)
-    counts = np.isfinite(diagonal_NR[:, documents]).sum(axis=1)
+    has_column_NR = np.isfinite(measured["rollout"].values).any(axis=1)
+    counts = has_column_NR[:, documents].sum(axis=1)
     commonest = Counter(counts.tolist()).most_common(1)[0][0]
     return measured.isel(sample=np.flatnonzero(counts == commonest))
 
@@ -463,7 +464,8 @@ REPORT = ReportText(
             "Flow between regions, one column per position of the gold document",
             "A row shows where the flow into a region comes from, in percent of the row; the framed column is the gold "
             "document. A mark that moves with the frame is flow that follows the gold document. Only prompts with the "
-            "most common number of documents are shown. An ARM's values above the diagonal come from the region "
+            "most common number of documents are shown. A region whose row is blank was read before the first step, so only "
+            "the attention to it was observed. An ARM's values above the diagonal come from the region "
             "`other`, the template's tokens throughout the prompt; an ARM does not attend to later positions.",
         ),
         "layers": (

@@ -126,7 +126,10 @@ def _query_flow(trace: Trace) -> Array:
     gold = [g for g in trace.gold if g in trace.data["region_to"].values]
     if not gold:
         return nothing
-    flow_LR = trace.data["flow"].isel(step=0).sel(region="query", region_to=gold).transpose("layer", "region_to")
+    row_LR = trace.data["flow"].isel(step=0).sel(region="query")
+    if not np.nan_to_num(row_LR.values).any():  # the prompt was read before the first step
+        return nothing
+    flow_LR = row_LR.sel(region_to=gold).transpose("layer", "region_to")
     return np.asarray(flow_LR.values.sum(axis=1), dtype=float)
 
 

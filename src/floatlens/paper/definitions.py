@@ -512,22 +512,23 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1) -> tuple[Arra
 
     The largest distance between two rows cannot grow from layer to layer, because each new row is a mean of the old ones;
     once it falls below `least` total variation, the rollout no longer depends on the source. If this already happens in
-    layer 0, the layer is −1 and the rollout is the identity. Regions that do not exist (NaN) stay NaN.
+    layer 0, the layer is −1 and the rollout is the identity. Regions that do not exist (NaN) stay NaN; a region with a
+    column but no row (NaN) keeps the flow that it receives.
 
     >>> rollout, layer = rollout_while_rows_differ(np.full((10, 2, 2), 0.5))  # rows differ by 1/2, 1/4, 1/8, 1/16 …
     >>> layer, rollout.tolist()
     (2, [[0.5625, 0.4375], [0.4375, 0.5625]])
     """
-    missing = np.asarray(~np.isfinite(flow_LRR).any(axis=(0, 2)))
+    no_row, no_column = (np.asarray(~np.isfinite(flow_LRR).any(axis=axes)) for axes in ((0, 2), (0, 1)))
     identity = np.eye(flow_LRR.shape[-1])
     through, reached = identity, -1
     for layer, flow_RR in enumerate(np.nan_to_num(flow_LRR.astype(np.float64))):
         mixed = (flow_RR + identity) / 2
         following = mixed / mixed.sum(axis=-1, keepdims=True) @ through
-        if largest_row_distance(following[~missing]) < least:
+        if largest_row_distance(following[~no_row]) < least:
             break
         through, reached = following, layer
-    return np.where(missing[:, None] | missing, np.nan, through), reached
+    return np.where(no_row[:, None] | no_column, np.nan, through), reached
 
 
 # Knowledge and stress
