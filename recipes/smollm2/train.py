@@ -1,6 +1,6 @@
 """Train the three SmolLM2 models: one base, one set of rows, three ways to attend.
 
-    python train.py canvas --data DATA --out OUT/canvas --tokens 300000
+    python train.py canvas --data DATA --out OUT/canvas --tokens 600000
     python train.py mdm    --data DATA --out OUT/mdm --start OUT/canvas --tokens 2000000
     python train.py arm    --data DATA --out OUT/arm --tokens 80000
 
