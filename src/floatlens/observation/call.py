@@ -8,9 +8,9 @@ rows of all of them, one layer after another, and they share the mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -63,6 +63,18 @@ class PositionLayout:
     def _of_layers(self) -> dict[int, PositionLayout]:
         return {}
 
+    def member_BHRQ(self, queries: slice, heads: int) -> torch.Tensor:
+        """`member_BRN` at some positions, repeated for each head; the same for all layers of a step."""
+        key = (queries.start, queries.stop, heads)
+        if key not in self._of_heads:
+            self._of_heads.clear()
+            self._of_heads[key] = self.member_BRN[:, None, :, queries].repeat(1, heads, 1, 1)
+        return self._of_heads[key]
+
+    @cached_property
+    def _of_heads(self) -> dict[tuple[int, int, int], torch.Tensor]:
+        return {}
+
     @cached_property
     def member_BRN(self) -> torch.Tensor:
         """1.0 where a position belongs to a region."""
@@ -86,6 +98,7 @@ class Call:
     extends    whether the rows are added to those of earlier calls; None: yes if there are cached positions before them
     implicit   the scans of a state-space layer, whose weights are computed from them and not by a softmax of q·k
     tokens_BT  the tokens of one layer's rows, if the pass provides them
+    bare       queries, keys and values were dropped: they are NaN, and only what was computed of them is known
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
 
@@ -107,6 +120,7 @@ class Call:
     extends: bool | None = None
     implicit: ImplicitAttention | None = None
     tokens_BT: torch.Tensor | None = None
+    bare: bool = False
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
@@ -236,34 +250,46 @@ class Call:
             length=stop,
         )
 
+    def without_vectors(self) -> Call:
+        """The same call without its queries, keys and values: the sums and quantities that were computed are kept."""
+        q, k, v = (unknown(x.shape, x.device) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
+        bare = replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, norm_BKT=None, bare=True)
+        bare.shared.update(self.shared)
+        return bare
+
     def once(self, quantity: Callable[[Call], torch.Tensor]) -> torch.Tensor:
         """A quantity of the call that several statistics need; computed on first use."""
-        if quantity.__name__ not in self._shared:
-            self._shared[quantity.__name__] = quantity(self)
-        return self._shared[quantity.__name__]
+        if quantity.__name__ not in self.shared:
+            self.shared[quantity.__name__] = quantity(self)
+        return self.shared[quantity.__name__]
 
     @cached_property
-    def _shared(self) -> dict[str, torch.Tensor]:
+    def shared(self) -> dict[str, torch.Tensor]:
         return {}
+
+    def join_shared(self, calls: Sequence[Call]) -> None:
+        """Join the sums and quantities that were computed of each of the calls whose rows this one has."""
+        for name in set.intersection(*(set(call.shared) for call in calls)):
+            self.shared[name] = torch.cat([call.shared[name] for call in calls])
 
     @property
     def pooled_BHRT(self) -> torch.Tensor:
         """Weights summed over the queries of each region; their sum over regions is the column sum."""
-        return self._shared["pooled"]
+        return self.shared["pooled"]
 
     @property
     def spread_BH(self) -> torch.Tensor:
         """Entropy of the weights' rows in nats, summed over the queries."""
-        return self._shared["spread"]
+        return self.shared["spread"]
 
     def has_passed(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
         """Store the sums that were taken while the weights were streamed."""
-        self._shared["pooled"], self._shared["spread"] = pooled_BHRT, spread_BH
+        self.shared["pooled"], self.shared["spread"] = pooled_BHRT, spread_BH
 
     @property
     def passed(self) -> bool:
         """Whether the weights were streamed, so that `pooled_BHRT` and `spread_BH` are available."""
-        return "pooled" in self._shared
+        return "pooled" in self.shared
 
     @cached_property
     def column_sums(self) -> dict[str, torch.Tensor]:
@@ -326,6 +352,16 @@ class Call:
         if self.implicit is not None or self.causal:
             return False
         return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
+
+
+def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """A tensor of NaN that takes no memory, in place of vectors that were dropped."""
+    return _nan(device).expand(shape)
+
+
+@cache
+def _nan(device: torch.device) -> torch.Tensor:
+    return torch.full((), torch.nan, device=device)
 
 
 def query_rows(extra: torch.Tensor, start: int, end: int) -> torch.Tensor:

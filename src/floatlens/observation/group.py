@@ -10,17 +10,17 @@ from dataclasses import replace
 
 import torch
 
-from floatlens.observation.call import Call
+from floatlens.observation.call import Call, unknown
 from floatlens.observation.statistic import Statistic
 from floatlens.observation.workspace import Workspace
 
-SUMS = ("pooled_BHRT", "spread_BH")
 ROOM = 1 << 26  # largest size in bytes of the queries, keys and values in a group; a larger layer is processed alone
 
 
 def size(call: Call) -> int:
-    """Size of a call's queries, keys and values in bytes."""
-    return sum(x.numel() * x.element_size() for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD, *call.kept_rows.values()))
+    """Size in bytes of what a call keeps: queries, keys and values, or what was computed of them."""
+    vectors = () if call.bare else (call.q_BHQD, call.k_BKTD, call.v_BKTD)
+    return sum(x.nbytes for x in (*vectors, *call.kept_rows.values(), *call.shared.values()))
 
 
 class Group:
@@ -41,6 +41,8 @@ class Group:
         first = calls[0]
         if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
             raise RuntimeError(f"layers {self.layers} had the same mask when the sequence began, but differ now")
+        if first.bare and len(calls) > 1:
+            return self._bare(calls)
         keys, norms = (None, None) if first.fresh else self.store.extended(calls)
         if len(calls) == 1 and keys is None:
             return first
@@ -56,12 +58,20 @@ class Group:
             lse_BHQ=torch.cat(logs) if len(logs) == len(calls) else None,
             norm_BKT=norms,
         )
-        if all(call.passed for call in calls):
-            joined.has_passed(*(torch.cat([getattr(call, part) for call in calls]) for part in SUMS))
+        joined.join_shared(calls)
         for name in set.intersection(*(set(call.column_sums) for call in calls)):
             joined.column_sums[name] = torch.cat([call.column_sums[name] for call in calls])
         for start in set.intersection(*(set(call.kept_rows) for call in calls)):
             joined.keep_rows(start, torch.cat([call.kept_rows[start] for call in calls]))
+        return joined
+
+    def _bare(self, calls: list[Call]) -> Call:
+        """Merge calls whose queries, keys and values were dropped."""
+        first, rows = calls[0], sum(call.B for call in calls)
+        q, k, v = (unknown((rows, *x.shape[1:]), x.device) for x in (first.q_BHQD, first.k_BKTD, first.v_BKTD))
+        layers, layout = tuple(layer for call in calls for layer in call.layers), first.layout.of_layers(len(calls))
+        joined = replace(first, layers=layers, q_BHQD=q, k_BKTD=k, v_BKTD=v, layout=layout)
+        joined.join_shared(calls)
         return joined
 
 

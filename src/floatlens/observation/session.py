@@ -31,6 +31,7 @@ from floatlens.observation.workspace import Workspace
 
 Implementation = Literal["stream", "fused", "sdpa", "kernel", "exact"]
 IMPLEMENTATIONS = get_args(Implementation)
+Quantity = Callable[[Call], torch.Tensor]
 Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
 
 
@@ -83,6 +84,7 @@ class Session:
         self.groups: dict[Key, Group] = {}
         self._wanted: dict[Key, list[str]] = {}
         self._pooled: dict[Key, bool] = {}
+        self._quantities: dict[Key, list[Quantity] | None] = {}
         self.kernel = KernelSums()
         self.open: dict[Hashable, Group] = {}
         self.forward: ForwardPass | None = None
@@ -187,6 +189,14 @@ class Session:
             self._pooled[key] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
         return self._pooled[key]
 
+    def _needs(self, key: Key) -> list[Quantity] | None:
+        """The quantities of a call that the statistics of a layer need; None if one may read its queries, keys or values."""
+        if key not in self._quantities:
+            needed = [self.statistics[name].quantities for name in self.wanted(*key)]
+            known = None if None in needed else [*dict.fromkeys(one for some in needed if some for one in some)]
+            self._quantities[key] = known
+        return self._quantities[key]
+
     def _uses_kernel(self, call: Call) -> bool:
         """Whether to sum the weights of a call with the GPU kernel; with few queries the stream path is cheaper."""
         device = call.q_BHQD.device
@@ -260,6 +270,11 @@ class Session:
         if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
             # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
             output = attend(whole, 4 * self.tile, self.space) if compute else None
+            quantities = self._needs((layer, False))
+            if whole.passed and quantities is not None:
+                for quantity in quantities:
+                    whole.once(quantity)
+                whole = whole.without_vectors()
             self._take(whole, kind, final=False, computed=compute)
             return output
         if forward.active:
@@ -351,13 +366,14 @@ class Session:
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
         same_kind = (*shapes, call.scaling, call.causal, call.softcap, mask, call.q_BHQD.device, tuple(names), kind)
         group = self.open.get(same_kind)
-        if group is None or group.size + size(call) > self.room:
+        bytes_kept = size(call)
+        if group is None or group.size + bytes_kept > self.room:
             if group is not None:
                 group.closed = True
                 self._look(group)
             group = self.open[same_kind] = Group({name: self.statistics[name]() for name in names})
         group.layers.append(call.layer)
-        group.size += size(call)
+        group.size += bytes_kept
         by_row = all(self.statistics[name].by_row for name in names) and call.bias is None and call.sinks_H is None
         if not by_row or call.implicit is not None or group.size > self.room:
             group.closed = True

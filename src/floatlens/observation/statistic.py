@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -26,6 +26,8 @@ class Statistic:
               "region", "region_to", or a custom name
     tiled     False: `tile` is not called
     pooled    True: `result` reads `call.pooled_BHRT` or `call.spread_BH`
+    quantities  functions of a call, each (B, ...), that `start` and `result` read by `call.once`; they need nothing else of
+              its queries, keys and values, which then need not be kept. None: they may read everything
     by_row    True: rows of the batch are independent, so several layers may be passed as one call
     final     True: computed over final rows, not over the rows of the step
     compares  True: compares a step with the previous one through `call.memory`, so no step may be skipped
@@ -40,6 +42,7 @@ class Statistic:
     dims: ClassVar[tuple[str, ...]]
     tiled: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
+    quantities: ClassVar[tuple[Callable[[Call], torch.Tensor], ...] | None] = None
     by_row: ClassVar[bool] = False
     final: ClassVar[bool] = False
     compares: ClassVar[bool] = False

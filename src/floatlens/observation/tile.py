@@ -55,6 +55,13 @@ class Tile:
         return None if real is None else real[:, self.start : self.end]
 
 
+def writing_queries(call: Call) -> tuple[int, int]:
+    """First and last (exclusive) of the call's queries that may write a token; an empty range at 0 if there are none."""
+    first, end = call.layout.writing_span
+    first, end = max(first - call.first_query, 0), min(end - call.first_query, call.Q)
+    return (first, end) if first < end else (0, 0)
+
+
 def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
     """Attention weights (B, H, end-start, T) of rows start..end (read-only); rows of padding are 0."""
     if (kept := call.rows(start, end)) is not None:

@@ -16,6 +16,7 @@ class Entropy(Statistic):
     name = "entropy"
     dims = ("head",)
     tiled, pooled, by_row = False, True, True
+    quantities = ()
 
     def __init__(self) -> None:
         self.sum_BH = torch.zeros(0)

@@ -11,7 +11,18 @@ import torch
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
-from floatlens.observation.tile import attention_rows
+from floatlens.observation.tile import attention_rows, writing_queries
+
+
+def gold_and_top(call: Call) -> torch.Tensor:
+    """Mass on the gold evidence and position of the most attended key, of the rows that may write (B, H, rows, 2)."""
+    start, end = writing_queries(call)
+    if start == end:
+        return torch.zeros(call.B, call.H, 0, 2, device=call.q_BHQD.device)
+    gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
+    weights_BHQT = attention_rows(call, start, end)
+    mass_BHQ = torch.einsum("bhqt,bt->bhq", weights_BHQT, gold_BT)
+    return torch.stack([mass_BHQ, (weights_BHQT.argmax(-1) + call.first_key).float()], -1)
 
 
 @register_statistic
@@ -21,17 +32,11 @@ class Evidence(Statistic):
     name = "evidence"
     dims = ("head", "query", "pair")
     tiled, by_row = False, True
+    quantities = (gold_and_top,)
 
     def result(self, call: Call) -> torch.Tensor:
-        writes_BQ = call.layout.writes_BN[:, call.query_positions]
-        gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
+        start, end = writing_queries(call)
         out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.q_BHQD.device)
-        positions = writes_BQ.any(0).nonzero()[:, 0].tolist()
-        if not positions:
-            return out
-        # The writing rows are neighbours (the answer is one span), so one small block of rows serves them all.
-        start, end = positions[0], positions[-1] + 1
-        weights = attention_rows(call, start, end)
-        out[:, :, start:end, 0] = torch.einsum("bhqt,bt->bhq", weights, gold_BT)
-        out[:, :, start:end, 1] = (weights.argmax(-1) + call.first_key).float()
+        out[:, :, start:end] = call.once(gold_and_top)
+        writes_BQ = call.layout.writes_BN[:, call.query_positions]
         return out.masked_fill(~writes_BQ[:, None, :, None], torch.nan)

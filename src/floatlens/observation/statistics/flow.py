@@ -19,6 +19,7 @@ class Flow(Statistic):
     name = "flow"
     dims = ("region", "region_to")
     tiled, pooled, by_row = False, True, True
+    quantities = ()
 
     def __init__(self) -> None:
         self.pooled_BRT = RunningSum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from floatlens.observation.call import Call
-from floatlens.observation.column_mean import ColumnMean, visible_sum
+from floatlens.observation.column_mean import ColumnMean, norm_sums
 from floatlens.observation.registry import register_statistic
 
 
@@ -14,9 +14,7 @@ class QKNorm(ColumnMean):
     """Mean over queries of |q||k_j|."""
 
     name = "qk_norm"
+    quantities = (norm_sums,)
 
-    def query_sum(self, call: Call) -> torch.Tensor:
-        return visible_sum(call, call.q_norm)
-
-    def key_part(self, call: Call) -> torch.Tensor:
-        return call.k_norm
+    def part(self, call: Call) -> torch.Tensor:
+        return call.once(norm_sums)

@@ -19,6 +19,7 @@ class QueryMass(Statistic):
     name = "query_mass"
     dims = ("head",)
     tiled, pooled, by_row = False, True, True
+    quantities = ()
 
     def __init__(self) -> None:
         self.sum_BH = torch.zeros(0)

@@ -16,6 +16,7 @@ class Received(Statistic):
     name = "received"
     dims = ("head", "position")
     tiled, pooled, by_row = False, True, True
+    quantities = ()
 
     def __init__(self) -> None:
         self.sum_BHT = RunningSum()

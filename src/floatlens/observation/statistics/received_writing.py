@@ -13,7 +13,15 @@ import torch
 from floatlens.observation.call import Call
 from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import Statistic
-from floatlens.observation.tile import attention_rows
+from floatlens.observation.tile import attention_rows, writing_queries
+
+
+def mean_over_heads(call: Call) -> torch.Tensor:
+    """Attention of the rows that may write, mean over heads (B, rows, T)."""
+    start, end = writing_queries(call)
+    if start == end:
+        return torch.zeros(call.B, 0, call.T, device=call.q_BHQD.device)
+    return attention_rows(call, start, end).mean(1)
 
 
 @register_statistic
@@ -26,15 +34,14 @@ class ReceivedWriting(Statistic):
     name = "received_writing"
     dims = ("writer", "position")
     tiled, by_row = False, True
+    quantities = (mean_over_heads,)
 
     def result(self, call: Call) -> torch.Tensor:
         first, end = call.layout.writing_span
         out = torch.full((call.B, end - first, call.length), torch.nan, device=call.q_BHQD.device)
-        start, stop = max(first, call.first_query), min(end, call.length)
+        start, stop = (call.first_query - first + row for row in writing_queries(call))
         if start < stop:
-            rows = (start - call.first_query, stop - call.first_query)
-            weights = attention_rows(call, *rows).mean(1)
-            out[:, start - first : stop - first] = 0.0  # a sliding-window cache no longer holds the first keys
-            out[:, start - first : stop - first, call.first_key :] = weights
+            out[:, start:stop] = 0.0  # a sliding-window cache no longer holds the first keys
+            out[:, start:stop, call.first_key :] = call.once(mean_over_heads)
         writes_BQ = call.layout.writes_BN[:, first:end]
         return out.masked_fill(~writes_BQ[..., None], torch.nan)

@@ -9,6 +9,12 @@ from floatlens.observation.registry import register_statistic
 from floatlens.observation.statistic import RunningSum, Statistic
 
 
+def value_norms(call: Call) -> torch.Tensor:
+    """Norms of the values of all keys, or of the new positions only if they extend a cache (B, K, positions)."""
+    values_BKTD = call.v_BKTD if call.fresh else call.v_BKTD[:, :, -call.Q :]
+    return values_BKTD.float().norm(dim=-1)
+
+
 @register_statistic
 class ValueNorm(Statistic):
     """|v_j| per key/value head. With a cache only new positions are computed, because cached values do not change."""
@@ -16,6 +22,7 @@ class ValueNorm(Statistic):
     name = "value_norm"
     dims = ("kv_head", "position")
     tiled, by_row = False, True
+    quantities = (value_norms,)
 
     def __init__(self) -> None:
         self.norm_BKT = RunningSum()
@@ -23,9 +30,7 @@ class ValueNorm(Statistic):
     def start(self, call: Call) -> None:
         if call.fresh:
             self.norm_BKT.reset()
-            self.norm_BKT.add(call.v_BKTD.float().norm(dim=-1), call.first_key)
-        else:
-            self.norm_BKT.add(call.v_BKTD[:, :, -call.Q :].float().norm(dim=-1), call.first_query)
+        self.norm_BKT.add(call.once(value_norms), call.first_key if call.fresh else call.first_query)
 
     def result(self, call: Call) -> torch.Tensor:
         return self.norm_BKT.value
