@@ -13,8 +13,10 @@ import floatlens as fl
 from floatlens.observation import attention, session
 from floatlens.observation.attention import observing
 from floatlens.observation.exact import EXACT
+from floatlens.observation.fused import LARGEST
 from floatlens.observation.registry import MATRICES
 from floatlens.observation.session import Session
+from floatlens.observation.weights import LOG2E
 from tests.observation.test_stream_equals_exact import (
     MAKERS,
     close,
@@ -67,6 +69,28 @@ def test_output_and_statistics_of_one_pass_are_the_exact_ones(s: dict[str, Any])
             assert bool(output.isfinite().all())  # a row of padding is 0 or a mean of values, never NaN
             torch.testing.assert_close(output[real], wanted[real], atol=1e-5, rtol=0)
         compare(fused, exact, s["layers"], queries, pads)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [1.0, 9.0])  # with and without the maxima of the rows
+def test_long_rows_and_large_scores_give_the_output_and_the_entropy_of_the_definition(
+    size: float, causal: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 300, 4, 16, generator=generator).transpose(1, 2) for _ in "qkv")
+    q = q * size
+    score = q.double() @ k.double().transpose(2, 3) / 4
+    score = score.masked_fill(~torch.ones(300, 300).tril().bool(), -torch.inf) if causal else score
+    weights = score.softmax(-1)
+    observed = Session(["received", "entropy"], implementation="fused")
+    output = observed.see(0, q, k, v, scaling=None, mask=None, causal=causal, compute=True)
+    assert output is not None
+    large = float(q.norm(dim=-1).max() * k.norm(dim=-1).max()) / 4 * LOG2E >= LARGEST
+    assert large == (size > 1)
+    torch.testing.assert_close(output.double(), (weights @ v.double()).transpose(1, 2), atol=2e-5, rtol=0)
+    torch.testing.assert_close(observed.results["received"][0].double(), weights.mean(2), atol=1e-6, rtol=0)
+    entropy = -torch.xlogy(weights, weights).sum(-1).mean(-1)
+    torch.testing.assert_close(observed.results["entropy"][0].double(), entropy, atol=1e-5, rtol=0)
 
 
 @pytest.fixture(scope="module", params=[*MAKERS])

@@ -11,9 +11,11 @@ import torch
 
 from floatlens.observation.call import Call
 from floatlens.observation.inputs import Inputs
+from floatlens.observation.tile import writing_queries
 from floatlens.observation.weights import FEW, LOG2E, exponent_blocks
 from floatlens.observation.workspace import Workspace
 
+LARGEST = 64.0  # weights and their sums stay far from overflow and underflow, and the entropy keeps six digits
 KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
 
 
@@ -35,47 +37,62 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
     """
     if call.Q < FEW:
         return _attend_rows(call)
-    N, device = call.B * call.H, call.q_BHQD.device
-    G, D = call.H // call.K, call.v_BKTD.shape[-1]
+    B, H, N, Q, T, device = call.B, call.H, call.B * call.H, call.Q, call.T, call.q_BHQD.device
+    G, D = H // call.K, call.v_BKTD.shape[-1]
     values_MTD = call.v_BKTD.flatten(0, 1)
-    output_NQD = torch.empty(N, call.Q, D, device=device)
-    pooled_NRT = torch.zeros(N, call.member_BRQ.shape[1], call.T, device=device)
-    spread_N = torch.zeros(N, device=device)
-    member_NRQ = call.member_BRQ[:, None].expand(-1, call.H, -1, -1).flatten(0, 1)
-    real_NQ1 = None if call.real_BQ is None else call.real_BQ.repeat_interleave(call.H, 0)[..., None].float()
-    first, end = _writing_rows(call)
-    rows_NWT = torch.zeros(N, end - first, call.T, device=device)
+    output_BQHD = torch.empty(B, Q, H, D, device=device)
+    member_NRQ = call.layout.member_BHRQ(call.query_positions, H).flatten(0, 1)
+    pooled_NRT = torch.zeros(N, member_NRQ.shape[1], T, device=device)
+    totals_NQ, dots_NQ = torch.empty(2, N, Q, device=device)  # per row: sum of the weights, and of weights · exponents
+    first, last = writing_queries(call)
+    if (last - first) * N * T > KEPT:
+        first, last = 0, 0
+    rows_NWT = torch.zeros(N, last - first, T, device=device)
+    bounded = is_bounded(call)
     for block in exponent_blocks(call, size, space):
         x_NQT = block.exponents_NQT
-        n, q, T = x_NQT.shape
+        n, q, keys = x_NQT.shape
         heads, queries = slice(block.first, block.first + n), slice(block.start, block.end)
-        x_NQT.sub_(x_NQT.amax(-1, keepdim=True))
-        weights_NQT = torch.exp2(x_NQT, out=space.take("weights", (n, q, T), device))
-        total_NQ1 = weights_NQT.sum(-1, keepdim=True)
-        inverse_NQ1 = total_NQ1.reciprocal()
+        if not bounded:
+            highest_NQ1 = x_NQT.amax(-1, keepdim=True)
+            x_NQT.sub_(highest_NQ1)
+        weights_NQT = torch.exp2(x_NQT, out=space.take("weights", (n, q, keys), device))
+        total_NQ = torch.sum(weights_NQT, -1, out=totals_NQ[heads, queries])
         made = space.take("output", (n // G, G * q, D), device)
-        torch.bmm(
-            weights_NQT.view(n // G, G * q, T), values_MTD[block.first // G : (block.first + n) // G, :T], out=made
-        )
-        torch.mul(made.view(n, q, D), inverse_NQ1, out=output_NQD[heads, queries])
-        bits_NQ1 = total_NQ1.log2_()
-        if real_NQ1 is not None:  # padded queries have an output, but are excluded from the sums
-            inverse_NQ1, bits_NQ1 = (v.mul_(real_NQ1[heads, queries]) for v in (inverse_NQ1, bits_NQ1))
+        values = values_MTD[block.first // G : (block.first + n) // G, :keys]
+        torch.bmm(weights_NQT.view(n // G, G * q, keys), values, out=made)
+        inverse_NQ = total_NQ.reciprocal()
+        # A block is a part of one row of the batch, or all heads of several rows.
+        row, head = divmod(block.first, H)
+        target_BHQD = output_BQHD[row : row + max(1, n // H), queries, head : head + n].transpose(1, 2)
+        shape = target_BHQD.shape
+        torch.mul(made.view(shape), inverse_NQ.view(*shape[:3], 1), out=target_BHQD)
         # Dividing the products by the row sums is cheaper than dividing the weights.
-        share_N1Q = inverse_NQ1.transpose(1, 2)
-        pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries] * share_N1Q, weights_NQT)
-        low, high = max(first, block.start), min(end, block.end)
+        pooled_NRT[heads, :, :keys].baddbmm_(member_NRQ[heads, :, queries] * inverse_NQ[:, None], weights_NQT)
+        low, high = max(first, block.start), min(last, block.end)
         if low < high:
             rows = slice(low - block.start, high - block.start)
-            rows_NWT[heads, low - first : high - first, :T] = weights_NQT[:, rows] * inverse_NQ1[:, rows]
-        # Entropy of a row: log2 of its sum minus the mean of the exponents.
-        means_NQ = x_NQT.mul_(weights_NQT).sum(-1).mul_(inverse_NQ1[..., 0])
-        spread_N[heads] += (bits_NQ1[..., 0] - means_NQ).sum(-1)
-    B, H = call.B, call.H
-    call.has_passed(pooled_NRT.view(B, H, -1, call.T), spread_N.view(B, H) / LOG2E)
-    if first < end:
-        call.keep_rows(first, rows_NWT.view(B, H, end - first, call.T))
-    return output_NQD.view(B, H, call.Q, D).transpose(1, 2).contiguous()
+            kept_NQT = rows_NWT[heads, low - first : high - first, :keys]
+            torch.mul(weights_NQT[:, rows], inverse_NQ[:, rows, None], out=kept_NQT)
+        torch.sum(x_NQT.mul_(weights_NQT), -1, out=dots_NQ[heads, queries])
+    # Entropy of a row: log2 of its sum minus the mean of the exponents.
+    bits_BHQ = totals_NQ.log2().sub_(dots_NQ.div_(totals_NQ)).view(B, H, Q)
+    rows_BHWT = rows_NWT.view(B, H, last - first, T)
+    if call.real_BQ is not None:  # padded queries have an output, but are excluded from the sums
+        bits_BHQ.masked_fill_(~call.real_BQ[:, None], 0.0)
+        rows_BHWT.masked_fill_(~call.real_BQ[:, None, first:last, None], 0.0)
+    call.has_passed(pooled_NRT.view(B, H, -1, T), bits_BHQ.sum(-1) / LOG2E)
+    if first < last:
+        call.keep_rows(first, rows_BHWT)
+    return output_BQHD
+
+
+def is_bounded(call: Call) -> bool:
+    """Whether no exponent of a call can overflow or lose precision, so that the rows' maxima need not be subtracted."""
+    if call.mask is not None:  # a row that sees nothing would divide by 0
+        return False
+    largest = float(call.q_norm.max() * call.k_norm.max()) * abs(call.scaling) * LOG2E
+    return largest < LARGEST
 
 
 def _attend_rows(call: Call) -> torch.Tensor:
@@ -89,12 +106,3 @@ def _attend_rows(call: Call) -> torch.Tensor:
     M, D = call.B * call.K, call.v_BKTD.shape[-1]
     output = torch.bmm(rows_BHQT.view(M, -1, call.T), call.v_BKTD.flatten(0, 1))
     return output.view(call.B, call.H, call.Q, D).transpose(1, 2).contiguous()
-
-
-def _writing_rows(call: Call) -> tuple[int, int]:
-    """First and last (exclusive) of the call's queries that may write a token; an empty range if too many to keep."""
-    first, end = call.layout.writing_span
-    first, end = max(first - call.first_query, 0), min(end - call.first_query, call.Q)
-    if first >= end or (end - first) * call.B * call.H * call.T > KEPT:
-        return 0, 0
-    return first, end

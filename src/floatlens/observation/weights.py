@@ -20,6 +20,7 @@ from floatlens.observation.workspace import Workspace
 LOG2E = math.log2(math.e)
 NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 0 · -inf is not
 TINY = torch.finfo(torch.float32).tiny
+CAUSAL = 128  # queries per block of a causal call
 FEW = 8  # with fewer queries per row, building coordinates for the keys costs more than it saves
 
 
@@ -38,7 +39,7 @@ class WeightBlock:
 
 
 class Product:
-    """Queries and keys with the appended coordinates: rows_MGQC (M = B·K) and keys_MTC."""
+    """Queries and keys with the appended coordinates: rows_MGQC (M = B·K) and keys_MTC; exponents are `factor` · product."""
 
     def __init__(self, call: Call, space: Workspace) -> None:
         B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
@@ -51,9 +52,10 @@ class Product:
         C = D + int(self.lse) + int(seen is not None)
         device = call.q_BHQD.device
         if C == D:
-            self.rows_MGQC = (call.q * (call.scaling * LOG2E)).reshape(B * K, G, Q, D)
+            self.rows_MGQC, self.factor = call.q.reshape(B * K, G, Q, D), call.scaling * LOG2E
             self.keys_MTC = call.k.flatten(0, 1)
             return
+        self.factor = 1.0
         rows = space.take("rows", (B, K, G, Q, C), device)
         torch.mul(call.q_BHQD.unflatten(1, (K, G)), call.scaling * LOG2E, out=rows[..., :D])
         keys = space.take("keys", (B, K, T, C), device)
@@ -99,26 +101,44 @@ def exponent_blocks(call: Call, size: int, space: Workspace, *, whole: bool = Fa
     """The blocks of a call, each with at most `size` weights. `whole`: a block has all heads."""
     product = Product(call, space)
     M, G, Q, C = product.rows_MGQC.shape
-    T, rows, queries = call.T, M, Q
+    T, rows, queries, inside = call.T, M, Q, False
     if whole:
         queries = max(1, size // (M * G * T))
     else:
-        rows = max(1, min(M, size // (G * Q * T)))
-        queries = Q if rows > 1 else max(1, min(Q, size // (G * T)))
-        if product.mask and call.mask is not None and call.mask.shape[:2] != (1, 1):
-            rows = math.gcd(rows, call.K)  # a block inside one row of the batch, so that it has one mask
-    for low in range(0, M, rows):
-        high = min(M, low + rows)
+        # A causal call in blocks of queries, so that few products of later keys are computed.
+        queries = min(Q, CAUSAL) if call.causal else Q
+        rows = max(1, min(M, size // (G * queries * T)))
+        queries = queries if rows > 1 else max(1, min(queries, size // (G * T)))
+        queries = -(-Q // -(-Q // queries))  # of even size
+        inside = product.mask and call.mask is not None and call.mask.shape[:2] != (1, 1)  # a block has one mask
+    for low, high in _row_blocks(M, call.K, rows, inside):
         for start in range(0, Q, queries):
             end = min(Q, start + queries)
             keys = end if call.causal else T
             N = (high - low) * G
             exponents = space.take("exponents", (high - low, G * (end - start), keys), call.q_BHQD.device)
             side = product.rows_MGQC[low:high, :, start:end].reshape(high - low, -1, C)
-            torch.bmm(side, product.keys_MTC[low:high, :keys].transpose(1, 2), out=exponents)
+            keys_side = product.keys_MTC[low:high, :keys].transpose(1, 2)
+            torch.baddbmm(exponents, side, keys_side, beta=0, alpha=product.factor, out=exponents)
             exponents_NQT = exponents.view(N, end - start, keys)
             _adjust(call, exponents_NQT, low, high, start, end, product.mask)
             yield ExponentBlock(low * G, start, end, exponents_NQT, product.lse)
+
+
+def _row_blocks(M: int, K: int, rows: int, inside: bool) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `rows` of the B·K rows: several rows of the batch, or a part of one; `inside`: never several.
+
+    >>> list(_row_blocks(6, 3, 4, False)), list(_row_blocks(6, 3, 2, False))
+    ([(0, 3), (3, 6)], [(0, 2), (2, 3), (3, 5), (5, 6)])
+    """
+    if rows >= K and not inside:
+        rows -= rows % K
+        yield from ((low, min(M, low + rows)) for low in range(0, M, rows))
+        return
+    parts = -(-K // rows)
+    rows = -(-K // parts)
+    for first in range(0, M, K):
+        yield from ((low, min(first + K, low + rows)) for low in range(first, first + K, rows))
 
 
 def weight_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[WeightBlock]:
@@ -147,8 +167,8 @@ def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start:
             else:
                 exponents_NQT.add_((part.float() * LOG2E).clamp_min(NEVER))
     if call.causal:
-        later = torch.ones(end - start, T - start, dtype=torch.bool, device=exponents_NQT.device).triu(1)
-        exponents_NQT[..., start:].masked_fill_(later, NEVER)
+        later = torch.full((end - start, T - start), NEVER, device=exponents_NQT.device).triu_(1)
+        exponents_NQT[..., start:].add_(later)
 
 
 def _of_rows(extra: torch.Tensor, call: Call, first: int, last: int) -> torch.Tensor:
