@@ -497,6 +497,7 @@ class Lens:
         temperature: float | None = None,
         seed: int | None = None,
         block_length: int | None = None,
+        stop_when_answered: bool = False,
         **sampler_settings: Any,
     ) -> Generation: ...
     @overload
@@ -509,6 +510,7 @@ class Lens:
         temperature: float | None = None,
         seed: int | None = None,
         block_length: int | None = None,
+        stop_when_answered: bool = False,
         **sampler_settings: Any,
     ) -> list[Generation]: ...
 
@@ -521,6 +523,7 @@ class Lens:
         temperature: float | None = None,
         seed: int | None = None,
         block_length: int | None = None,
+        stop_when_answered: bool = False,
         **sampler_settings: Any,
     ) -> Generation | list[Generation]:
         """Generate text after a prompt, or after each prompt of a list in one left-padded batch.
@@ -529,6 +532,10 @@ class Lens:
         ----------
         prompts
             A `Prompt` or a question, or a list of prompts, questions or lists of token ids.
+        stop_when_answered
+            Stop as soon as an end token and all tokens before it are written. The answer is the same, because these
+            tokens do not change any more; samplers that revise their tokens ignore this. `steps` of the result counts
+            the passes until then.
         max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
             See `settings`.
         """
@@ -546,12 +553,17 @@ class Lens:
         made: list[Generation] = []
         for part in self._parts(ready):
             batch = self._batch(ready[part], chosen)
-            made += self.finish(batch, chosen, self.steps(batch, chosen))
+            made += self.finish(batch, chosen, self.steps(batch, chosen), stop_when_answered=stop_when_answered)
         return made[0] if single else made
 
-    def finish(self, batch: PromptBatch, settings: Settings, steps: Iterable[Step]) -> list[Generation]:
-        """Run all steps of a batch, and return the generation of each prompt."""
+    def finish(
+        self, batch: PromptBatch, settings: Settings, steps: Iterable[Step], *, stop_when_answered: bool = False
+    ) -> list[Generation]:
+        """Run all steps of a batch, or those that its answers need, and return the generation of each prompt."""
         B, P = batch.ids_BP.shape
+        stops = stop_when_answered and self.has_mask and not SAMPLERS[self.sampler].revises
+        stops = stops and batch.tail_BN() is None and batch.scripts is None
+        answered = [False] * B
         counts = torch.zeros(B, dtype=torch.long)
         final = batch.ids_BP
         kept = torch.full((B, P + self._new_positions(batch, settings)), torch.nan)
@@ -559,10 +571,17 @@ class Lens:
         for step in steps:
             final = step.after_BT
             for row in range(B) if step.running_B is None else step.running_B.nonzero()[:, 0].tolist():
-                counts[row] += 1
+                counts[row] += not answered[row]
                 lengths[row] = final.shape[1]
             committed, confidence = step.committed_BT.cpu(), step.confidence_BT.float().cpu()
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
+            if stops:
+                answered = [
+                    done or self._is_answered(final[row, end:].tolist())
+                    for row, (done, end) in enumerate(zip(answered, batch.ends, strict=True))
+                ]
+                if all(answered):
+                    break
         tail_BN, made = batch.tail_BN(), []
         for row, end in enumerate(batch.ends):
             written_N, confidence_N, count = final[row, end : lengths[row]], kept[row, end:], int(counts[row])
@@ -571,6 +590,11 @@ class Lens:
             else:  # a canvas of whole blocks may be longer than requested
                 made.append(self._generation(written_N[: settings.max_new_tokens].tolist(), confidence_N, count))
         return made
+
+    def _is_answered(self, written: list[int]) -> bool:
+        """Whether an end token and all tokens before it are written."""
+        first = next((i for i in written if i == self.mask_id or i in self.end_ids), self.mask_id)
+        return first != self.mask_id
 
     def _filled(
         self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int

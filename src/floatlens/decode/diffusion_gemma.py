@@ -151,7 +151,7 @@ def replay(
         index = end
 
 
-@register_sampler("diffusion-gemma", DiffusionGemmaSettings, replay=replay, batched=False)
+@register_sampler("diffusion-gemma", DiffusionGemmaSettings, replay=replay, batched=False, revises=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

@@ -63,7 +63,7 @@ class LLaDA21Settings(WholeBlockSettings):
         return 2 * self.block_length + self.max_post_steps
 
 
-@register_sampler("llada2.1", LLaDA21Settings, aligned=True)
+@register_sampler("llada2.1", LLaDA21Settings, aligned=True, revises=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

@@ -40,6 +40,7 @@ class Sampler:
     replay     reveals given texts by the passes of this sampler
     batched    whether it writes several prompts at once
     aligned    whether its blocks are counted from the start of each prompt, so that rows are padded by whole blocks
+    revises    whether it may replace a token that it has written
     """
 
     settings: type[Settings]
@@ -47,6 +48,7 @@ class Sampler:
     replay: Replay | None = None
     batched: bool = True
     aligned: bool = False
+    revises: bool = False
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
@@ -64,6 +66,7 @@ def register_sampler(
     replay: Replay | None = None,
     batched: bool = True,
     aligned: bool = False,
+    revises: bool = False,
 ) -> Callable[[Sample], Sample]:
     """Register the decorated generator function as a sampler.
 
@@ -82,6 +85,8 @@ def register_sampler(
     aligned
         Whether its blocks, of `settings.block_length`, are counted from the start of each prompt. The rows of a batch are
         then padded by whole blocks, and it takes `ends`, the column at which each prompt ends.
+    revises
+        Whether it may replace a token that it has written; an answer is then known only after the last step.
 
     The function is called as `sample(network, ids_BP, real_BP, settings, *, special, draws)` and yields a
     `floatlens.decode.step.Step` per forward pass: see src/floatlens/decode/README.md. A sampler that can fill masks inside a
@@ -89,7 +94,7 @@ def register_sampler(
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample, replay, batched, aligned), source=sample)
+        SAMPLERS.add(name, Sampler(settings, sample, replay, batched, aligned, revises), source=sample)
         return sample
 
     return register

@@ -321,6 +321,6 @@ class QuestionBatch:
         prompts = [prompt for _, prompt in pairs]
         with lens.intervene(*self.interventions) if self.interventions else nullcontext():
             if self.recording is None:
-                return lens.generate(prompts, **self.settings)
+                return lens.generate(prompts, stop_when_answered=True, **self.settings)
             ids = [record.trace_id for record, _ in pairs]
             return lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)
