@@ -129,7 +129,7 @@ def tasks(table: pd.DataFrame, path: Path) -> None:
     shown = {
         "floating": "how much anchors move",
         "absorption top(1)": "on the strongest position (%)",
-        "sink": "sink (%)",
+        "sink": "on the first, beyond uniform (%)",
     }
     colours = style.colour_of(models)
     with style.sheet():

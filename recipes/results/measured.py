@@ -29,7 +29,7 @@ def measure_attention(lens: Lens, prompts: Sequence[Prompt], ids: Sequence[str],
         columns: dict[str, Any] = {
             "id": str(name),
             "layer": absorbed["layer"].values,
-            "tokens": int(trace.prompt_length),
+            "tokens": len(prompt.ids) + len(prompt.tail or ()),
             "floating": moved["floating"].values[0],
             "floating_writing": last_known(moved["floating_writing"].values[0]),
             "sink": absorbed["sink"].values[0],

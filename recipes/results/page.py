@@ -18,14 +18,15 @@ from floatlens.stats import percentile_mean
 from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching
 from recipes.results.parts import Job, Place
+from recipes.results.words import deployment_in_words, effects_in_words, film_in_words, texts_in_words
 
 BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
 LIMITS = """
 - Size: the small models have 1.4 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
   says anything about models of 7 or 8 billion parameters.
 - One seed: every model was trained once, questions are drawn once, and decoding is greedy.
-- The adapters of SmolLM2 were trained on few tokens; their cards say how many. Their answers are computed in bfloat16,
-  traces for attention findings in float32.
+- The adapters of SmolLM2 were trained on few tokens; their cards say how many. Their answers and traces
+  are computed in bfloat16, those of the small models in float32.
 - Interventions change attention while it is computed; no model is trained again under them.
 - The new and misleading answers in the changing collection are answers of other questions, put in place of the old one.
 """.strip()
@@ -236,7 +237,7 @@ def deployment_section(done: Mapping[str, Path], out: Path) -> str:
     draw.roles(looked, out / "deployment-attention.png")
     shown = table[["model", "data", "stage", "accuracy_words", "outdated", "misled", "recall", "n"]]
     return (
-        f"{head}Each question is asked at six stages of its document's life "
+        f"{head}{deployment_in_words(table, looked)}\n\nEach question is asked at six stages of its document's life "
         "([what they mean](evaluation.md#a-collection-that-changes)). "
         "`outdated` is the share of answers that the collection gave before, `misled` that of the misleading document.\n\n"
         "![Right, outdated and misled answers by stage](results/deployment.png)\n\n"
@@ -259,7 +260,8 @@ def film_section(done: Mapping[str, Path], out: Path) -> str:
     columns = ["trained", "absorption top(1)", "absorption first", "sink", "floating", "copying"]
     shown = means[columns].rename(columns={"trained": "tokens of training"})
     return (
-        f"{head}The same questions at each checkpoint of the training: absorption by layer, the share of the first token, "
+        f"{head}{film_in_words(table)}\n\n"
+        "The same questions at each checkpoint of the training: absorption by layer, the share of the first token, "
         "how much the anchors move, and the best copy score of a head. Means over layers below.\n\n"
         "![Absorption by layer over training](results/film.png)\n\n" + markdown(shown)
     )
@@ -280,8 +282,11 @@ def texts_section(done: Mapping[str, Path], out: Path) -> str:
         rows.append(row | {name: percentile_mean(part[name].to_numpy(float)).value for name in measures})
     draw.tasks(table, out / "texts.png")
     return (
-        f"{head}The attention findings on free continuation of plain text, key-value retrieval and infilling, "
-        "with prompts as long as those of the questions. Infilling needs a model that looks ahead. Means over samples.\n\n"
+        f"{head}{texts_in_words(table)}\n\n"
+        "Free continuation of plain text, key-value retrieval and infilling, with prompts as long as those of the questions "
+        "(for infilling, the whole text with its masks). Infilling needs a model that looks ahead. Means over samples: "
+        "`floating_writing` for the rows that write (none where a model writes a single token), `absorption` of the "
+        "strongest and of the first position in per cent, `sink` for the first position beyond uniform attention.\n\n"
         "![Floating and absorption by task](results/texts.png)\n\n" + markdown(pd.DataFrame(rows))
     )
 
@@ -297,25 +302,6 @@ def commands_section(done: Mapping[str, Path], out: Path) -> str:
         f"## Commands and run times\n\n{report}Manifests, with models, hashes and versions, are in `docs/results/runs`. "
         "Run times are those of one or two cores that other work shared.\n\n" + "\n".join(lines)
     )
-
-
-def effects_in_words(beyond: pd.DataFrame) -> str:
-    """Say for each intervention which models it harms or helps beyond its control, by the interval of accuracy."""
-    lines = []
-    accuracy = beyond[beyond["score"] == "accuracy"]
-    for name, part in accuracy.groupby("intervention", sort=False):
-        said = []
-        for text, rows in (
-            ("lowers the accuracy of", part[part["high"] < 0]),
-            ("raises that of", part[part["low"] > 0]),
-            ("shows no effect beyond the control for", part[(part["low"] <= 0) & (part["high"] >= 0)]),
-        ):
-            if len(rows):
-                said.append(
-                    f"{text} {', '.join(f'{m} ({v:+.3f})' for m, v in zip(rows['model'], rows['value'], strict=True))}"
-                )
-        lines.append(f"- `{name}` {'; it '.join(said)}.")
-    return "**Answer**:\n\n" + "\n".join(lines)
 
 
 def judged(claim: Mapping[str, Any]) -> str:

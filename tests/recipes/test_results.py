@@ -10,7 +10,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.evaluation.deployment import STAGES
-from recipes.results import page, texts
+from recipes.results import page, texts, words
 from recipes.results.__main__ import choose, run_job
 from recipes.results.keep import failures, keep, kept_runs
 from recipes.results.parts import PARTS, Job, Place
@@ -129,3 +129,21 @@ def test_every_task_is_measured_on_a_model_that_looks_ahead(tmp_path: Path) -> N
     assert set(table["task"]) == set(texts.TASKS)
     assert (table.groupby("task").size() == 2).all()
     assert table[["floating", "absorption top(1)"]].notna().all(axis=None)
+
+
+def test_answers_in_words_take_their_numbers_from_the_tables() -> None:
+    stages = ("absent", "present", "replaced", "copied", "misled", "withdrawn")
+    shares = {"accuracy_words": [0, 0.6, 0.5, 0.7, 0.4, 0.02], "outdated": [None, None, 0.125, 0, 0, 0]}
+    table = pd.DataFrame({"model": "m", "data": "d", "stage": stages, "misled": [None] * 4 + [0.25, None], **shares})
+    looked = pd.DataFrame(
+        {"model": "m", "data": "d", "stage": "misled", "role": ["misleading", "current"], "per_token": [1.5, 0.75]}
+    )
+    said = words.deployment_in_words(table, looked)
+    for part in ("60 % of", "50 % after", "40 % beside", "2 % after", "12 % of", "to 25 %", "1.50 times", "0.75 times"):
+        assert part in said
+    film = pd.DataFrame(
+        {"trained": [-1, -1, 500, 500], "layer": [0, 1, 0, 1], "absorption first": [10.0, 30, 1, 0]}
+    ).assign(**{"absorption top(1)": [20.0, 30, 40, 60]})
+    lines = words.film_in_words(film).splitlines()
+    assert "SmolLM2 itself" in lines[2] and "20.0 %" in lines[2] and "at most 30.0 % (layer 1)" in lines[2]
+    assert "after 500 tokens" in lines[3] and "0.5 %" in lines[3] and "at most 60.0 %" in lines[3]

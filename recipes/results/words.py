@@ -1,0 +1,96 @@
+"""Plain answers in sentences, each written from the numbers of a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from floatlens.stats import percentile_mean
+
+
+def effects_in_words(beyond: pd.DataFrame) -> str:
+    """Say for each intervention which models it harms or helps beyond its control, by the interval of accuracy."""
+    lines = []
+    accuracy = beyond[beyond["score"] == "accuracy"]
+    for name, part in accuracy.groupby("intervention", sort=False):
+        said = []
+        for text, rows in (
+            ("lowers the accuracy of", part[part["high"] < 0]),
+            ("raises that of", part[part["low"] > 0]),
+            ("shows no effect beyond the control for", part[(part["low"] <= 0) & (part["high"] >= 0)]),
+        ):
+            if len(rows):
+                said.append(
+                    f"{text} {', '.join(f'{m} ({v:+.3f})' for m, v in zip(rows['model'], rows['value'], strict=True))}"
+                )
+        lines.append(f"- `{name}` {'; it '.join(said)}.")
+    return "**Answer**:\n\n" + "\n".join(lines)
+
+
+def deployment_in_words(table: pd.DataFrame, looked: pd.DataFrame) -> str:
+    """Say what changes of the collection do to the answers of each model, and where its attention goes.
+
+    Parameters
+    ----------
+    table: one row per model, data set and stage with the shares of right, outdated and misled answers.
+    looked: one row per model, data set, stage and role of a passage with the attention per token.
+    """
+    lines = []
+    for (model, data), part in table.groupby(["model", "data"], sort=False):
+        at = part.set_index("stage")
+        mine = looked[(looked["model"] == model) & (looked["data"] == data)].set_index(["stage", "role"])["per_token"]
+        right = {stage: percent(at["accuracy_words"].get(stage)) for stage in at.index}
+        outdated, misled = percent(at["outdated"].max()), percent(at["misled"].get("misled"))
+        said = (
+            f"{right['present']} of the questions are answered while the document is there, {right['replaced']} after it "
+            f"was replaced by one with a new answer, {right['misled']} beside a misleading document, and "
+            f"{right['withdrawn']} after it was withdrawn. The old answer is given to {outdated} of the questions at most, "
+            f"the misleading one to {misled}"
+        )
+        if ("misled", "misleading") in mine.index:
+            said += (
+                "; a token of the misleading document receives "
+                f"{mine['misled', 'misleading']:.2f} times the attention of an average token of the passages, one of the "
+                f"current document {mine['misled', 'current']:.2f} times"
+            )
+        lines.append(f"- {model} on {data}: {said}.")
+    return "**Answer**:\n\n" + "\n".join(lines)
+
+
+def texts_in_words(table: pd.DataFrame) -> str:
+    """Say for each task how much the anchors of each model move, with intervals."""
+    lines = []
+    for task, part in table.groupby("task", sort=False):
+        said = []
+        for model, rows in part.groupby("model", sort=False):
+            found = percentile_mean(rows["floating"].to_numpy(float))
+            said.append(f"{model} {found.value:.3f} [{found.low:.3f}, {found.high:.3f}]")
+        lines.append(f"- {task}: {', '.join(said)}.")
+    return (
+        "**Answer**: how much the anchors move from step to step (`floating`: 0, they stay; 1, they are all new), mean over "
+        "layers, with 95 % intervals over texts:\n\n" + "\n".join(lines)
+    )
+
+
+def film_in_words(table: pd.DataFrame) -> str:
+    """Say what becomes of the first token's share and of the strongest position over training."""
+    lines = []
+    for trained, part in table.groupby("trained"):
+        first, strongest = part["absorption first"], part["absorption top(1)"]
+        at = part.loc[first.idxmax(), "layer"]
+        name = "SmolLM2 itself" if trained < 0 else f"after {trained:,} tokens"
+        lines.append(
+            f"- {name}: the first token receives {np.mean(first):.1f} % of the attention on average over layers, at most "
+            f"{first.max():.1f} % (layer {at}); the strongest position {np.mean(strongest):.1f} %, at most "
+            f"{strongest.max():.1f} %."
+        )
+    return "**Answer**:\n\n" + "\n".join(lines)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a whole percentage.
+
+    >>> percent(0.614), percent(None)
+    ('61 %', '–')
+    """
+    return "–" if share is None or not np.isfinite(share) else f"{100 * share:.0f} %"
