@@ -88,14 +88,12 @@ def main() -> None:
         folder = given.runs or Path(temporary)
         for name in given.only.split(","):
             needs, pictures = PICTURES[name]
-            runs = [make_run(folder, need) for need in needs]
+            runs = [make_run(folder / need, (TRACED | ANSWERED)[need]) for need in needs]
             draw(name, runs, pictures)
 
 
-def make_run(folder: Path, name: str) -> Path:
-    """Return the run folder of this name; its command is run if the folder does not exist."""
-    command = (TRACED | ANSWERED)[name]
-    target = folder / name
+def make_run(target: Path, command: str) -> Path:
+    """Return the run folder `target`; the command is run if the folder does not exist."""
     print(f"floatlens {command}")
     if not target.exists():
         words = [*shlex.split(command)[:-1], str(target)]
