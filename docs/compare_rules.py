@@ -20,7 +20,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from draw_findings import LONG, make_run, save
+from draw_findings import LONG, TRACED, make_run, save
 
 from floatlens.anchors import find_anchors
 from floatlens.findings import style
@@ -39,7 +39,7 @@ def main() -> None:
         print(table(compare(traces_of(sys.argv[1:]))))
         return
     with tempfile.TemporaryDirectory() as folder:
-        traces = traces_of([make_run(Path(folder), name) for name in LONG])
+        traces = traces_of([make_run(Path(folder) / name, TRACED[name]) for name in LONG])
         found = compare(traces)
         save(figure(traces), PAGE.parent / "images" / "findings" / "anchor-rules.png")
     PAGE.write_text(BLOCK.sub(lambda match: f"{match[1]}{table(found)}\n{match[2]}", PAGE.read_text()))
