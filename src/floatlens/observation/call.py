@@ -314,10 +314,11 @@ class Call:
 
     def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
         """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys."""
-        keys = self.T if keys is None else keys
-        groups, count = self.H // self.K, end - start
-        rows = self.q[:, :, start:end].reshape(self.B * self.K, groups * count, -1) * self.scaling
-        scores = torch.bmm(rows, self.k.flatten(0, 1)[:, :keys].transpose(1, 2)).view(self.B, self.H, count, keys)
+        B, H, K, keys, count = self.B, self.H, self.K, self.T if keys is None else keys, end - start
+        q_BHQD = self.q if count == self.Q else self.q[:, :, start:end]
+        k_BKTD = self.k if keys == self.T else self.k[:, :, :keys]
+        rows = q_BHQD.reshape(B * K, H // K * count, -1) * self.scaling
+        scores = torch.bmm(rows, k_BKTD.flatten(0, 1).transpose(1, 2)).view(B, H, count, keys)
         if self.softcap is not None:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:

@@ -22,7 +22,10 @@ def score_sums(call: Call) -> torch.Tensor:
     B, H, K, T = call.B, call.H, call.K, call.T
     inverse_BHQ, inverse_BK1T = inverse(call.q_norm[..., 0]), inverse(call.k_norm[..., 0])[:, :, None]
     if call.same_for_all_queries and call.Q == 1 and call.real_BQ is None:
-        qk_BHT = torch.matmul(call.q.reshape(B, K, H // K, -1), call.k.transpose(2, 3)).view(B, H, T)
+        if "scores" in call.shared:
+            qk_BHT = call.shared["scores"][:, :, 0] / call.scaling
+        else:
+            qk_BHT = torch.matmul(call.q.reshape(B, K, H // K, -1), call.k.transpose(2, 3)).view(B, H, T)
         sums = torch.stack([qk_BHT, qk_BHT * inverse_BHQ], 2)
     elif call.same_for_all_queries or (call.causal and call.mask is None):
         weight_BH2Q = torch.stack([torch.ones_like(inverse_BHQ), inverse_BHQ], 2)

@@ -97,7 +97,10 @@ def is_bounded(call: Call) -> bool:
 
 def _attend_rows(call: Call) -> torch.Tensor:
     """`attend` for few queries, as in cached decoding: the weights are kept, and the sums of many layers taken together."""
-    rows_BHQT = call.scores(0, call.Q).softmax(-1)
+    scores_BHQT = call.scores(0, call.Q)
+    if call.Q == 1 and call.mask is None:
+        call.shared["scores"] = scores_BHQT  # so that `score_sums` need not multiply all keys again
+    rows_BHQT = scores_BHQT.softmax(-1)
     kept_BHQT = rows_BHQT
     if call.real_BQ is not None:  # padded queries have an output, but weight 0; so has a query that sees no key
         rows_BHQT = rows_BHQT.nan_to_num_()

@@ -236,11 +236,10 @@ class Session:
         if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
             return None
         rows = self.rows or query.shape[0]
-        q, k, v = query[:rows], key[:rows], value[:rows]
-        if mask is not None and mask.shape[0] > 1:
-            mask = mask[:rows]
-        if bias is not None and bias.shape[0] > 1:
-            bias = bias[:rows]
+        q, k, v = query, key, value
+        if rows < query.shape[0]:
+            q, k, v = query[:rows], key[:rows], value[:rows]
+            mask, bias = (x if x is None or x.shape[0] == 1 else x[:rows] for x in (mask, bias))
         forward = None if self.apart else current_pass()
         if forward is not None and k.shape[2] > (
             end := forward.start + q.shape[2]

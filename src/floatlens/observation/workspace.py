@@ -36,6 +36,8 @@ class Workspace:
         if len(parts) == 1:
             return parts[0]
         whole = self.take(name, (len(parts) * parts[0].shape[0], *parts[0].shape[1:]), parts[0].device)
+        if all(part.dtype == torch.float32 for part in parts):
+            return torch.cat(parts, out=whole)
         for place, part in zip(whole.split(parts[0].shape[0]), parts, strict=True):
             place.copy_(part)
         return whole

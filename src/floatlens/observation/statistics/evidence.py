@@ -39,4 +39,4 @@ class Evidence(Statistic):
         out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.q_BHQD.device)
         out[:, :, start:end] = call.once(gold_and_top)
         writes_BQ = call.layout.writes_BN[:, call.query_positions]
-        return out.masked_fill(~writes_BQ[:, None, :, None], torch.nan)
+        return out.masked_fill_(~writes_BQ[:, None, :, None], torch.nan)

@@ -44,4 +44,4 @@ class ReceivedWriting(Statistic):
             out[:, start:stop] = 0.0  # a sliding-window cache no longer holds the first keys
             out[:, start:stop, call.first_key :] = call.once(mean_over_heads)
         writes_BQ = call.layout.writes_BN[:, first:end]
-        return out.masked_fill(~writes_BQ[..., None], torch.nan)
+        return out.masked_fill_(~writes_BQ[..., None], torch.nan)
