@@ -262,8 +262,8 @@ def film_section(done: Mapping[str, Path], out: Path) -> str:
     return (
         f"{head}{film_in_words(table)}\n\n"
         "The same questions at each checkpoint of the training: absorption by layer, the share of the first token, "
-        "how much the anchors move, and the best copy score of a head. Training begins with the adapter of the canvas model and "
-        "a bidirectional prompt (0 tokens). Means over layers below.\n\n"
+        "how much the anchors move, and the best copy score of a head. Training begins with the adapter of the canvas model "
+        "and a bidirectional prompt (0 tokens). Means over layers below.\n\n"
         "![Absorption by layer over training](results/film.png)\n\n" + markdown(shown)
     )
 
