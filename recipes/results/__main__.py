@@ -47,7 +47,7 @@ def main() -> int:
     if unknown := [name for name in given.names if name not in PARTS and not matching(by_name(jobs), name)]:
         parser.error(f"there is no part or run {unknown[0]!r}; python -m recipes.results plan lists them")
     if given.what == "plan":
-        page.print_plan(chosen)
+        page.print_plan(chosen, jobs_of(kept_runs(place.kept)))
         return 0
     if given.what == "write":
         page.write(given.docs, place, {part.name: part.missing(place) for part in PARTS.values()}, jobs)

@@ -16,7 +16,7 @@ from floatlens.models.checkpoint import find
 from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
 from floatlens.stats import percentile_mean
 from recipes.results import draw, film, texts
-from recipes.results.keep import jobs_of, kept_runs, matching
+from recipes.results.keep import jobs_of, kept_runs, matching, public
 from recipes.results.parts import Job, Place
 from recipes.results.words import deployment_in_words, effects_in_words, film_in_words, texts_in_words
 
@@ -32,14 +32,21 @@ LIMITS = """
 """.strip()
 
 
-def print_plan(jobs: Sequence[Job]) -> None:
-    """Print the hours of one CPU core that each run takes, by the estimate of `floatlens plan`."""
+def print_plan(jobs: Sequence[Job], kept: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the hours of one CPU core that each run takes, by the estimate of `floatlens plan`, or took if it is kept.
+
+    A run that is kept from another command is still to be made.
+    """
     total = 0.0
     for job in jobs:
+        done = kept.get(job.name)
+        if done is not None and done["words"] == public(list(job.words)):
+            print(f"{job.name:34} kept, {done['seconds'] / 3600:.2f} h", flush=True)
+            continue
         hours = sum(hours_of(model, job) for model in job.models)
         total += hours
-        print(f"{job.name:30} {hours:6.2f} h  {job.answers} answers per model, {', '.join(job.models)}")
-    print(f"{'all':30} {total:6.2f} h on one core")
+        print(f"{job.name:34} {hours:6.2f} h  {job.answers} answers per model, {', '.join(job.models)}", flush=True)
+    print(f"{'to be made':34} {total:6.2f} h on one core")
 
 
 def hours_of(model: str, job: Job) -> float:

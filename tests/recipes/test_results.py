@@ -147,3 +147,15 @@ def test_answers_in_words_take_their_numbers_from_the_tables() -> None:
     lines = words.film_in_words(film).splitlines()
     assert "SmolLM2 itself" in lines[2] and "20.0 %" in lines[2] and "at most 30.0 % (layer 1)" in lines[2]
     assert "after 500 tokens" in lines[3] and "0.5 %" in lines[3] and "at most 60.0 %" in lines[3]
+
+
+def test_the_plan_counts_only_what_is_still_to_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [Job(name, ("eval", "tiny-arm", "--limit", "5"), "", ("tiny-arm",), 100000) for name in ("a", "b", "c")]
+    command = ["eval", "tiny-arm", "--limit", "5"]
+    kept = {"a": {"words": command, "seconds": 7200}, "b": {"words": ["eval", "tiny-arm"], "seconds": 60}}
+    page.print_plan(jobs, kept)
+    first, second, third, total = capsys.readouterr().out.splitlines()
+    assert "kept, 2.00 h" in first and "100000 answers" in second and "100000 answers" in third
+    hours = float(second.split()[1])
+    assert hours > 0.1
+    assert float(total.split()[3]) == pytest.approx(2 * hours, abs=0.011)
