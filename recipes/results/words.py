@@ -47,11 +47,11 @@ def deployment_in_words(table: pd.DataFrame, looked: pd.DataFrame) -> str:
             f"{right['withdrawn']} after it was withdrawn. The old answer is given to {outdated} of the questions at most, "
             f"the misleading one to {misled}"
         )
-        if ("misled", "misleading") in mine.index:
+        roles = [("misleading", "the misleading document"), ("current", "the current document")]
+        seen = [f"{mine['misled', r]:.2f} for {text}" for r, text in roles if ("misled", r) in mine.index]
+        if seen:
             said += (
-                "; a token of the misleading document receives "
-                f"{mine['misled', 'misleading']:.2f} times the attention of an average token of the passages, one of the "
-                f"current document {mine['misled', 'current']:.2f} times"
+                f"; beside a misleading document, the attention per token (1 for all passages) is {' and '.join(seen)}"
             )
         lines.append(f"- {model} on {data}: {said}.")
     return "**Answer**:\n\n" + "\n".join(lines)

@@ -139,7 +139,16 @@ def test_answers_in_words_take_their_numbers_from_the_tables() -> None:
         {"model": "m", "data": "d", "stage": "misled", "role": ["misleading", "current"], "per_token": [1.5, 0.75]}
     )
     said = words.deployment_in_words(table, looked)
-    for part in ("60 % of", "50 % after", "40 % beside", "2 % after", "12 % of", "to 25 %", "1.50 times", "0.75 times"):
+    for part in (
+        "60 % of",
+        "50 % after",
+        "40 % beside",
+        "2 % after",
+        "12 % of",
+        "to 25 %",
+        "1.50 for the mis",
+        "0.75 for the cur",
+    ):
         assert part in said
     film = pd.DataFrame(
         {"trained": [-1, -1, 500, 500], "layer": [0, 1, 0, 1], "absorption first": [10.0, 30, 1, 0]}
