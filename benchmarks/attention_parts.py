@@ -2,17 +2,17 @@
 
     python -m benchmarks.attention_parts [--positions 288] [--heads 8] [--width 32] [--regions 12]
 
-One thread, float32. The sum of the parts is the least that the fused pass can cost with these operations.
+One thread, float32, CPU time. The sum of the parts is the least that the fused pass can cost with these operations.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+
+from benchmarks.measure import cpu_seconds
 
 ROUNDS = 100
 
@@ -39,22 +39,11 @@ def main() -> None:
     }
     total = 0.0
     for name, part in parts.items():
-        spent = seconds(part) / weights.numel() * 1e9
+        spent = cpu_seconds(part, ROUNDS) / weights.numel() * 1e9
         total += spent
         print(f"{name:20} {spent:5.2f} ns per weight")
-    sdpa = seconds(lambda: torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None]))
+    sdpa = cpu_seconds(lambda: torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None]), ROUNDS)
     print(f"{'all parts':20} {total:5.2f}\n{'SDPA':20} {sdpa / weights.numel() * 1e9:5.2f}")
-
-
-def seconds(part: Callable[[], object]) -> float:
-    """Return the median time of a call."""
-    part()
-    spent = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        part()
-        spent.append(time.perf_counter() - began)
-    return statistics.median(spent)
 
 
 if __name__ == "__main__":

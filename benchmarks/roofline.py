@@ -10,29 +10,15 @@ single question is to the peak, and peak over rate is the most that batches can 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
 import floatlens as fl
+from benchmarks.measure import cpu_seconds
 from floatlens.runs.plan import Workload, cost, measure_model
 
 NEW = 32
-
-
-def cpu_seconds(way: Callable[[], Any], rounds: int) -> float:
-    """Median CPU seconds, after one call to warm up."""
-    way()
-    taken = []
-    for _ in range(rounds):
-        start = time.process_time()
-        way()
-        taken.append(time.process_time() - start)
-    return statistics.median(taken)
 
 
 def peak(rounds: int, size: int = 1024) -> float:
