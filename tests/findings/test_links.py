@@ -30,11 +30,11 @@ def traces(kind="mdm", model="m"):
     return found
 
 
-def answers(right, model="m", kind="mdm"):
+def answers(right, model="m", kind="mdm", positions=3):
     """`right(i, condition)` says whether question i is answered rightly."""
     rows = []
     for i in range(N):
-        for condition in ("closed-book", "open-book", "position=0", "position=1", "position=2"):
+        for condition in ("closed-book", "open-book", *(f"position={at}" for at in range(positions))):
             score = float(right(i, condition))
             row = AnswerRecord(
                 f"q{i}", "Q?", ["a"], model, "d", condition, em=score, accuracy=score, accuracy_words=score, f1=score
@@ -73,6 +73,11 @@ def test_a_sink_that_grows_with_the_loss_in_the_middle():
     assert CLAIMS["links.sink"].verdict(measured).verdict == "supported"
     data = links.figure(measured, backend="none")
     assert set(data["pair"]) == {"gain", "middle"} and len(links.figure(measured).axes) == 2
+
+
+def test_equal_losses_in_the_middle_are_equal_numbers():
+    table = answers(lambda i, condition: i % 2 or condition == "closed-book", kind="arm", positions=5)
+    assert set(links.measure((traces("arm"), table))["middle"].values) == {0.0}  # not 5.6e-17 where all are right
 
 
 def test_traces_alone_are_not_enough():

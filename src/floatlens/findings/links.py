@@ -90,7 +90,8 @@ def _middle(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
     weights = stress.weigh_ends_against_middle([], mean_over(found["x"].values, 0))
     if weights is None:
         return {}
-    return _by_question(found.assign(middle=("sample", found["value"].values @ weights)), "middle")
+    lost = np.round(found["value"].values @ weights, 12)  # equal losses must be equal, because ranks are compared
+    return _by_question(found.assign(middle=("sample", lost)), "middle")
 
 
 def _by_question(measured: xr.Dataset, name: str) -> dict[tuple[str, str], float]:
