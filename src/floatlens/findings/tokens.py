@@ -202,7 +202,7 @@ def figure(
                 wide = max(0.92, 0.05 * len(layers))
                 axes.bar(aside, base, bottom=base_below, width=wide, color=shades[name], ec="white", lw=0.3)
                 below, base_below = below + height, base_below + base
-            step = max(1, -(-len(layers) // 8))
+            step = max(1, -(-len(layers) // max(3, 24 // len(models))))  # narrow axes have fewer ticks
             ticks = [int(n) for n in layers[::step]]
             axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
             axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
