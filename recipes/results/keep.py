@@ -12,8 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 JOB = "job.json"
 FILES = ("claims.json", "results.json", "manifest.json")
+SCORES = "scores.parquet"
+# Of answers: which question, under which condition, with which scores. Never their text, which may not be ours.
+SCORED = ("id", "model", "kind", "data", "condition", "stress", "level", "x", "intervention", "of")
+SCORED += ("em", "accuracy", "accuracy_words", "f1")
 PRIVATE = ("machine", "command", "arguments", "host", "run")
 
 
@@ -26,6 +32,8 @@ def keep(run: Path, target: Path, job: Mapping[str, Any]) -> None:
             (target / name).write_text(
                 json.dumps(public(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
             )
+    if (run / "answers.parquet").exists():
+        keep_scores(run / "answers.parquet", target / SCORES)
     if (run / "manifest.json").exists():
         if (run / "report.html").exists() and run.name == "small-attention":
             shutil.copy(run / "report.html", target.parent.parent / "report.html")
@@ -33,6 +41,19 @@ def keep(run: Path, target: Path, job: Mapping[str, Any]) -> None:
         for table in run.glob("*.parquet"):
             shutil.copy(table, target)
     (target / JOB).write_text(json.dumps(public(dict(job)), indent=1) + "\n", encoding="utf-8")
+
+
+def keep_scores(answers: Path, target: Path) -> None:
+    """Write the scores of all answers, without questions and answers, to a small table."""
+    table = pd.read_parquet(answers, columns=list(SCORED))
+    table["x"] = pd.to_numeric(table["x"])
+    table.to_parquet(target, index=False, compression="zstd")
+
+
+def scores_of(runs: Mapping[str, Path]) -> pd.DataFrame:
+    """Return the scores of all answers of some kept runs; those without answers are left out."""
+    tables = [pd.read_parquet(path / SCORES) for path in runs.values() if (path / SCORES).exists()]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(SCORED))
 
 
 def failures(run: Path) -> list[str]:

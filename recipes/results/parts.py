@@ -37,6 +37,14 @@ NQ, NQ_CORPUS, HOTPOT = (
     "nq-open-oracle.train2055.jsonl.gz",
     "hotpotqa-dev.first200.jsonl.gz",
 )
+# Stress tests of the real models, three levels each: name, data (None: HotpotQA, whose evidence is in two passages), levels.
+REAL_STRESSES = (
+    ("noise", "atlas", "0,2,4"),
+    ("position", "atlas", "0,2,4"),
+    ("query", "atlas", ""),
+    ("masks", "atlas", "4,8,16"),
+    ("layout", None, "1"),
+)
 STRESSES = {"noise": WORLD[0], "position": WORLD[0], "layout": WORLD[1], "query": WORLD[0], "masks": WORLD[0]}
 
 
@@ -247,31 +255,26 @@ def real_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
             answers=2 * limit,
             prompt=200,
         )
-    for test, levels in (("noise", "0,2,4"), ("position", "0,2,4")):
-        words = ("--data", "atlas", "--passages", "5", "--levels", levels, *count, *brief)
-        jobs += per_model(
-            f"real-{test}",
-            models,
-            ("stress", test),
-            words,
-            test.capitalize(),
-            ONE_BY_ONE,
-            answers=3 * sizes.real,
-            prompt=300,
-            new=8,
+    one = ("--batch-size", "1")  # as above
+    hotpot = str(place.data / HOTPOT) if place.data is not None else ""
+    for test, data, levels in REAL_STRESSES:
+        if data is None and place.data is None:
+            continue
+        words = ("--data", data or hotpot, "--passages", "5", *(("--levels", levels) if levels else ()), *count)
+        jobs.append(
+            Job(
+                f"real-{test}",
+                ("stress", test, *models, *words, *brief, *one),
+                f"Stress test of SmolLM2: {test}",
+                models,
+                3 * sizes.real,
+                300,
+                8,
+            )
         )
-    words = (*atlas, "--controls", "0", "--limit", str(sizes.real_causes), *brief, *under(INTERVENTIONS))
-    return jobs + per_model(
-        "real-causes",
-        models,
-        ("ablate",),
-        words,
-        "Interventions",
-        ONE_BY_ONE,
-        answers=3 * 11 * sizes.real_causes,
-        prompt=200,
-        new=8,
-    )
+    words = (*atlas, "--controls", "0", "--limit", str(sizes.real_causes), *brief, *one, *under(INTERVENTIONS))
+    causes = ("ablate", *models, *words)
+    return [*jobs, Job("real-causes", causes, "Interventions on SmolLM2", models, 33 * sizes.real_causes, 200, 8)]
 
 
 def deployment_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
