@@ -254,6 +254,19 @@ def test_states_norms_and_the_lens_are_those_of_the_model_itself(lens: floatlens
         before = hidden
 
 
+@pytest.mark.parametrize("lens", ["llada", "llama"], indirect=True)
+def test_all_layers_of_a_step_go_through_the_output_embeddings_at_once(lens: floatlens.Lens) -> None:
+    shapes: list[tuple[int, ...]] = []
+    handle = lens.model.get_output_embeddings().register_forward_hook(lambda _, args, __: shapes.append(args[0].shape))
+    try:
+        trace = lens.trace(prompts()[0], max_new_tokens=3, record=["received", "lens_token"])
+    finally:
+        handle.remove()
+    steps, layers = trace.data.sizes["step"], trace.data.sizes["layer"]
+    assert len(shapes) == 2 * steps, "one call of the model itself and one of the lens for each step"
+    assert all(rows % layers == 0 for _, rows, _ in shapes[1::2])
+
+
 @pytest.mark.parametrize("lens", ["sdar", "llada2", "llada2.1", "a2d-block"], indirect=True)
 def test_states_of_a_block_model_are_those_of_a_pass_under_its_mask(lens: floatlens.Lens) -> None:
     """Each step is computed again without a cache, over the whole text, under the mask of its blocks."""

@@ -6,9 +6,9 @@ subclass of `HiddenStatistic`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -54,15 +54,35 @@ class Hidden:
         """Slice of the states at active positions."""
         return slice(self.active.start - self.first, self.active.stop - self.first)
 
+    @property
+    def writing(self) -> range:
+        """The active positions whose rows may write the answer."""
+        first, end = self.layout.writing_span
+        return range(max(first, self.active.start), min(end, self.active.stop))
+
+    def only_writing(self) -> Hidden:
+        """A copy with the states of the writing rows alone, for later use."""
+        rows = self.writing
+        states = self.h_BQE[:, rows.start - self.first : max(rows.start, rows.stop) - self.first].clone()
+        return replace(self, h_BQE=states, first=rows.start)
+
 
 class HiddenStatistic(Statistic):
-    """Base of the statistics of hidden states: `of` returns (B, *dims), with "position" as long as `hidden.length`."""
+    """Base of the statistics of hidden states: `of` returns (B, *dims), with "position" as long as `hidden.length`.
+
+    With `together`, the states of the writing rows wait until all layers of a step are there, and go to `of_layers`.
+    """
 
     tiled: ClassVar[bool] = False
     hidden: ClassVar[bool] = True
+    together: ClassVar[bool] = False
 
     def of(self, hidden: Hidden) -> torch.Tensor:
         raise NotImplementedError
+
+    def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
+        """The results of several layers of one pass."""
+        return [self.of(hidden) for hidden in layers]
 
     def kept(self, hidden: Hidden, now_BQ: torch.Tensor) -> torch.Tensor:
         """One number per position so far (B, length); a cached position keeps the number of the step that computed it."""

@@ -87,6 +87,7 @@ class Session:
         self._quantities: dict[Key, list[Quantity] | None] = {}
         self.kernel = KernelSums()
         self.open: dict[Hashable, Group] = {}
+        self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
         self.forward: ForwardPass | None = None
         self.passing: ForwardPass | None = None
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -126,6 +127,7 @@ class Session:
             if group.waiting:
                 self._look(group)
         self.open.clear()
+        self._measure_states()
 
     def wanted(self, layer: int, final: bool = False) -> list[str]:
         """The statistics to take at a layer: those of the step, or those over final rows."""
@@ -320,8 +322,22 @@ class Session:
         for name in self.hidden:
             statistic = self.statistics[name]()
             assert isinstance(statistic, HiddenStatistic)
-            if len(active) or not statistic.compares:
+            if not len(active) and statistic.compares:
+                continue
+            if statistic.together:
+                self.states.setdefault(name, {})[layer] = hidden.only_writing()
+            else:
                 self._results[name][layer] = statistic.of(hidden)
+
+    @torch.no_grad()
+    def _measure_states(self) -> None:
+        """Take the statistics of hidden states that were waiting for all layers."""
+        for name, layers in self.states.items():
+            statistic = self.statistics[name]()
+            assert isinstance(statistic, HiddenStatistic)
+            found = statistic.of_layers(list(layers.values()))
+            self._results[name].update(zip(layers, found, strict=True))
+        self.states.clear()
 
     def _length(self, layer: int, queries: int, keys: int) -> int:
         """Number of positions so far."""
