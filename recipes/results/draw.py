@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 from floatlens.evaluation.deployment import ROLES, STAGES
 from floatlens.findings import style
+
+NAMES = {"nq-open-oracle.first200": "Natural Questions", "hotpotqa-dev.first200": "HotpotQA"}
+
+
+def plain_name(data: str) -> str:
+    """Return the name of a data set as it is shown."""
+    return NAMES.get(data, data)
 
 
 def save(figure: Figure, path: Path) -> None:
     """Save a figure as PNG."""
     with style.sheet():
         figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+VERDICTS = {"supported": "#56b08c", "inconclusive": "#d9d9d9", "not supported": "#e8946a", "too few samples": "#f2f2f2"}
+
+
+def glance(table: pd.DataFrame, published: Mapping[str, str], order: Sequence[str], path: Path) -> None:
+    """All claims downwards, the models across: the value in each cell, the verdict as its colour; published values right.
+
+    `table` has one row per claim and model; `order` gives the models across.
+    """
+    claims = table.drop_duplicates("id").set_index("id")["claim"]
+    models = [model for model in order if model in set(table["model"])]
+    with style.sheet():
+        figure = style.new_figure(0.9 + 0.17 * len(claims))
+        axes = figure.subplots()
+        for row in table.to_dict("records"):
+            if row["model"] in models:
+                x, y = models.index(row["model"]), list(claims.index).index(row["id"])
+                axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, color=VERDICTS[row["verdict"]], lw=0))
+                axes.text(x, y, f"{row['value']:.2g}", ha="center", va="center", fontsize=5.5)
+        for y, id_ in enumerate(claims.index):
+            axes.text(len(models) - 0.35, y, published.get(id_, ""), va="center", fontsize=5.5)
+        axes.text(len(models) - 0.35, -1, "LLaDA-8B and Dream-7B, published", va="center", fontsize=5.5)
+        axes.set_xlim(-0.5, len(models) + 1.9)
+        axes.set_ylim(len(claims) - 0.5, -1.5)
+        axes.set_yticks(range(len(claims)), claims, fontsize=5.5)
+        axes.set_xticks(range(len(models)), models, fontsize=5.5, rotation=30, ha="left")
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in VERDICTS.values()]
+        figure.legend(handles, list(VERDICTS), loc="outside lower center", ncols=len(handles))
+    save(figure, path)
 
 
 def interventions(table: pd.DataFrame, path: Path) -> None:
@@ -65,38 +108,39 @@ def deployment(table: pd.DataFrame, path: Path) -> None:
             for model in models:
                 part = table[(table["data"] == data) & (table["model"] == model)].set_index("stage").reindex(STAGES)
                 for name, look in looks.items():
-                    label = f"{model}, {'right' if name == 'accuracy_words' else name}"
-                    axes.plot(
-                        range(len(STAGES)),
-                        100 * part[name].astype(float),
-                        color=colours[model],
-                        ms=3,
-                        label=label,
-                        **look,
-                    )
+                    axes.plot(range(len(STAGES)), 100 * part[name].astype(float), color=colours[model], ms=3, **look)
             axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
-            axes.set_title(data[:40])
+            axes.set_title(plain_name(data))
         grid[0].set_ylabel("answers (%)")
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=6)
+        lines = {"right": "accuracy_words", "outdated": "outdated", "misled": "misled"}
+        handles = [Line2D([], [], color=colours[model], lw=2) for model in models]
+        handles += [Line2D([], [], color="0.4", ms=3, **looks[name]) for name in lines.values()]
+        figure.legend(handles, [*models, *lines], loc="outside upper center", ncols=min(6, len(handles)), fontsize=6)
     save(figure, path)
 
 
 def roles(table: pd.DataFrame, path: Path) -> None:
     """Attention per token by role of the passage, at each stage."""
-    models = list(dict.fromkeys(table["model"]))
+    shown = list(dict.fromkeys(zip(table["data"], table["model"], strict=True)))
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
     with style.sheet():
-        figure = style.new_figure(2.2)
-        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-        for axes, model in zip(grid, models, strict=True):
-            part = table[table["model"] == model].groupby(["stage", "role"])["per_token"].mean().unstack()
+        figure = style.new_figure(0.6 + 1.6 * rows)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=True)
+        for axes, (data, model) in zip(grid.flat, shown, strict=False):
+            here = (table["model"] == model) & (table["data"] == data)
+            part = table[here].groupby(["stage", "role"])["per_token"].mean().unstack()
             part = part.reindex(index=STAGES, columns=ROLES)
             for place, role in enumerate(ROLES):
                 axes.bar(np.arange(len(STAGES)) + 0.2 * (place - 1.5), part[role], width=0.19, label=role)
             axes.axhline(1, color="0.6", lw=0.8)
-            axes.set_title(model)
+            axes.set_title(f"{model}, {plain_name(data)}")
             axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
-        grid[0].set_ylabel("attention per token")
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ROLES))
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.set_axis_off()
+        for axes in grid[:, 0]:
+            axes.set_ylabel("attention per token")
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ROLES))
     save(figure, path)
 
 

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from floatlens.findings.finding import CLAIMS
+from floatlens.findings.stress import stress
 from floatlens.findings.style import short
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
 from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
 from floatlens.stats import percentile_mean
 from recipes.results import draw, film, texts
-from recipes.results.keep import jobs_of, kept_runs, matching, public
-from recipes.results.parts import Job, Place
-from recipes.results.words import deployment_in_words, effects_in_words, film_in_words, texts_in_words
+from recipes.results.keep import jobs_of, kept_runs, matching, public, scores_of
+from recipes.results.models import ANSWERING, SMALL
+from recipes.results.parts import STRESSES, Job, Place
+from recipes.results.verdicts import (
+    PAPER,
+    at_a_glance,
+    claims_of,
+    number,
+    published,
+    read,
+    verdict_rows,
+    write_verdicts,
+)
+from recipes.results.words import (
+    deployment_in_words,
+    effects_in_words,
+    film_in_words,
+    floating_in_words,
+    stress_in_words,
+    texts_in_words,
+    verdicts_in_words,
+)
 
-BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
 LIMITS = """
 - Size: the small models have 1.4 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
   says anything about models of 7 or 8 billion parameters.
@@ -68,8 +86,19 @@ def write(
     out = docs / "results"
     out.mkdir(parents=True, exist_ok=True)
     done = kept_runs(place.kept)
-    sections = [HEAD, architectures_section(done), interventions_section(done, out), deployment_section(done, out)]
-    sections += [film_section(done, out), texts_section(done, out), answers_section(done, out)]
+    sections = [
+        HEAD,
+        glance_section(done, out),
+        architectures_section(done),
+        interventions_section(done, out),
+        deployment_section(done, out),
+    ]
+    sections += [
+        film_section(done, out),
+        texts_section(done, out),
+        answers_section(done, out),
+        stress_section(done, out),
+    ]
     sections += [claims_section(done, out), missing_section(missing, jobs, done)]
     sections += [f"## Limits\n\n{LIMITS}", commands_section(done, out)]
     text = "\n\n".join(section for section in sections if section) + "\n"
@@ -99,46 +128,6 @@ def missing_section(
     return "## What is missing\n\n" + "\n".join(lines) if lines else "## What is missing\n\nNothing: all runs are kept."
 
 
-CLAIM = ("id", "finding", "claim", "source", "value", "n", "verdict", "p", "p_holm")
-
-
-def claims_of(done: Mapping[str, Path]) -> pd.DataFrame:
-    """Return the verdicts of all runs, one row each; those without a sample are left out."""
-    rows = []
-    for name, run in done.items():
-        for claim in read(run, "claims.json").get("claims", []):
-            if claim["n"]:
-                low, high = claim["interval"]
-                about = {key: claim.get(key) for key in CLAIM}
-                models = ", ".join(map(short, claim["models"]))
-                rows.append({"run": name, "models": models, **about, "low": low, "high": high})
-    return pd.DataFrame(rows, columns=["run", "models", *CLAIM, "low", "high"])
-
-
-def verdict_rows(table: pd.DataFrame) -> str:
-    """Return verdicts as a table in Markdown."""
-    lines = ["| claim | models | value [95 % interval] | n | p, Holm | verdict |", "|---|---|---|---|---|---|"]
-    for row in table.to_dict("records"):
-        value = f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}]"
-        lines.append(
-            f"| {row['claim']} | {row['models']} | {value} | {row['n']} | {number(row['p_holm'])} | {row['verdict']} |"
-        )
-    return "\n".join(lines)
-
-
-def write_verdicts(pages: Path, done: Mapping[str, Path]) -> None:
-    """Write the verdicts of a finding between the two comments on its page, if some run has any."""
-    for finding, table in claims_of(done).groupby("finding", sort=False):
-        page = pages / f"{finding}.md"
-        if page.exists():
-            runs = " and ".join(f"`{name}`" for name in dict.fromkeys(table["run"]))
-            found = f"From [the results](../results.md#commands-and-run-times), {runs}:\n\n{verdict_rows(table)}\n"
-            text = page.read_text(encoding="utf-8")
-            page.write_text(
-                BLOCK.sub(lambda match, found=found: f"{match[1]}{found}{match[2]}", text), encoding="utf-8"
-            )
-
-
 def claims_section(done: Mapping[str, Path], out: Path) -> str:
     """All verdicts of all runs, with Holm's correction where the claims bring it."""
     table = claims_of(done)
@@ -150,6 +139,42 @@ def claims_section(done: Mapping[str, Path], out: Path) -> str:
         f"## All verdicts\n\n{len(table)} verdicts: {said}. p-values are corrected by Holm within each run.\n\n"
         + verdict_rows(table)
     )
+
+
+def glance_section(done: Mapping[str, Path], out: Path) -> str:
+    """How many claims hold for each model, and a figure of all verdicts beside the published numbers."""
+    table = claims_of(done)
+    if table.empty:
+        return ""
+    shown = at_a_glance(table)
+    order = {id_: place for place, id_ in enumerate(CLAIMS)}
+    shown = shown.sort_values("id", key=lambda ids: ids.map(lambda id_: order.get(id_, len(order))), kind="stable")
+    draw.glance(shown, published(), (*SMALL, *ANSWERING), out / "verdicts.png")
+    return (
+        f"## At a glance\n\n{verdicts_in_words(shown, PAPER)}\n\n"
+        "![All claims and models: value and verdict, beside the published values](results/verdicts.png)\n\n"
+        "The number in a cell is the value of the claim's statistic, its colour the verdict: "
+        "[all claims](claims.md) has the definitions and the smallest effects that matter. A claim that compares an MDM "
+        "with an ARM is shown for the MDM, with the ARM that was trained on the same data (`tiny-arm`, `smollm2-arm`); "
+        "[all verdicts](#all-verdicts) has the others, with intervals. On the right is what the paper's figures give for "
+        "the same statistic; layers are those of LLaDA."
+    )
+
+
+def stress_section(done: Mapping[str, Path], out: Path) -> str:
+    """What the stress tests cost."""
+    head = "## Stress tests: what noise, position, layout, masks and order cost\n\n"
+    parts = []
+    for size, names in (("small", ("small-stress",)), ("real", tuple(f"real-{test}" for test in STRESSES))):
+        scores = scores_of(matching(done, *names))
+        if scores.empty:
+            continue
+        scores["model"] = [short(model) for model in scores["model"]]
+        scores["data"] = [draw.plain_name(data) for data in scores["data"]]
+        draw.save(stress.figure(scores), out / f"stress-{size}.png")
+        title = "the small models" if size == "small" else "SmolLM2 and its adapters"
+        parts.append(f"{stress_in_words(scores)}\n\n![Accuracy under stress, {title}](results/stress-{size}.png)")
+    return head + "\n\n".join(parts) if parts else head + "Not answered yet: no stress test is finished."
 
 
 def answers_section(done: Mapping[str, Path], out: Path) -> str:
@@ -191,11 +216,8 @@ def architectures_section(done: Mapping[str, Path]) -> str:
         "`tiny-ssm` is a diffusion model whose layers are bidirectional Mamba blocks; its implicit attention goes through "
         "the same definitions (see [without attention](without-attention.md))."
     )
-    said = [
-        f"- “{c['claim']}”: {judged(c)}." for c in mine if c["id"] in ("drift.renewal", "drift.layers", "drift.moves")
-    ]
-    answer = "**Answer**, with `tiny-ssm` as the MDM:\n\n" + "\n".join(said) + "\n\n" if said else ""
-    return head + answer + about + "\n\n" + markdown(pd.DataFrame(rows))
+    answer = floating_in_words(mine)
+    return head + (f"{answer}\n\n" if answer else "") + about + "\n\n" + markdown(pd.DataFrame(rows))
 
 
 def interventions_section(done: Mapping[str, Path], out: Path) -> str:
@@ -318,13 +340,6 @@ def judged(claim: Mapping[str, Any]) -> str:
     return f"{claim['verdict']}: {number(claim['value'])} [{number(low)}, {number(high)}], n {claim['n']}"
 
 
-def read(run: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of a kept run, empty if the run has none."""
-    path = run / name
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
-
-
 def quoted(words: Sequence[str]) -> list[str]:
     """Return the words of a command, without folders of this machine.
 
@@ -334,14 +349,6 @@ def quoted(words: Sequence[str]) -> list[str]:
     shown = [Path(word).name if word.startswith("/") else word for word in words]
     shown = [f'"{word}"' if "(" in word else word for word in shown]
     return ["python -m recipes.results run", *shown] if shown[0] in ("texts", "film") else ["floatlens", *shown]
-
-
-def number(value: Any) -> str:
-    """
-    >>> number(0.12345), number(None), number(3)
-    ('0.123', '–', '3')
-    """
-    return "–" if value is None or value != value else str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -2,10 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from floatlens.stats import percentile_mean
+
+
+def verdicts_in_words(shown: pd.DataFrame, paper: str) -> str:
+    """Say for each model how many claims of the paper and of other papers hold, one row per claim and model given."""
+    lines = []
+    for model, part in shown.groupby("model", sort=False):
+        said = []
+        ours = part["source"].str.startswith(paper)
+        for name, rows in (("of the paper's claims", part[ours]), ("of claims from other papers", part[~ours])):
+            counts = rows["verdict"].value_counts()
+            if len(rows):
+                said.append(f"{name}, {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+        lines.append(f"- {model}: {'; '.join(said)}.")
+    return "How many claims hold for each model:\n\n" + "\n".join(lines)
+
+
+# What a claim says of a model that it holds for, and of one that it does not hold for.
+FLOATING = {
+    "drift.renewal": ("its anchors lie elsewhere at the end than at the beginning", "its anchors hardly change"),
+    "drift.layers": ("they differ between layers", "they hardly differ between layers"),
+    "drift.moves": ("they move more than those of the ARM", "they do not move more than those of the ARM"),
+}
+
+
+def floating_in_words(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Say whether the anchors of `tiny-ssm` move, from the verdicts on the claims of drift; empty without them."""
+    said = []
+    for claim in sorted(claims, key=lambda claim: list(FLOATING).index(claim["id"]) if claim["id"] in FLOATING else 9):
+        if claim["id"] in FLOATING and claim["verdict"] in ("supported", "not supported"):
+            low, high = claim["interval"]
+            holds, fails = FLOATING[claim["id"]]
+            text = holds if claim["verdict"] == "supported" else fails
+            said.append(f"{text} ({claim['value']:.2f} [{low:.2f}, {high:.2f}])")
+        elif claim["id"] in FLOATING:
+            said.append(f"it is not decided whether {FLOATING[claim['id']][0]}")
+    moves = any(claim["id"] == "drift.renewal" and claim["verdict"] == "supported" for claim in claims)
+    return f"**Answer**: {'yes' if moves else 'not by these claims'}. In `tiny-ssm` {'; '.join(said)}." if said else ""
+
+
+def stress_in_words(scores: pd.DataFrame) -> str:
+    """Say for each stress test how accurate each model is at each level."""
+    lines = []
+    for (name, data), part in scores.groupby(["stress", "data"], sort=False):
+        levels = list(dict.fromkeys(part["level"]))
+        said = []
+        for model, rows in part.groupby("model", sort=False):
+            means = rows.groupby("level")["accuracy"].mean().reindex(levels)
+            said.append(f"{model} {' / '.join(percent(mean) for mean in means)}")
+        count = part.groupby(["model", "level"])["id"].nunique().max()
+        lines.append(f"- {name} on {data} ({', '.join(levels)}; {count} questions): {', '.join(said)}.")
+    return "**Answer**: the share of right answers at each level:\n\n" + "\n".join(lines)
 
 
 def effects_in_words(beyond: pd.DataFrame) -> str:
