@@ -20,7 +20,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from draw_findings import LONG, TRACED, make_run, save
+from drawing import make_run, save
 
 from floatlens.anchors import find_anchors
 from floatlens.findings import style
@@ -30,6 +30,10 @@ from floatlens.runs.folder import RunFolder
 from floatlens.runs.traces import RunTraces
 
 PAGE = Path(__file__).parent / "anchor-rules.md"
+TRACED = {
+    model: f"trace {model} --data world:long --passages 5 --limit 12 --out {model}"
+    for model in ("tiny-mdm", "tiny-dream", "tiny-arm")
+}
 RULES = ("sigma(3)", "excess(3)", "top(1)", "first", "share(0.3)")
 BLOCK = re.compile(r"(<!-- rules -->\n).*?(<!-- rules -->)", re.DOTALL)
 
@@ -39,9 +43,9 @@ def main() -> None:
         print(table(compare(traces_of(sys.argv[1:]))))
         return
     with tempfile.TemporaryDirectory() as folder:
-        traces = traces_of([make_run(Path(folder) / name, TRACED[name]) for name in LONG])
+        traces = traces_of([make_run(Path(folder) / name, command) for name, command in TRACED.items()])
         found = compare(traces)
-        save(figure(traces), PAGE.parent / "images" / "findings" / "anchor-rules.png")
+        save(figure(traces), PAGE.parent / "images" / "anchor-rules.png")
     PAGE.write_text(BLOCK.sub(lambda match: f"{match[1]}{table(found)}\n{match[2]}", PAGE.read_text()))
     print(table(found))
 

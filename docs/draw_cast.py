@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from draw_findings import DOCS, make_run, save, table
+from drawing import DOCS, make_run, save, table
 from PIL import Image
 
 from floatlens.findings import style

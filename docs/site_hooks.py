@@ -58,7 +58,7 @@ def gallery() -> str:
         finding = FINDINGS[name]
         text = (ROOT / "docs" / "findings" / f"{name}.md").read_text(encoding="utf-8")
         title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        pictures = re.findall(r"^!\[(.*?)\]\(\.\./(images/findings/[\w-]+\.png)\)$", text, re.MULTILINE)
+        pictures = re.findall(r"^!\[(.*?)\]\(\.\./(results/(?:figures/)?[\w-]+\.png)\)$", text, re.MULTILINE)
         blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "figure(" in block]
         code = f"```python\n{blocks[0]}```" if blocks else f"```sh\nfloatlens figure {name} RUN --out figures\n```"
         heading = f"## [{title[1] if title else name}](findings/{name}.md)"

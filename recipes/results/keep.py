@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 JOB = "job.json"
 FILES = ("claims.json", "results.json", "manifest.json")
+# Studies whose figures are shown: which figures (none: all), and the beginning of their names.
+FIGURES: dict[str, tuple[tuple[str, ...], str]] = {
+    "small-attention": ((), ""),
+    "small-knowledge": ((), ""),
+    "small-causes": ((), ""),
+    "real-attention": (
+        ("drift", "drift-numbers", "absorption", "tokens", "heads", "flow-layers", "decision", "softness"),
+        "smollm2-",
+    ),
+}
+WIDTH, COLOURS = 1400, 200  # of a picture: pixels across, and colours; keeps files small
 SCORES = "scores.parquet"
 # Of answers: which question, under which condition, with which scores. Never their text, which may not be ours.
 SCORED = ("id", "model", "kind", "data", "condition", "stress", "level", "x", "intervention", "of")
@@ -34,6 +46,8 @@ def keep(run: Path, target: Path, job: Mapping[str, Any]) -> None:
             )
     if (run / "answers.parquet").exists():
         keep_scores(run / "answers.parquet", target / SCORES)
+    if run.name in FIGURES:
+        keep_figures(run, target.parent.parent / "figures", *FIGURES[run.name])
     if (run / "manifest.json").exists():
         if (run / "report.html").exists() and run.name == "small-attention":
             shutil.copy(run / "report.html", target.parent.parent / "report.html")
@@ -54,6 +68,24 @@ def scores_of(runs: Mapping[str, Path]) -> pd.DataFrame:
     """Return the scores of all answers of some kept runs; those without answers are left out."""
     tables = [pd.read_parquet(path / SCORES) for path in runs.values() if (path / SCORES).exists()]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(SCORED))
+
+
+def keep_figures(run: Path, target: Path, names: Collection[str] = (), prefix: str = "") -> None:
+    """Copy the figures of a study as small files: all of them, or those with these names."""
+    target.mkdir(parents=True, exist_ok=True)
+    for figure in sorted((run / "figures").glob("*.png")):
+        if not names or figure.stem in names:
+            shrink(figure, target / f"{prefix}{figure.name}")
+
+
+def shrink(source: Path, target: Path) -> None:
+    """Write a picture of at most `WIDTH` pixels across with few colours."""
+    with Image.open(source) as picture:
+        small = picture.convert("RGB")
+        if small.width > WIDTH:
+            small = small.resize((WIDTH, round(small.height * WIDTH / small.width)), Image.Resampling.LANCZOS)
+        small = small.quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(target, optimize=True)
 
 
 def failures(run: Path) -> list[str]:

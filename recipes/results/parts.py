@@ -188,6 +188,17 @@ def small_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
             attending,
             3 * 27 * sizes.causes,
         ),
+        Job(
+            "small-links",
+            (
+                *("study", "tiny-arm", *asked, "--full", "--only", "links,stress"),
+                *("--limit", str(sizes.links), *short, *common),
+            ),
+            "The sink and the loss in the middle",
+            ("tiny-arm",),
+            40 * sizes.links,
+            traced=True,
+        ),
         *(
             Job(
                 f"small-stress-{test}",

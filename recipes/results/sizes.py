@@ -15,6 +15,7 @@ class ResultSizes:
     traces: int
     questions: int
     causes: int
+    links: int
     robustness: int
     deployed: int
     texts: int
@@ -32,6 +33,7 @@ SIZES = {
         traces=70,
         questions=500,
         causes=50,
+        links=100,
         robustness=200,
         deployed=100,
         texts=200,
@@ -47,6 +49,7 @@ SIZES = {
         traces=2,
         questions=4,
         causes=2,
+        links=2,
         robustness=4,
         deployed=4,
         texts=2,
