@@ -27,7 +27,7 @@ FIGURES: dict[str, tuple[tuple[str, ...], str]] = {
         "smollm2-",
     ),
 }
-WIDTH, COLOURS = 1400, 200  # of a picture: pixels across, and colours; keeps files small
+WIDTH, COLOURS = 1400, 256  # of a picture: pixels across, and colours; keeps files small
 SCORES = "scores.parquet"
 # Of answers: which question, under which condition, with which scores. Never their text, which may not be ours.
 SCORED = ("id", "model", "kind", "data", "condition", "stress", "level", "x", "intervention", "of")
@@ -84,7 +84,7 @@ def shrink(source: Path, target: Path) -> None:
         small = picture.convert("RGB")
         if small.width > WIDTH:
             small = small.resize((WIDTH, round(small.height * WIDTH / small.width)), Image.Resampling.LANCZOS)
-        small = small.quantize(COLOURS, dither=Image.Dither.NONE)
+        small = small.quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE)
     small.save(target, optimize=True)
 
 

@@ -263,6 +263,9 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                 indices = np.arange(len(regions))
                 axes.set_xticks(indices, labels=regions, rotation=90)
                 axes.set_yticks(indices, labels=regions if column == 0 else [])
+                axes.tick_params(
+                    labelsize=min(7, 72 * 0.85 * side_length / len(regions))
+                )  # a cell is as wide as a line
                 axes.set_aspect("equal")
                 if position > 0:
                     gold = regions.index(f"doc{position}")

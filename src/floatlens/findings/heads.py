@@ -247,6 +247,7 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                         axes, values.to_numpy(), norm=Normalize(0, 1) if name == "hit" else PowerNorm(0.5, 0, 1)
                     )
                     axes.set_xlabel("head")
+                    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8 if len(models) < 4 else 4))
                     draw.name_rows(axes, values.index.tolist())
                     figure.colorbar(mesh, ax=axes, pad=0.02, aspect=18)
                 if row == 0:
