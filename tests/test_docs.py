@@ -112,8 +112,8 @@ def test_each_finding_has_a_page_that_explains_it(name: str) -> None:
     for part in ("# ", "## The figure on the bundled models", "How to read it", "paper's scripts differ", "## Claim"):
         assert part in page, f"docs/findings/{name}.md lacks {part!r}"
     assert page.count("<!-- verdicts -->") == 2 and "| claim | models |" in page
-    pictures = re.findall(r"\]\(\.\./(images/findings/[\w-]+\.png)\)", page)
-    assert pictures and all((DOCS / picture).stat().st_size < 150_000 for picture in pictures)
+    pictures = re.findall(r"\]\(\.\./(results/(?:figures/)?[\w-]+\.png)\)", page)
+    assert pictures and all((DOCS / picture).stat().st_size < 300_000 for picture in pictures)
 
 
 def test_the_table_beside_the_papers_scripts_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_the_gallery_has_every_finding_with_its_pictures_and_code() -> None:
     page = script("site_hooks").gallery()
     for name in FINDINGS.names():
         part = page.split(f"(findings/{name}.md)")[1].split("\n## ")[0]
-        assert "```" in part and "figure" in part and "](images/findings/" in part, name
+        assert "```" in part and "figure" in part and "](results/" in part, name
 
 
 def test_the_page_of_questions_names_commands_that_exist() -> None:

@@ -19,6 +19,7 @@ from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching, public, scores_of
 from recipes.results.models import ANSWERING, SMALL
 from recipes.results.parts import STRESSES, Job, Place
+from recipes.results.sizes import SIZES
 from recipes.results.verdicts import (
     PAPER,
     at_a_glance,
@@ -40,8 +41,12 @@ from recipes.results.words import (
 )
 
 LIMITS = """
-- Size: the small models have 1.4 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
+- Size: the small models have 1.3 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
   says anything about models of 7 or 8 billion parameters.
+- Questions: stress tests and interventions of the small models begin with the first question of a test set, among
+  them those of the demo; the other runs begin after those.
+- Eight new tokens are enough for the adapters, which answer in a word or two. SmolLM2 itself answers in sentences, which
+  the stress tests and interventions with eight tokens cut off.
 - One seed: every model was trained once, questions are drawn once, and decoding is greedy.
 - The adapters of SmolLM2 were trained on few tokens; their cards say how many. Their answers and traces
   are computed in bfloat16, those of the small models in float32.
@@ -114,6 +119,36 @@ This page is written by `make results` ([commands and run times](#commands-and-r
 `docs/results/*.parquet`. Every claim was defined in git before it was run, and [every verdict](#all-verdicts) is listed,
 also where a claim does not hold. MDM stands for masked diffusion model, ARM for autoregressive model.
 [What is missing](#what-is-missing) names the runs that have not been made yet."""
+
+
+MODELS = """## Models, questions and sizes
+
+| model | kind | attention | parameters | trained on |
+|---|---|---|---|---|
+| `tiny-arm` | ARM | causal | 1.3 million | synthetic world, 16.0 million tokens |
+| `tiny-mdm` | MDM | bidirectional | 1.3 million | synthetic world, 20.5 million tokens |
+| `tiny-dream` | MDM | bidirectional, from `tiny-arm` | 1.3 million | synthetic world, 20.1 million tokens |
+| `tiny-ssm` | MDM | none: bidirectional Mamba | 1.4 million | synthetic world, 5.9 million tokens |
+| `smollm2` | ARM | causal | 135 million | as published |
+| `smollm2-arm` | ARM | causal | the same and an adapter | questions in English, 0.07 million tokens |
+| `smollm2-canvas` | MDM | only the prompt is causal | the same and an adapter | questions in English, 0.6 million tokens |
+| `smollm2-mdm` | MDM | bidirectional | the same and an adapter | questions in English, 2.0 million tokens |
+
+The small models answer questions of a [synthetic world](world.md) whose entities do not occur in training (`world:fresh`;
+`world:hops` needs two passages, `world:long` long answers). SmolLM2 and its adapters answer questions on an atlas of real
+facts that comes with FloatLens, Natural Questions and HotpotQA. {sizes} Intervals are 95 % bootstrap intervals over
+questions ([how](intervals.md))."""
+
+
+def models_section() -> str:
+    """What was asked of which models."""
+    full = SIZES["full"]
+    return MODELS.format(
+        sizes=f"Attention is measured on {3 * full.traces} questions of the small models and on {full.real} of SmolLM2, "
+        f"with passages and as short questions; answers and stress tests on {full.questions} and {full.real}, "
+        f"interventions on {full.robustness} and {full.real_causes}, the changing collection on {full.deployed} and "
+        f"{full.real_deployed} per stage and data set."
+    )
 
 
 def missing_section(

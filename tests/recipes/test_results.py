@@ -10,9 +10,9 @@ import pytest
 
 import floatlens as fl
 from floatlens.evaluation.deployment import STAGES
-from recipes.results import page, texts, words
+from recipes.results import draw, page, texts, verdicts, words
 from recipes.results.__main__ import choose, run_job
-from recipes.results.keep import failures, keep, kept_runs
+from recipes.results.keep import failures, keep, kept_runs, scores_of
 from recipes.results.parts import PARTS, Job, Place
 from recipes.results.sizes import SIZES
 
@@ -168,3 +168,70 @@ def test_the_plan_counts_only_what_is_still_to_be_made(capsys: pytest.CaptureFix
     hours = float(second.split()[1])
     assert hours > 0.1
     assert float(total.split()[3]) == pytest.approx(2 * hours, abs=0.011)
+
+
+def answers(model: str, kind: str, right: tuple[int, ...], **columns: object) -> pd.DataFrame:
+    table = pd.DataFrame({"id": [str(i) for i in range(len(right))], "accuracy": [float(x) for x in right]})
+    about = {"model": model, "kind": kind, "data": "d", "condition": "open-book", "stress": "", "level": "", "x": None}
+    about |= {"intervention": "", "of": "", "question": "who?", "answer": "me", "gold": "me"} | columns
+    scores = {name: table["accuracy"] for name in ("em", "accuracy_words", "f1")}
+    return table.assign(**about, **scores)
+
+
+def test_scores_are_kept_without_the_text_of_questions_and_answers(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    answers("m", "mdm", (1, 0)).to_parquet(run / "answers.parquet")
+    keep(run, tmp_path / "kept" / "run", {"seconds": 1.0, "words": []})
+    found = scores_of(kept_runs(tmp_path / "kept"))
+    assert found["accuracy"].tolist() == [1.0, 0.0]
+    assert not {"question", "answer", "gold"} & set(found.columns)
+
+
+def test_models_that_answered_the_same_questions_in_runs_of_their_own_are_compared(tmp_path: Path) -> None:
+    rights = {("smollm2-mdm", "mdm"): (1, 1, 1, 1), ("smollm2-arm", "arm"): (1, 0, 0, 0)}
+    for (model, kind), right in rights.items():
+        run = tmp_path / "runs" / f"real-answers-nq-{model}"
+        run.mkdir(parents=True)
+        closed = answers(model, kind, (0, 0, 0, 0), condition="closed-book")
+        pd.concat([answers(model, kind, right), closed]).to_parquet(run / "answers.parquet")
+        keep(run, tmp_path / "kept" / run.name, {"seconds": 1.0, "words": []})
+    found = verdicts.claims_of(kept_runs(tmp_path / "kept")).set_index("id")
+    assert found.loc["knowledge.gain", "run"] == "real-answers-nq"
+    assert found.loc["knowledge.gain", "models"] == "smollm2-mdm, smollm2-arm"
+    assert found.loc["knowledge.gain", "value"] == pytest.approx(0.75)
+
+
+def test_one_verdict_per_claim_and_model_is_shown_at_a_glance(tmp_path: Path) -> None:
+    pairs = ("a, smollm2", "a, smollm2-arm", "b", "a, smollm2")
+    table = pd.DataFrame(
+        {"models": pairs, "id": ["x", "x", "y", "z"], "claim": "c", "value": [1.0, 2, 3, 4], "verdict": "supported"}
+    )
+    shown = verdicts.at_a_glance(table)
+    assert shown["value"].tolist() == [2.0, 3.0, 4.0] and shown["model"].tolist() == ["a", "b", "a"]
+    draw.glance(shown, {"x": "LLaDA 1"}, ("a", "b"), tmp_path / "glance.png")
+    assert (tmp_path / "glance.png").stat().st_size > 1000
+
+
+def test_verdicts_and_stress_tests_in_words_take_their_numbers_from_the_tables() -> None:
+    shown = pd.DataFrame(
+        {"model": ["m", "m", "m"], "source": ["arXiv 2601.07894", "arXiv 2601.07894, Table 1", "other"],
+         "verdict": ["supported", "supported", "inconclusive"]}
+    )  # fmt: skip
+    said = words.verdicts_in_words(shown, verdicts.PAPER)
+    assert "- m: of the paper's claims, 2 supported; of claims from other papers, 1 inconclusive." in said
+    levels = [
+        answers("m", "mdm", (1, 1), stress="noise", level="0"),
+        answers("m", "mdm", (1, 0), stress="noise", level="8"),
+    ]
+    assert "- noise on d (0, 8; 2 questions): m 100 % / 50 %." in words.stress_in_words(pd.concat(levels))
+    claims = [
+        claim(["tiny-ssm"], "supported", 0.25) | {"id": "drift.renewal"},
+        claim(["tiny-ssm"], "not supported", 0.0),
+    ]
+    said = words.floating_in_words(claims)
+    assert (
+        said.startswith("**Answer**: yes.") and "elsewhere at the end than at the beginning (0.25 [0.15, 0.35])" in said
+    )
+    assert "they do not move more than those of the ARM (0.00 [-0.10, 0.10])" in said
+    assert words.floating_in_words([claim(["m"], "not supported", 0.0)]).startswith("**Answer**: not by these claims.")
