@@ -31,6 +31,7 @@ from recipes.results.verdicts import (
     write_verdicts,
 )
 from recipes.results.words import (
+    claims_in_words,
     deployment_in_words,
     effects_in_words,
     film_in_words,
@@ -94,18 +95,20 @@ def write(
     sections = [
         HEAD,
         glance_section(done, out),
+        models_section(),
         architectures_section(done),
         interventions_section(done, out),
         deployment_section(done, out),
-    ]
-    sections += [
         film_section(done, out),
         texts_section(done, out),
+        *(attention_section(run, done, out) for run in ATTENTION),
         answers_section(done, out),
         stress_section(done, out),
+        claims_section(done, out),
+        missing_section(missing, jobs, done),
+        f"## Limits\n\n{LIMITS}",
+        commands_section(done, out),
     ]
-    sections += [claims_section(done, out), missing_section(missing, jobs, done)]
-    sections += [f"## Limits\n\n{LIMITS}", commands_section(done, out)]
     text = "\n\n".join(section for section in sections if section) + "\n"
     (docs / "results.md").write_text(text, encoding="utf-8")
     write_verdicts(docs / "findings", done)
@@ -194,6 +197,34 @@ def glance_section(done: Mapping[str, Path], out: Path) -> str:
         "[all verdicts](#all-verdicts) has the others, with intervals. On the right is what the paper's figures give for "
         "the same statistic; layers are those of LLaDA."
     )
+
+
+ATTENTION = {
+    "small-attention": ("Attention of the small models", ""),
+    "real-attention": ("Attention of SmolLM2 and its adapters", "smollm2-"),
+}
+SHOWN = {
+    "drift": "Received attention by step (downwards) and position; frames are anchors, dots are written tokens",
+    "drift-numbers": "How much the anchors move, by layer",
+    "absorption": "Attention on the anchors by layer, under five anchor rules",
+    "tokens": "Anchor mass by kind of token, one bar per layer",
+}
+
+
+def attention_section(run: str, done: Mapping[str, Path], out: Path) -> str:
+    """The paper's claims on attention in one run, for which models each holds, and its figures."""
+    title, prefix = ATTENTION[run]
+    table = claims_of({run: done[run]}) if run in done else pd.DataFrame()
+    if table.empty:
+        return f"## {title}\n\nNot answered yet: `{run}` is not finished."
+    said = claims_in_words(table[table["source"].str.startswith(PAPER)])
+    figures = [
+        f"![{text}](results/figures/{prefix}{name}.png)\n\n*{text}.*"
+        for name, text in SHOWN.items()
+        if (out / "figures" / f"{prefix}{name}.png").exists()
+    ]
+    about = "The paper's claims on attention; [the pages of the findings](gallery.md) say how each is measured."
+    return "\n\n".join([f"## {title}\n\n{about}\n\n{said}", *figures])
 
 
 def stress_section(done: Mapping[str, Path], out: Path) -> str:

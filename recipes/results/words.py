@@ -25,6 +25,20 @@ def verdicts_in_words(shown: pd.DataFrame, paper: str) -> str:
     return "How many claims hold for each model:\n\n" + "\n".join(lines)
 
 
+def claims_in_words(table: pd.DataFrame) -> str:
+    """Say for each claim on which models it is supported, not supported or undecided."""
+    lines = []
+    for claim, part in table.groupby("claim", sort=False):
+        said = []
+        for verdict, rows in part.groupby("verdict", sort=False):
+            models = [
+                f"{m} ({v:.2g})" for m, v in zip(rows["models"].str.replace(", ", " and "), rows["value"], strict=True)
+            ]
+            said.append(f"{verdict} for {', '.join(models)}")
+        lines.append(f"- {claim}: {'; '.join(said)}.")
+    return "\n".join(lines)
+
+
 # What a claim says of a model that it holds for, and of one that it does not hold for.
 FLOATING = {
     "drift.renewal": ("its anchors lie elsewhere at the end than at the beginning", "its anchors hardly change"),

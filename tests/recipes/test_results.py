@@ -225,6 +225,8 @@ def test_verdicts_and_stress_tests_in_words_take_their_numbers_from_the_tables()
         answers("m", "mdm", (1, 0), stress="noise", level="8"),
     ]
     assert "- noise on d (0, 8; 2 questions): m 100 % / 50 %." in words.stress_in_words(pd.concat(levels))
+    rows = pd.DataFrame({"claim": "It floats", "models": ["a, b", "c"], "verdict": "supported", "value": [0.5, 1.0]})
+    assert words.claims_in_words(rows) == "- It floats: supported for a and b (0.5), c (1)."
     claims = [
         claim(["tiny-ssm"], "supported", 0.25) | {"id": "drift.renewal"},
         claim(["tiny-ssm"], "not supported", 0.0),
