@@ -51,6 +51,8 @@ LIMITS = """
 - One seed: every model was trained once, questions are drawn once, and decoding is greedy.
 - The adapters of SmolLM2 were trained on few tokens; their cards say how many. Their answers and traces
   are computed in bfloat16, those of the small models in float32.
+- The chat template of SmolLM2, with its system prompt, counts as structure in the claims on kinds of tokens; the anchors
+  of `smollm2-mdm` lie there in all layers.
 - Interventions change attention while it is computed; no model is trained again under them.
 - The new and misleading answers in the changing collection are answers of other questions, put in place of the old one.
 """.strip()
