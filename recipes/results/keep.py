@@ -22,10 +22,7 @@ FIGURES: dict[str, tuple[tuple[str, ...], str]] = {
     "small-attention": ((), ""),
     "small-knowledge": ((), ""),
     "small-causes": ((), ""),
-    "real-attention": (
-        ("drift", "drift-numbers", "absorption", "tokens", "heads", "flow-layers", "decision", "softness"),
-        "smollm2-",
-    ),
+    "real-attention": (("drift", "drift-numbers", "absorption", "tokens", "heads"), "smollm2-"),
 }
 WIDTH, COLOURS = 1400, 256  # of a picture: pixels across, and colours; keeps files small
 SCORES = "scores.parquet"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from floatlens.findings.finding import CLAIMS
+from floatlens.findings.finding import FINDINGS
 from floatlens.findings.stress import stress
 from floatlens.findings.style import short
 from floatlens.lens import Lens
@@ -187,7 +187,7 @@ def glance_section(done: Mapping[str, Path], out: Path) -> str:
     if table.empty:
         return ""
     shown = at_a_glance(table)
-    order = {id_: place for place, id_ in enumerate(CLAIMS)}
+    order = {claim.id: place for place, claim in enumerate(c for f in FINDINGS.values() for c in f.registered_claims())}
     shown = shown.sort_values("id", key=lambda ids: ids.map(lambda id_: order.get(id_, len(order))), kind="stable")
     draw.glance(shown, published(), (*SMALL, *ANSWERING), out / "verdicts.png")
     return (
@@ -210,6 +210,7 @@ SHOWN = {
     "drift-numbers": "How much the anchors move, by layer",
     "absorption": "Attention on the anchors by layer, under five anchor rules",
     "tokens": "Anchor mass by kind of token, one bar per layer",
+    "heads": "Copy score, mass on the evidence and query-only score of every head",
 }
 
 
