@@ -37,6 +37,7 @@ from recipes.results.words import (
     film_in_words,
     floating_in_words,
     stress_in_words,
+    summary_in_words,
     texts_in_words,
     verdicts_in_words,
 )
@@ -186,12 +187,13 @@ def glance_section(done: Mapping[str, Path], out: Path) -> str:
     table = claims_of(done)
     if table.empty:
         return ""
-    shown = at_a_glance(table)
-    order = {claim.id: place for place, claim in enumerate(c for f in FINDINGS.values() for c in f.registered_claims())}
-    shown = shown.sort_values("id", key=lambda ids: ids.map(lambda id_: order.get(id_, len(order))), kind="stable")
+    claims = [claim.id for finding in FINDINGS.values() for claim in finding.registered_claims()]
+    places = {name: place for place, name in enumerate((*claims, *SMALL, *ANSWERING))}
+    place = lambda names: names.map(lambda name: places.get(name, len(places)))  # noqa: E731
+    shown = at_a_glance(table).sort_values(["id", "model"], key=place, kind="stable")
     draw.glance(shown, published(), (*SMALL, *ANSWERING), out / "verdicts.png")
     return (
-        f"## At a glance\n\n{verdicts_in_words(shown, PAPER)}\n\n"
+        f"## At a glance\n\n{summary_in_words(shown)}\n\n{verdicts_in_words(shown, PAPER)}\n\n"
         "![All claims and models: value and verdict, beside the published values](results/verdicts.png)\n\n"
         "The number in a cell is the value of the claim's statistic, its colour the verdict: "
         "[all claims](claims.md) has the definitions and the smallest effects that matter. A claim that compares an MDM "

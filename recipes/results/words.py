@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from floatlens.findings.spelling import listed
 from floatlens.stats import percentile_mean
 
 
@@ -23,6 +24,50 @@ def verdicts_in_words(shown: pd.DataFrame, paper: str) -> str:
                 said.append(f"{name}, {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
         lines.append(f"- {model}: {'; '.join(said)}.")
     return "How many claims hold for each model:\n\n" + "\n".join(lines)
+
+
+# The claims that the summary names: what is said of the models for which a claim holds, and for which it does not.
+SUMMARY = {
+    "absorption.sink": ("The first token is a sink in {}", "it is none in {}"),
+    "drift.renewal": (
+        "The anchors of {} lie elsewhere at the end than at the beginning",
+        "those of {} hardly change",
+    ),
+    "drift.moves": (
+        "Row by row and on equally long texts, anchors move more in {} than in the ARM",
+        "row by row and on equally long texts, anchors do not move more in {} than in the ARM",
+    ),
+    "drift.layers": ("Anchors differ between the layers of {}", "they hardly do in {}"),
+    "tokens.structure": (
+        "The shallow anchors of {} are more structural than the deep ones",
+        "the shallow anchors of {} are not more structural than the deep ones",
+    ),
+    "heads.deep": ("Retrieval heads sit deep in {}", "they do not in {}"),
+    "flow.gold": ("The answers of {} draw on the right passage", "those of {} do not"),
+    "massive.anchors": ("Massive activations sit at the anchors of {}", "they do not in {}"),
+    "knowledge.gain": (
+        "Passages add more to {} than to the ARM",
+        "they do not add more to {} than to the ARM",
+    ),
+    "causes.pinning": ("Pinning its anchors over the steps harms {}", "pinning anchors over the steps hardly harms {}"),
+}
+
+
+def summary_in_words(shown: pd.DataFrame) -> str:
+    """Say for the main claims for which models each holds, and for which it does not, with values."""
+    lines = []
+    for id_, (holds, fails) in SUMMARY.items():
+        part = shown[shown["id"] == id_]
+        said = []
+        for text, verdict in ((holds, "supported"), (fails, "not supported")):
+            rows = part[part["verdict"] == verdict]
+            if len(rows):
+                names = [f"{m} ({v:.2g})" for m, v in zip(rows["model"], rows["value"], strict=True)]
+                said.append(text.format(listed(names)))
+        if said:
+            line = "; ".join(said)
+            lines.append(f"- {line[0].upper()}{line[1:]}.")
+    return "\n".join(lines)
 
 
 def claims_in_words(table: pd.DataFrame) -> str:

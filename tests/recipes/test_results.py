@@ -225,6 +225,9 @@ def test_verdicts_and_stress_tests_in_words_take_their_numbers_from_the_tables()
         answers("m", "mdm", (1, 0), stress="noise", level="8"),
     ]
     assert "- noise on d (0, 8; 2 questions): m 100 % / 50 %." in words.stress_in_words(pd.concat(levels))
+    shown = shown.assign(id=["heads.deep", "heads.deep", "other"], value=[0.5, 0.25, 1.0])
+    shown.loc[1, ["model", "verdict"]] = ["k", "not supported"]
+    assert words.summary_in_words(shown) == "- Retrieval heads sit deep in m (0.5); they do not in k (0.25)."
     rows = pd.DataFrame({"claim": "It floats", "models": ["a, b", "c"], "verdict": "supported", "value": [0.5, 1.0]})
     assert words.claims_in_words(rows) == "- It floats: supported for a and b (0.5), c (1)."
     claims = [
