@@ -293,9 +293,43 @@ def architectures_section(done: Mapping[str, Path]) -> str:
 
 def interventions_section(done: Mapping[str, Path], out: Path) -> str:
     """The second open check: what are anchors and heads for, and what does pinning do to an MDM?"""
-    head = "## Interventions: what are anchors and retrieval heads for?\n\n"
-    effects = []
-    for run in matching(done, "small-robustness", "real-causes").values():
+    head = "## Interventions: what are anchors and retrieval heads for?"
+    judged_runs = {name: run for name, run in done.items() if name in ("small-causes", "real-causes")}
+    claims = claims_of(judged_runs)
+    effects = effects_of(matching(done, "small-robustness", "real-causes"))
+    if claims.empty and effects.empty:
+        return f"{head}\n\nNot answered yet: no run under interventions is finished."
+    parts = [head]
+    if len(claims):
+        parts.append(f"**Answer**, claim by claim (loss of accuracy beyond the control):\n\n{claims_in_words(claims)}")
+    for name, text in CAUSES.items():
+        if (out / "figures" / f"{name}.png").exists():
+            parts.append(f"![{text}](results/figures/{name}.png)")
+    if len(effects):
+        effects.to_parquet(out / "interventions.parquet", index=False)
+        draw.interventions(effects, out / "interventions.png")
+        beyond = effects[effects["compared"] == "beyond"].drop(columns="compared")
+        parts += [
+            f"**Accuracy and robustness** by intervention:\n\n{effects_in_words(beyond)}",
+            "Each intervention is compared with its matched control, which treats as many random positions or heads alike: "
+            "the change of accuracy, averaged over the levels of noise, and the change of the accuracy that noise costs "
+            "(`loss`; positive means less robust).",
+            "![What interventions do to accuracy and to robustness](results/interventions.png)",
+            markdown(beyond),
+        ]
+    return "\n\n".join(parts)
+
+
+CAUSES = {
+    "causes": "Accuracy over the number of masked anchors and of removed heads; dashed: as many random ones",
+    "causes-effects": "What each intervention takes from the accuracy beyond its control",
+}
+
+
+def effects_of(runs: Mapping[str, Path]) -> pd.DataFrame:
+    """Return the effects of interventions in some runs, one row per model, intervention, score and comparison."""
+    rows = []
+    for run in runs.values():
         found = read(run, "results.json")
         entries = found["effects"] if "effects" in found else [e for e in found["results"] if e["change"]]
         for entry in entries:
@@ -305,20 +339,8 @@ def interventions_section(done: Mapping[str, Path], out: Path) -> str:
                         about = {"model": short(entry["model"]), "intervention": entry.get("intervention")}
                         low, high = one["interval"]
                         numbers = {"value": one["value"], "low": low, "high": high, "n": one["n"]}
-                        effects.append({**about, "score": score, "compared": compared, **numbers})
-    if not effects:
-        return head + "Not answered yet: no run under interventions is finished."
-    table = pd.DataFrame(effects)
-    table.to_parquet(out / "interventions.parquet", index=False)
-    draw.interventions(table, out / "interventions.png")
-    beyond = table[table["compared"] == "beyond"].drop(columns="compared")
-    return (
-        f"{head}{effects_in_words(beyond)}\n\n"
-        "Each intervention is compared with its matched control, which treats as many random positions or heads alike: "
-        "the change of accuracy, averaged over the levels of noise, and the change of the accuracy that noise costs "
-        "(`loss`; positive means less robust).\n\n"
-        "![What interventions do to accuracy and to robustness](results/interventions.png)\n\n" + markdown(beyond)
-    )
+                        rows.append({**about, "score": score, "compared": compared, **numbers})
+    return pd.DataFrame(rows)
 
 
 def deployment_section(done: Mapping[str, Path], out: Path) -> str:

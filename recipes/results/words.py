@@ -137,7 +137,7 @@ def effects_in_words(beyond: pd.DataFrame) -> str:
                     f"{text} {', '.join(f'{m} ({v:+.3f})' for m, v in zip(rows['model'], rows['value'], strict=True))}"
                 )
         lines.append(f"- `{name}` {'; it '.join(said)}.")
-    return "**Answer**:\n\n" + "\n".join(lines)
+    return "\n".join(lines)
 
 
 def deployment_in_words(table: pd.DataFrame, looked: pd.DataFrame) -> str:
