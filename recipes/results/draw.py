@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from floatlens.evaluation.deployment import ROLES, STAGES
 from floatlens.findings import style
+from recipes.results.keep import shrink
 
 NAMES = {"nq-open-oracle.first200": "Natural Questions", "hotpotqa-dev.first200": "HotpotQA"}
 
@@ -24,9 +25,10 @@ def plain_name(data: str) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as PNG."""
+    """Save a figure as a small PNG file."""
     with style.sheet():
         figure.savefig(path, dpi=150, metadata={"Software": None})
+    shrink(path, path)
 
 
 VERDICTS = {"supported": "#56b08c", "inconclusive": "#d9d9d9", "not supported": "#e8946a", "too few samples": "#f2f2f2"}

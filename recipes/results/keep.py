@@ -50,7 +50,7 @@ def keep(run: Path, target: Path, job: Mapping[str, Any]) -> None:
             shutil.copy(run / "report.html", target.parent.parent / "report.html")
     else:  # texts and film: tables that are written by their own scripts
         for table in run.glob("*.parquet"):
-            shutil.copy(table, target)
+            keep_table(table, target / table.name)
     (target / JOB).write_text(json.dumps(public(dict(job)), indent=1) + "\n", encoding="utf-8")
 
 
@@ -59,6 +59,13 @@ def keep_scores(answers: Path, target: Path) -> None:
     table = pd.read_parquet(answers, columns=list(SCORED))
     table["x"] = pd.to_numeric(table["x"])
     table.to_parquet(target, index=False, compression="zstd")
+
+
+def keep_table(source: Path, target: Path) -> None:
+    """Write a table with numbers of 32 bits, compressed."""
+    table = pd.read_parquet(source)
+    wide = table.select_dtypes("float64").columns
+    table.astype(dict.fromkeys(wide, "float32")).to_parquet(target, index=False, compression="zstd")
 
 
 def scores_of(runs: Mapping[str, Path]) -> pd.DataFrame:
