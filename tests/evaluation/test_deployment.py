@@ -104,9 +104,12 @@ def test_the_command_asks_every_stage_and_looks_at_the_passages(checkpoints, tmp
     ]
     path = tmp_path / "people.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": f"Nobody lives in place {i}."}) + "\n" for i in range(5)))
     app = typer.Typer()
     app.command()(command)
     words = [checkpoints["mdm"], "--data", path, "--passages", 5, "--max-new-tokens", 4, "--trace", "--json"]
+    words += ["--corpus", corpus]
     made = CliRunner().invoke(app, [str(word) for word in (*words, "--out", tmp_path / "run")], catch_exceptions=False)
     found = json.loads(made.stdout)
     assert [row["stage"] for row in found["results"]] == list(STAGES) and all(row["n"] == 4 for row in found["results"])

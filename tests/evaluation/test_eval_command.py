@@ -160,6 +160,8 @@ def test_passages_to_order_and_retrieved(checkpoints, data, tmp_path):
     corpus.write_text("".join(json.dumps({"text": f"Tarn lives in Molen {i}."}) + "\n" for i in range(9)))
     options = ("--retriever", "bm25", "--corpus", corpus, "--max-passages", 2)
     got = json.loads(ask(checkpoints["arm"], "--data", data, "--json", *options, *SHORT).stdout)["results"][0]
+    short = json.loads(ask(checkpoints["arm"], "--data", data, "--json", *options[2:], *SHORT).stdout)["results"][0]
+    assert (short["passages"], short["recall"]) == (2, got["recall"]), "--corpus alone retrieves with BM25"
     assert got["passages"] == 2 and 0 < got["recall"] <= 1 and 0 < got["answer_recall"] <= 1
 
 
@@ -170,7 +172,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
     bare.write_text('{"question": "Who?", "answers": ["x"]}\n')
     for arguments, message in (
         ((model, "--data", data, "--max-new-tokens", 4, "--block-length", 3), "block_length 3"),
-        ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 --corpus FILE"),
+        ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 needs passages to search"),
         ((model, "--data", data, "--retriever", "dense", "--corpus", data), "--retriever 'dense' is not known"),
         ((model, "--data", data, "--closed-book", "--both"), "cannot be combined"),
         ((model, "--data", data, "--resume"), "--resume needs --out"),

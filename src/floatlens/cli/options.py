@@ -113,8 +113,8 @@ class DataOptions:
     def __post_init__(self) -> None:
         if self.retriever not in (None, "bm25"):
             raise FloatLensError(f"--retriever {self.retriever!r} is not known; use bm25")
-        if (self.retriever is None) != (self.corpus is None):
-            raise FloatLensError("--retriever and --corpus go together: --retriever bm25 --corpus FILE")
+        if self.retriever is not None and self.corpus is None:
+            raise FloatLensError("--retriever bm25 needs passages to search; name a file of them with --corpus")
 
     def plan(self, models: Sequence[str], data: Sequence[str], asking: Asking, **changes: Any) -> EvaluationPlan:
         """Return the evaluation plan."""
