@@ -162,7 +162,7 @@ def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> 
     axes.errorbar(at + aside * step, 100 * other["mean"], yerr=errors, lw=0.9, **{**shown, "ls": "none"})
     ticks = [*(placed["x"] if len(placed) else []), *at]
     labels = [*(f"{x:g}" for x in placed["x"]), *other["level"]]
-    axes.set_xticks(ticks, labels)
+    axes.set_xticks(ticks, labels, fontsize=6 if len(placed) else 7)
 
 
 def _compare(
