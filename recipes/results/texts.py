@@ -17,6 +17,7 @@ import pandas as pd
 import floatlens as fl
 from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Passage
+from floatlens.files import atomic_write
 from floatlens.lens import Lens
 from recipes.results.measured import measure_attention
 from recipes.results.models import REAL
@@ -24,10 +25,11 @@ from recipes.results.models import REAL
 TASKS = ("question", "continuation", "key-value", "infilling")
 NEW = 32
 PASSAGES = 5
+PART = 10  # texts that are measured before their numbers are stored
 
 
 def run(models: list[str], out: Path, limit: int, plain: Path | None = None) -> None:
-    """Measure every task with every model; a table that exists is kept."""
+    """Measure every task with every model, a few texts at a time; tables that exist are kept."""
     for model in models:
         lens: Lens | None = None
         for task in TASKS:
@@ -38,10 +40,24 @@ def run(models: list[str], out: Path, limit: int, plain: Path | None = None) -> 
             if task == "infilling" and lens.family.kind == "arm":
                 continue
             prompts = prompts_of(lens, task, limit, plain)
-            settings: dict[str, Any] = {} if task == "infilling" else {"max_new_tokens": NEW}
-            table = measure_attention(lens, prompts, [str(i) for i in range(len(prompts))], **settings)
-            out.mkdir(parents=True, exist_ok=True)
+            table = measure_in_parts(lens, task, prompts, out / "parts" / f"{model} {task}")
             table.assign(model=model, kind=lens.family.kind, task=task).to_parquet(target, index=False)
+
+
+def measure_in_parts(lens: Lens, task: str, prompts: list[Prompt], folder: Path) -> pd.DataFrame:
+    """Return the numbers of all prompts; each part is stored when it is measured, so that an interrupted run goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {} if task == "infilling" else {"max_new_tokens": NEW}
+    parts = []
+    for start in range(0, len(prompts), PART):
+        path = folder / f"{start}.parquet"
+        if not path.exists():
+            some = prompts[start : start + PART]
+            numbers = [str(start + index) for index in range(len(some))]
+            with atomic_write(path) as temporary:
+                measure_attention(lens, some, numbers, **settings).to_parquet(temporary, index=False)
+        parts.append(pd.read_parquet(path))
+    return pd.concat(parts, ignore_index=True)
 
 
 def prompts_of(lens: Lens, task: str, limit: int, plain: Path | None = None) -> list[Prompt]:

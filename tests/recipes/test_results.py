@@ -131,6 +131,25 @@ def test_every_task_is_measured_on_a_model_that_looks_ahead(tmp_path: Path) -> N
     assert table[["floating", "absorption top(1)"]].notna().all(axis=None)
 
 
+def test_texts_go_on_where_they_were_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lens, measured = fl.load("tiny-arm"), []
+
+    def measure(lens: fl.Lens, prompts: list[object], ids: list[str], **settings: object) -> pd.DataFrame:
+        if "2" in ids and len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.extend(ids)
+        return pd.DataFrame({"id": ids, "floating": 0.5})
+
+    monkeypatch.setattr(texts, "PART", 2)
+    monkeypatch.setattr(texts, "measure_attention", measure)
+    prompts = texts.prompts_of(lens, "question", 3)
+    with pytest.raises(KeyboardInterrupt):
+        texts.measure_in_parts(lens, "question", prompts, tmp_path)
+    measured.append("interrupted")
+    assert texts.measure_in_parts(lens, "question", prompts, tmp_path)["id"].tolist() == ["0", "1", "2"]
+    assert measured == ["0", "1", "interrupted", "2"]
+
+
 def test_answers_in_words_take_their_numbers_from_the_tables() -> None:
     stages = ("absent", "present", "replaced", "copied", "misled", "withdrawn")
     shares = {"accuracy_words": [0, 0.6, 0.5, 0.7, 0.4, 0.02], "outdated": [None, None, 0.125, 0, 0, 0]}
