@@ -112,12 +112,18 @@ def deployment(table: pd.DataFrame, path: Path) -> None:
                 for name, look in looks.items():
                     axes.plot(range(len(STAGES)), 100 * part[name].astype(float), color=colours[model], ms=3, **look)
             axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
-            axes.set_title(plain_name(data))
+            axes.set_title(data)
         grid[0].set_ylabel("answers (%)")
         lines = {"right": "accuracy_words", "outdated": "outdated", "misled": "misled"}
         handles = [Line2D([], [], color=colours[model], lw=2) for model in models]
         handles += [Line2D([], [], color="0.4", ms=3, **looks[name]) for name in lines.values()]
-        figure.legend(handles, [*models, *lines], loc="outside upper center", ncols=min(6, len(handles)), fontsize=6)
+        figure.legend(
+            handles,
+            [*models, *lines],
+            loc="outside upper center",
+            ncols=-(-len(handles) // (1 + len(handles) // 8)),
+            fontsize=6,
+        )
     save(figure, path)
 
 
@@ -136,10 +142,12 @@ def roles(table: pd.DataFrame, path: Path) -> None:
             for place, role in enumerate(ROLES):
                 axes.bar(np.arange(len(STAGES)) + 0.2 * (place - 1.5), part[role], width=0.19, label=role)
             axes.axhline(1, color="0.6", lw=0.8)
-            axes.set_title(f"{model}, {plain_name(data)}")
+            axes.set_title(f"{model}, {data}")
             axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
         for axes in list(grid.flat)[len(shown) :]:
             axes.set_axis_off()
+        for axes in list(grid.flat)[max(0, len(shown) - columns) : len(shown)]:
+            axes.tick_params(labelbottom=True)
         for axes in grid[:, 0]:
             axes.set_ylabel("attention per token")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ROLES))

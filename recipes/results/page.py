@@ -257,6 +257,7 @@ def answers_section(done: Mapping[str, Path], out: Path) -> str:
         return ""
     table = pd.DataFrame(rows)[["model", "data", "condition", "n", "accuracy", "em", "f1"]]
     table["model"] = [short(model) for model in table["model"]]
+    table["data"] = [draw.plain_name(data) for data in table["data"]]
     table.to_parquet(out / "answers.parquet", index=False)
     return "## Answers with and without passages\n\n" + markdown(table)
 
@@ -346,7 +347,7 @@ def effects_of(runs: Mapping[str, Path]) -> pd.DataFrame:
 def deployment_section(done: Mapping[str, Path], out: Path) -> str:
     """The third open check: a collection that changes while questions come in."""
     head = "## Deployment: a collection that changes while questions come in\n\n"
-    runs = matching(done, "deployment", "small-deployment")
+    runs = matching(done, "small-deployment") | matching(done, "deployment")
     if not runs:
         return head + "Not answered yet: no run over a changing collection is finished."
     results = {name: read(run, "results.json") for name, run in runs.items()}
@@ -354,6 +355,7 @@ def deployment_section(done: Mapping[str, Path], out: Path) -> str:
     looked = pd.DataFrame([row for found in results.values() for row in found["attention"]])
     for frame, name in ((table, "deployment"), (looked, "deployment-attention")):
         frame["model"] = [short(model) for model in frame["model"]]
+        frame["data"] = [draw.plain_name(data) for data in frame["data"]]
         frame.to_parquet(out / f"{name}.parquet", index=False)
     draw.deployment(table, out / "deployment.png")
     draw.roles(looked, out / "deployment-attention.png")
