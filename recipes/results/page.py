@@ -395,7 +395,7 @@ def film_section(done: Mapping[str, Path], out: Path) -> str:
 def texts_section(done: Mapping[str, Path], out: Path) -> str:
     """Attention on other tasks."""
     head = "## Beyond question answering\n\n"
-    runs = matching(done, "texts-small", "texts-real")
+    runs = matching(done, "texts-small") | matching(done, "texts-real")
     if not runs:
         return head + "Not made yet."
     table = pd.concat([texts.collect(run) for run in runs.values()], ignore_index=True)
