@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from floatlens.evaluation.deployment import ROLES, STAGES
 from floatlens.findings import style
+from floatlens.stats import percentile_mean
 from recipes.results.keep import shrink
 
 NAMES = {"nq-open-oracle.first200": "Natural Questions", "hotpotqa-dev.first200": "HotpotQA"}
@@ -70,7 +71,7 @@ def interventions(table: pd.DataFrame, path: Path) -> None:
     models, names = list(dict.fromkeys(beyond["model"])), list(dict.fromkeys(beyond["intervention"]))
     colours, markers = style.colour_of(models), style.marker_of(models)
     with style.sheet():
-        figure = style.new_figure(0.9 + 0.45 * len(names))
+        figure = style.new_figure(0.9 + 0.12 * len(names) * (len(models) + 1))
         for axes, score, title in zip(
             figure.subplots(1, 2, sharey=True),
             ("accuracy", "loss"),
@@ -79,9 +80,8 @@ def interventions(table: pd.DataFrame, path: Path) -> None:
         ):
             for place, model in enumerate(models):
                 part = beyond[(beyond["model"] == model) & (beyond["score"] == score)]
-                y = np.array([names.index(name) for name in part["intervention"]]) + 0.15 * (
-                    place - (len(models) - 1) / 2
-                )
+                shift = (place - (len(models) - 1) / 2) / (len(models) + 2)
+                y = np.array([names.index(name) for name in part["intervention"]]) + shift
                 errors = [part["value"] - part["low"], part["high"] - part["value"]]
                 axes.errorbar(part["value"], y, xerr=np.abs(errors), ls="none", color=colours[model], marker=markers[model],
                               ms=4, lw=1, label=model)  # fmt: skip
@@ -89,12 +89,12 @@ def interventions(table: pd.DataFrame, path: Path) -> None:
             axes.set_title(title)
             axes.set_yticks(range(len(names)), names, fontsize=6)
         axes.invert_yaxis()
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=min(6, len(models)))
     save(figure, path)
 
 
 def deployment(table: pd.DataFrame, path: Path) -> None:
-    """Right, outdated and misled answers over the stages."""
+    """Right answers over the stages, with intervals, and outdated and misled ones."""
     sets = list(dict.fromkeys(table["data"]))
     models = list(dict.fromkeys(table["model"]))
     colours = style.colour_of(models)
@@ -107,10 +107,14 @@ def deployment(table: pd.DataFrame, path: Path) -> None:
         figure = style.new_figure(2.6)
         grid = figure.subplots(1, len(sets), squeeze=False, sharey=True)[0]
         for axes, data in zip(grid, sets, strict=True):
-            for model in models:
+            here = [model for model in models if ((table["data"] == data) & (table["model"] == model)).any()]
+            for place, model in enumerate(here):
                 part = table[(table["data"] == data) & (table["model"] == model)].set_index("stage").reindex(STAGES)
+                x = np.arange(len(STAGES)) + 0.1 * (place - (len(here) - 1) / 2)
                 for name, look in looks.items():
-                    axes.plot(range(len(STAGES)), 100 * part[name].astype(float), color=colours[model], ms=3, **look)
+                    axes.plot(x, 100 * part[name].astype(float), color=colours[model], ms=3, **look)
+                low, high = (100 * part[f"accuracy_words_{end}"].astype(float) for end in ("low", "high"))
+                axes.vlines(x, low, high, color=colours[model], lw=1, alpha=0.6)
             axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
             axes.set_title(data)
         grid[0].set_ylabel("answers (%)")
@@ -142,7 +146,7 @@ def roles(table: pd.DataFrame, path: Path) -> None:
             for place, role in enumerate(ROLES):
                 axes.bar(np.arange(len(STAGES)) + 0.2 * (place - 1.5), part[role], width=0.19, label=role)
             axes.axhline(1, color="0.6", lw=0.8)
-            axes.set_title(f"{model}, {data}")
+            axes.set_title(f"{model}, {data}", fontsize=7)
             axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
         for axes in list(grid.flat)[len(shown) :]:
             axes.set_axis_off()
@@ -178,7 +182,7 @@ def film(table: pd.DataFrame, path: Path) -> None:
 
 
 def tasks(table: pd.DataFrame, path: Path) -> None:
-    """Floating and absorption by task, one group of bars per model."""
+    """Floating and absorption by task with intervals over texts, one bar per model."""
     models, names = list(dict.fromkeys(table["model"])), list(dict.fromkeys(table["task"]))
     shown = {
         "floating": "how much anchors move",
@@ -190,9 +194,11 @@ def tasks(table: pd.DataFrame, path: Path) -> None:
         figure = style.new_figure(2.2)
         for axes, (name, title) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
             for place, model in enumerate(models):
-                part = table[table["model"] == model].groupby("task")[name].mean().reindex(names)
+                mine = table[table["model"] == model]
+                means = [percentile_mean(mine.loc[mine["task"] == task, name].to_numpy(float)) for task in names]
                 x = np.arange(len(names)) + 0.8 / len(models) * (place - (len(models) - 1) / 2)
-                axes.bar(x, part, width=0.75 / len(models), color=colours[model], label=model)
+                axes.bar(x, [m.value for m in means], width=0.75 / len(models), color=colours[model], label=model)
+                axes.vlines(x, [m.low for m in means], [m.high for m in means], color="0.2", lw=0.8)
             axes.set_title(title)
             axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(models))

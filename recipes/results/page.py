@@ -8,13 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from floatlens.evaluation.deployment import SHARES
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.stress import stress
 from floatlens.findings.style import short
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
 from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
-from floatlens.stats import percentile_mean
+from floatlens.stats import agresti_coull
 from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching, public, scores_of
 from recipes.results.models import ANSWERING, SMALL
@@ -36,6 +37,7 @@ from recipes.results.words import (
     effects_in_words,
     film_in_words,
     floating_in_words,
+    pairs_in_words,
     stress_in_words,
     summary_in_words,
     texts_in_words,
@@ -142,7 +144,7 @@ MODELS = """## Models, questions and sizes
 
 The small models answer questions of a [synthetic world](world.md) whose entities do not occur in training (`world:fresh`;
 `world:hops` needs two passages, `world:long` long answers). SmolLM2 and its adapters answer questions on an atlas of real
-facts that comes with FloatLens, Natural Questions and HotpotQA. {sizes} Intervals are 95 % bootstrap intervals over
+facts that comes with FloatLens, Natural Questions and HotpotQA. {sizes} Intervals are 95 % intervals over
 questions ([how](intervals.md))."""
 
 
@@ -255,11 +257,16 @@ def answers_section(done: Mapping[str, Path], out: Path) -> str:
         rows += [r for r in read(run, "results.json")["results"] if r["condition"] in ("open-book", "closed-book")]
     if not rows:
         return ""
-    table = pd.DataFrame(rows)[["model", "data", "condition", "n", "accuracy", "em", "f1"]]
+    scores = ["accuracy", "em", "f1"]
+    table = pd.DataFrame(rows)[["model", "data", "condition", "n", *scores, "intervals"]]
+    for name in scores:
+        table[f"{name}_low"], table[f"{name}_high"] = zip(*(row[name] for row in table["intervals"]), strict=True)
+    table = table.drop(columns="intervals")
     table["model"] = [short(model) for model in table["model"]]
     table["data"] = [draw.plain_name(data) for data in table["data"]]
     table.to_parquet(out / "answers.parquet", index=False)
-    return "## Answers with and without passages\n\n" + markdown(table)
+    shown = table[["model", "data", "condition", "n"]].assign(**{name: ranges(table, name) for name in scores})
+    return "## Answers with and without passages\n\n" + markdown(shown)
 
 
 def architectures_section(done: Mapping[str, Path]) -> str:
@@ -353,15 +360,22 @@ def deployment_section(done: Mapping[str, Path], out: Path) -> str:
     results = {name: read(run, "results.json") for name, run in runs.items()}
     table = pd.DataFrame([row for found in results.values() for row in found["results"]])
     looked = pd.DataFrame([row for found in results.values() for row in found["attention"]])
-    for frame, name in ((table, "deployment"), (looked, "deployment-attention")):
+    scores = scores_of(runs)
+    for frame in (table, looked, scores):
         frame["model"] = [short(model) for model in frame["model"]]
         frame["data"] = [draw.plain_name(data) for data in frame["data"]]
-        frame.to_parquet(out / f"{name}.parquet", index=False)
+    for name in SHARES:  # answers are right or wrong: the interval of a share
+        counts = table[name].astype(float) * table["n"]
+        table[f"{name}_low"], table[f"{name}_high"] = agresti_coull(counts, table["n"])
+    table.to_parquet(out / "deployment.parquet", index=False)
+    looked.to_parquet(out / "deployment-attention.parquet", index=False)
     draw.deployment(table, out / "deployment.png")
     draw.roles(looked, out / "deployment-attention.png")
-    shown = table[["model", "data", "stage", "accuracy_words", "outdated", "misled", "recall", "n"]]
+    columns = {name: ranges(table, name) for name in (*SHARES, "recall")}
+    shown = table[["model", "data", "stage"]].assign(**columns, n=table["n"])
     return (
-        f"{head}{deployment_in_words(table, looked)}\n\nEach question is asked at six stages of its document's life "
+        f"{head}{deployment_in_words(table, looked)}\n\n{pairs_in_words(scores)}\n\n"
+        "Each question is asked at six stages of its document's life "
         "([what they mean](evaluation.md#a-collection-that-changes)). "
         "`outdated` is the share of answers that the collection gave before, `misled` that of the misleading document.\n\n"
         "![Right, outdated and misled answers by stage](results/deployment.png)\n\n"
@@ -404,7 +418,7 @@ def texts_section(done: Mapping[str, Path], out: Path) -> str:
     measures = ("floating", "floating_writing", "absorption top(1)", "absorption first", "sink")
     for (model, task), part in table.groupby(["model", "task"], sort=False):
         row = {"model": model, "task": task, "prompt tokens": part["tokens"].mean(), "n": len(part)}
-        rows.append(row | {name: percentile_mean(part[name].to_numpy(float)).value for name in measures})
+        rows.append(row | {name: part[name].mean() for name in measures})
     draw.tasks(table, out / "texts.png")
     return (
         f"{head}{texts_in_words(table)}\n\n"
@@ -444,6 +458,19 @@ def quoted(words: Sequence[str]) -> list[str]:
     shown = [Path(word).name if word.startswith("/") else word for word in words]
     shown = [f'"{word}"' if "(" in word else word for word in shown]
     return ["python -m recipes.results run", *shown] if shown[0] in ("texts", "film") else ["floatlens", *shown]
+
+
+def ranges(table: pd.DataFrame, name: str) -> list[str]:
+    """Return the values of a column with their intervals, from the columns `<name>_low` and `<name>_high`.
+
+    >>> ranges(pd.DataFrame({"em": [0.5, None], "em_low": [0.25, None], "em_high": [0.75, None]}), "em")
+    ['0.5 [0.25, 0.75]', '–']
+    """
+    columns = (table[name], table[f"{name}_low"], table[f"{name}_high"])
+    return [
+        f"{number(value)} [{number(low)}, {number(high)}]" if pd.notna(value) else "–"
+        for value, low, high in zip(*columns, strict=True)
+    ]
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from floatlens.evaluation.deployment import STAGES
 from floatlens.findings.spelling import listed
-from floatlens.stats import percentile_mean
+from floatlens.stats import interval_of_difference, pair_by_id, percentile_mean
 
 
 def verdicts_in_words(shown: pd.DataFrame, paper: str) -> str:
@@ -168,6 +169,34 @@ def deployment_in_words(table: pd.DataFrame, looked: pd.DataFrame) -> str:
             )
         lines.append(f"- {model} on {data}: {said}.")
     return "**Answer**:\n\n" + "\n".join(lines)
+
+
+PAIRS = (("tiny-mdm", "tiny-arm"), ("tiny-dream", "tiny-arm"), ("smollm2-mdm", "smollm2-arm"))
+
+
+def pairs_in_words(scores: pd.DataFrame) -> str:
+    """Say how many more questions an MDM answers at each stage than the ARM of the same data, with intervals.
+
+    `scores` has one row per answer; `condition` is its stage. Empty without such a pair.
+    """
+    lines = []
+    for data, asked in scores.groupby("data", sort=False):
+        right = {key: part.set_index("id")["accuracy_words"] for key, part in asked.groupby(["model", "condition"])}
+        for mdm, arm in PAIRS:
+            said = []
+            for stage in STAGES:
+                if (mdm, stage) in right and (arm, stage) in right:
+                    both = pair_by_id(right[mdm, stage].to_dict(), right[arm, stage].to_dict())
+                    value, (low, high) = interval_of_difference(*both, binary=True)
+                    said.append(f"{stage} {100 * value:+.0f} [{100 * low:.0f}, {100 * high:.0f}]")
+            if said:
+                lines.append(f"- {mdm} minus {arm} on {data}: {', '.join(said)}.")
+    if not lines:
+        return ""
+    return (
+        "How many more questions in a hundred an MDM answers than the ARM that was trained on the same data, by stage, with "
+        "95 % intervals of the paired difference:\n\n" + "\n".join(lines)
+    )
 
 
 def texts_in_words(table: pd.DataFrame) -> str:

@@ -80,7 +80,9 @@ def test_answers_are_counted_as_right_outdated_or_misled():
     misled = table.loc["misled"]  # of six answers one is right, one outdated, four misled
     assert misled[["accuracy_words", "outdated", "misled"]].tolist() == pytest.approx([1 / 6, 1 / 6, 4 / 6])
     assert np.isnan(table.loc["absent", "outdated"]) and np.isnan(table.loc["replaced", "misled"])
-    assert table.loc["replaced", "outdated"] == 0
+    none = table.loc["replaced"]  # none of six answers is outdated: the share may still be as high as 0.44
+    expected = [0, 0, pytest.approx(0.443, abs=1e-3)]
+    assert none[["outdated", "outdated_low", "outdated_high"]].tolist() == expected
 
 
 def test_what_cannot_be_deployed_is_refused():

@@ -43,7 +43,7 @@ def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Pa
     finished(runs, "small-robustness-tiny-mdm", {"results.json": {"effects": [effect]}})
     stages = [
         {"model": "tiny-mdm", "data": "d", "stage": stage, "accuracy_words": 0.875, "outdated": None, "misled": None,
-         "recall": None, "n": 4}
+         "recall": None, "recall_low": None, "recall_high": None, "n": 8}
         for stage in STAGES
     ]  # fmt: skip
     looked = [
@@ -71,7 +71,9 @@ def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Pa
     assert "2 verdicts: 1 supported, 1 not supported" in text
     assert "| tiny-ssm | not supported: -0.125 [-0.225, -0.025], n 200 | supported: 0.25 [0.15, 0.35], n 200 |" in text
     assert "move-anchors(by=8)` lowers the accuracy of tiny-mdm (-0.375)" in text
-    assert "0.875" in text and "| 31,250 | 81 | 80 |" in text
+    assert (
+        "| tiny-mdm | d | present | 0.875 [0.508, 0.999] | – | – | – | 8 |" in text and "| 31,250 | 81 | 80 |" in text
+    )
     waiting = next(line for line in text.splitlines() if "not finished:" in line)
     assert "`small-knowledge`" in waiting and "`small-attention`" not in waiting
     assert "`small-robustness-tiny-arm`" in waiting and "`small-robustness-tiny-mdm`" not in waiting
@@ -169,6 +171,14 @@ def test_answers_in_words_take_their_numbers_from_the_tables() -> None:
         "0.75 for the cur",
     ):
         assert part in said
+    rows = [
+        {"id": str(i), "model": model, "data": "d", "condition": "present", "accuracy_words": float(i < right)}
+        for model, right in (("tiny-mdm", 9), ("tiny-arm", 0))
+        for i in range(12)
+    ]
+    said = words.pairs_in_words(pd.DataFrame(rows))
+    assert "tiny-mdm minus tiny-arm on d: present +75 [32, 96]." in said  # as in the doctest of interval_of_difference
+    assert words.pairs_in_words(pd.DataFrame(rows[:12])) == ""
     film = pd.DataFrame(
         {"trained": [-1, -1, 500, 500], "layer": [0, 1, 0, 1], "absorption first": [10.0, 30, 1, 0]}
     ).assign(**{"absorption top(1)": [20.0, 30, 40, 60]})

@@ -36,7 +36,8 @@ ABSENT, PRESENT, REPLACED, COPIED, MISLED, WITHDRAWN = STAGES = (
 )
 CURRENT, COPY, MISLEADING, OTHER = ROLES = ("current", "copy", "misleading", "other")
 COPIES = 2
-MEASURES = ("accuracy_words", "outdated", "misled", "recall", "answer_recall")
+SHARES = ("accuracy_words", "outdated", "misled")  # of answers, each 0 or 1
+RECALLS = ("recall", "answer_recall")
 Lives = Mapping[str, Sequence[Sample]]
 
 
@@ -240,12 +241,18 @@ def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.Dat
 
 
 def summary(answers: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per model, data set and stage: mean, low and high of each of `MEASURES`, and the number of answers."""
+    """Return one row per model, data set and stage: the number of answers, and mean, low and high of each measure.
+
+    Answers are right or wrong, so the intervals of `SHARES` are those of a share, also if no answer is right.
+    """
     rows = []
     for (model, data, stage), part in answers.groupby(["model", "data", "condition"], sort=False):
         row: dict[str, Any] = {"model": model, "data": data, "stage": stage, "n": int(part["error"].isna().sum())}
-        for name in MEASURES:
-            estimate = stats.percentile_mean(part[name].to_numpy(float))
-            row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        for name in SHARES:
+            value, (low, high) = stats.interval_of_mean(part[name].to_numpy(float), binary=True)
+            row |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        for name in RECALLS:
+            found = stats.percentile_mean(part[name].to_numpy(float))
+            row |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
         rows.append(row)
     return pd.DataFrame(rows)
