@@ -124,8 +124,9 @@ def write(
 HEAD = """# Results: the study that FloatLens was made for
 
 This page is written by `make results` ([commands and run times](#commands-and-run-times)); its tables are in
-`docs/results/*.parquet`. Every claim was defined in git before it was run, and [every verdict](#all-verdicts) is listed,
-also where a claim does not hold. MDM stands for masked diffusion model, ARM for autoregressive model.
+`docs/results/*.parquet`. Every claim was defined in git before it was run (`git log docs/claims.md`: no definition was
+changed after 17 November 2026, 12:54 UTC; the first of these runs was published at 14:39), and
+[every verdict](#all-verdicts) is listed, also where a claim does not hold. MDM stands for masked diffusion model, ARM for autoregressive model.
 [What is missing](#what-is-missing) names the runs that have not been made yet."""
 
 
