@@ -67,23 +67,22 @@ def glance(table: pd.DataFrame, published: Mapping[str, str], order: Sequence[st
 
 def interventions(table: pd.DataFrame, path: Path) -> None:
     """What each intervention does beyond its control, with intervals: accuracy on the left, robustness on the right."""
-    beyond = table[table["compared"] == "beyond"]
-    models, names = list(dict.fromkeys(beyond["model"])), list(dict.fromkeys(beyond["intervention"]))
+    models, names = list(dict.fromkeys(table["model"])), list(dict.fromkeys(table["intervention"]))
     colours, markers = style.colour_of(models), style.marker_of(models)
     with style.sheet():
         figure = style.new_figure(0.9 + 0.12 * len(names) * (len(models) + 1))
         for axes, score, title in zip(
             figure.subplots(1, 2, sharey=True),
             ("accuracy", "loss"),
-            ("change of accuracy", "change of what noise costs"),
+            ("accuracy beyond the control", "what noise costs, beyond the control"),
             strict=True,
         ):
             for place, model in enumerate(models):
-                part = beyond[(beyond["model"] == model) & (beyond["score"] == score)]
+                part = table[(table["model"] == model) & (table["score"] == score)]
                 shift = (place - (len(models) - 1) / 2) / (len(models) + 2)
                 y = np.array([names.index(name) for name in part["intervention"]]) + shift
-                errors = [part["value"] - part["low"], part["high"] - part["value"]]
-                axes.errorbar(part["value"], y, xerr=np.abs(errors), ls="none", color=colours[model], marker=markers[model],
+                errors = [part["beyond"] - part["beyond_low"], part["beyond_high"] - part["beyond"]]
+                axes.errorbar(part["beyond"], y, xerr=np.abs(errors), ls="none", color=colours[model], marker=markers[model],
                               ms=4, lw=1, label=model)  # fmt: skip
             axes.axvline(0, color="0.6", lw=0.8)
             axes.set_title(title)

@@ -126,7 +126,8 @@ HEAD = """# Results: the study that FloatLens was made for
 This page is written by `make results` ([commands and run times](#commands-and-run-times)); its tables are in
 `docs/results/*.parquet`. Every claim was defined in git before it was run (`git log docs/claims.md`: no definition was
 changed after 17 November 2026, 12:54 UTC; the first of these runs was published at 14:39), and
-[every verdict](#all-verdicts) is listed, also where a claim does not hold. MDM stands for masked diffusion model, ARM for autoregressive model.
+[every verdict](#all-verdicts) is listed, also where a claim does not hold. MDM stands for masked diffusion model, ARM for
+autoregressive model.
 [What is missing](#what-is-missing) names the runs that have not been made yet."""
 
 
@@ -317,14 +318,20 @@ def interventions_section(done: Mapping[str, Path], out: Path) -> str:
     if len(effects):
         effects.to_parquet(out / "interventions.parquet", index=False)
         draw.interventions(effects, out / "interventions.png")
-        beyond = effects[effects["compared"] == "beyond"].drop(columns="compared")
         parts += [
-            f"**Accuracy and robustness** by intervention:\n\n{effects_in_words(beyond)}",
-            "Each intervention is compared with its matched control, which treats as many random positions or heads alike: "
-            "the change of accuracy, averaged over the levels of noise, and the change of the accuracy that noise costs "
-            "(`loss`; positive means less robust).",
+            "**Accuracy and robustness** by intervention: the change of accuracy in points beyond that of the control, and "
+            f"in all:\n\n{effects_in_words(effects)}",
+            "The control treats as many random positions or heads alike. A control can harm more than the intervention: "
+            "anchors that are moved give their attention to ordinary positions, and the control multiplies the attention of "
+            "other random positions by the same factors. The small models are asked under three levels of noise, over which "
+            "accuracy is averaged; `loss` is what noise costs (positive: less robust). SmolLM2 and its adapters are asked "
+            "without noise.",
             "![What interventions do to accuracy and to robustness](results/interventions.png)",
-            markdown(beyond),
+            markdown(
+                effects[["model", "intervention", "score"]].assign(
+                    **{name: ranges(effects, name) for name in ("beyond", "change")}, n=effects["n"]
+                )
+            ),
         ]
     return "\n\n".join(parts)
 
@@ -335,21 +342,28 @@ CAUSES = {
 }
 
 
+NUMBERS = ("value", "interval")
+
+
 def effects_of(runs: Mapping[str, Path]) -> pd.DataFrame:
-    """Return the effects of interventions in some runs, one row per model, intervention, score and comparison."""
+    """Return the effects of interventions in some runs, one row per model, intervention and score.
+
+    `change` is the change of the score, `beyond` what it exceeds that of the control by, each with its interval.
+    """
     rows = []
     for run in runs.values():
         found = read(run, "results.json")
         entries = found["effects"] if "effects" in found else [e for e in found["results"] if e["change"]]
         for entry in entries:
             for score in ("accuracy", "loss"):
-                for compared in ("change", "beyond"):
-                    if (one := entry[compared].get(score)) and one["value"] is not None:
-                        about = {"model": short(entry["model"]), "intervention": entry.get("intervention")}
-                        low, high = one["interval"]
-                        numbers = {"value": one["value"], "low": low, "high": high, "n": one["n"]}
-                        rows.append({**about, "score": score, "compared": compared, **numbers})
-    return pd.DataFrame(rows)
+                if not (beyond := entry["beyond"].get(score)) or beyond["value"] is None:
+                    continue
+                row = {"model": short(entry["model"]), "intervention": entry.get("intervention"), "score": score}
+                for name in ("beyond", "change"):
+                    row[name], (row[f"{name}_low"], row[f"{name}_high"]) = (entry[name][score][k] for k in NUMBERS)
+                rows.append(row | {"n": beyond["n"]})
+    order = {name: place for place, name in enumerate((*SMALL, *ANSWERING))}
+    return pd.DataFrame(sorted(rows, key=lambda row: order.get(row["model"], len(order))))
 
 
 def deployment_section(done: Mapping[str, Path], out: Path) -> str:

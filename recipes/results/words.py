@@ -122,22 +122,26 @@ def stress_in_words(scores: pd.DataFrame) -> str:
     return "**Answer**: the share of right answers at each level:\n\n" + "\n".join(lines)
 
 
-def effects_in_words(beyond: pd.DataFrame) -> str:
-    """Say for each intervention which models it harms or helps beyond its control, by the interval of accuracy."""
+def effects_in_words(effects: pd.DataFrame) -> str:
+    """Say for each intervention for which models it is worse or better than its control, by the interval of accuracy.
+
+    `effects` has one row per model, intervention and score: the `change` of the score, and what of it is `beyond` that of
+    the control, with its interval.
+    """
     lines = []
-    accuracy = beyond[beyond["score"] == "accuracy"]
-    for name, part in accuracy.groupby("intervention", sort=False):
+    for name, part in effects[effects["score"] == "accuracy"].groupby("intervention", sort=False):
         said = []
         for text, rows in (
-            ("lowers the accuracy of", part[part["high"] < 0]),
-            ("raises that of", part[part["low"] > 0]),
-            ("shows no effect beyond the control for", part[(part["low"] <= 0) & (part["high"] >= 0)]),
+            ("worse than the control for", part[part["beyond_high"] < 0]),
+            ("better than the control for", part[part["beyond_low"] > 0]),
+            ("no different from the control for", part[(part["beyond_low"] <= 0) & (part["beyond_high"] >= 0)]),
         ):
             if len(rows):
+                numbers = zip(rows["model"], rows["beyond"], rows["change"], strict=True)
                 said.append(
-                    f"{text} {', '.join(f'{m} ({v:+.3f})' for m, v in zip(rows['model'], rows['value'], strict=True))}"
+                    f"{text} {listed([f'{m} ({round(100 * x):+d}, in all {round(100 * c):+d})' for m, x, c in numbers])}"
                 )
-        lines.append(f"- `{name}` {'; it '.join(said)}.")
+        lines.append(f"- `{name}`: {'; '.join(said)}.")
     return "\n".join(lines)
 
 

@@ -70,7 +70,7 @@ def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Pa
     assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | 0.03 | supported |" in text
     assert "2 verdicts: 1 supported, 1 not supported" in text
     assert "| tiny-ssm | not supported: -0.125 [-0.225, -0.025], n 200 | supported: 0.25 [0.15, 0.35], n 200 |" in text
-    assert "move-anchors(by=8)` lowers the accuracy of tiny-mdm (-0.375)" in text
+    assert "move-anchors(by=8)`: worse than the control for tiny-mdm (-38, in all -38)." in text
     assert (
         "| tiny-mdm | d | present | 0.875 [0.508, 0.999] | – | – | – | 8 |" in text and "| 31,250 | 81 | 80 |" in text
     )
