@@ -10,6 +10,8 @@ from floatlens.models.checkpoint import find
 SMALL = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
 REAL = ("smollm2", "smollm2-arm", "smollm2-mdm")
 ANSWERING = (*REAL, "smollm2-canvas")
+# An MDM and the ARM that was trained on the same data.
+PAIRS = (("tiny-mdm", "tiny-arm"), ("tiny-dream", "tiny-arm"), ("smollm2-mdm", "smollm2-arm"))
 
 
 def available(names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:

@@ -98,7 +98,7 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     done = kept_runs(place.kept)
     sections = [
-        HEAD,
+        head_section(done),
         glance_section(done, out),
         models_section(),
         architectures_section(done),
@@ -124,11 +124,18 @@ def write(
 HEAD = """# Results: the study that FloatLens was made for
 
 This page is written by `make results` ([commands and run times](#commands-and-run-times)); its tables are in
-`docs/results/*.parquet`. Every claim was defined in git before it was run (`git log docs/claims.md`: no definition was
-changed after 17 November 2026, 12:54 UTC; the first of these runs was published at 14:39), and
+`docs/results/*.parquet`. Every claim was defined in git before it was run (`git log docs/claims.md`: last changed on
+2026-11-17 at 12:54 UTC{began}), and
 [every verdict](#all-verdicts) is listed, also where a claim does not hold. MDM stands for masked diffusion model, ARM for
 autoregressive model.
 [What is missing](#what-is-missing) names the runs that have not been made yet."""
+
+
+def head_section(done: Mapping[str, Path]) -> str:
+    """What this page is, and when the first of its runs began."""
+    started = [time for run in done.values() if (time := read(run, "manifest.json").get("started"))]
+    began = f"; the first of these runs began on {min(started)[:16].replace('T', ' at ')}" if started else ""
+    return HEAD.format(began=began)
 
 
 MODELS = """## Models, questions and sizes
@@ -342,9 +349,6 @@ CAUSES = {
 }
 
 
-NUMBERS = ("value", "interval")
-
-
 def effects_of(runs: Mapping[str, Path]) -> pd.DataFrame:
     """Return the effects of interventions in some runs, one row per model, intervention and score.
 
@@ -360,7 +364,8 @@ def effects_of(runs: Mapping[str, Path]) -> pd.DataFrame:
                     continue
                 row = {"model": short(entry["model"]), "intervention": entry.get("intervention"), "score": score}
                 for name in ("beyond", "change"):
-                    row[name], (row[f"{name}_low"], row[f"{name}_high"]) = (entry[name][score][k] for k in NUMBERS)
+                    low, high = entry[name][score]["interval"]
+                    row |= {name: entry[name][score]["value"], f"{name}_low": low, f"{name}_high": high}
                 rows.append(row | {"n": beyond["n"]})
     order = {name: place for place, name in enumerate((*SMALL, *ANSWERING))}
     return pd.DataFrame(sorted(rows, key=lambda row: order.get(row["model"], len(order))))
@@ -379,7 +384,7 @@ def deployment_section(done: Mapping[str, Path], out: Path) -> str:
     for frame in (table, looked, scores):
         frame["model"] = [short(model) for model in frame["model"]]
         frame["data"] = [draw.plain_name(data) for data in frame["data"]]
-    for name in SHARES:  # answers are right or wrong: the interval of a share
+    for name in SHARES:  # runs from before `summary` gave intervals of shares have bootstrap ones
         counts = table[name].astype(float) * table["n"]
         table[f"{name}_low"], table[f"{name}_high"] = agresti_coull(counts, table["n"])
     table.to_parquet(out / "deployment.parquet", index=False)

@@ -11,6 +11,7 @@ import pandas as pd
 from floatlens.evaluation.deployment import STAGES
 from floatlens.findings.spelling import listed
 from floatlens.stats import interval_of_difference, pair_by_id, percentile_mean
+from recipes.results.models import PAIRS
 
 
 def verdicts_in_words(shown: pd.DataFrame, paper: str) -> str:
@@ -173,9 +174,6 @@ def deployment_in_words(table: pd.DataFrame, looked: pd.DataFrame) -> str:
             )
         lines.append(f"- {model} on {data}: {said}.")
     return "**Answer**:\n\n" + "\n".join(lines)
-
-
-PAIRS = (("tiny-mdm", "tiny-arm"), ("tiny-dream", "tiny-arm"), ("smollm2-mdm", "smollm2-arm"))
 
 
 def pairs_in_words(scores: pd.DataFrame) -> str:
