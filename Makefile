@@ -47,7 +47,7 @@ cost: $(STAMP)  ## Print time and memory of each finding on a large trace
 	$(BIN)/python -m benchmarks.findings
 
 s3: $(STAMP)  ## Run the tests of runs in an object store, in their own environment
-	sh tests/runs/s3.sh
+	sh tests/store/s3.sh
 
 # NO_MKDOCS_2_WARNING silences Material's warning about MkDocs 2.0.
 docs: $(STAMP)  ## Build the documentation into site/: executes notebooks, fails on broken links

@@ -23,7 +23,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 
 
 @dataclass

@@ -22,8 +22,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from floatlens.observation.kernels import triton_kernels as kernels
-from floatlens.observation.kernels.column_sums import Tiles, choose_tiles
+from floatlens.attention.kernels import triton_kernels as kernels
+from floatlens.attention.kernels.column_sums import Tiles, choose_tiles
 
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

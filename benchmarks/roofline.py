@@ -16,7 +16,7 @@ import torch
 
 import floatlens as fl
 from benchmarks.measure import cpu_seconds
-from floatlens.runs.plan import Workload, cost, measure_model
+from floatlens.store.plan import Workload, cost, measure_model
 
 NEW = 32
 

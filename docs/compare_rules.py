@@ -25,9 +25,9 @@ from drawing import make_run, save
 from floatlens.anchors import find_anchors
 from floatlens.findings import style
 from floatlens.findings.received import profile
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.traces import RunTraces
+from floatlens.store.folder import RunFolder
+from floatlens.store.traces import RunTraces
+from floatlens.trace.trace import Trace
 
 PAGE = Path(__file__).parent / "anchor-rules.md"
 TRACED = {

@@ -23,8 +23,8 @@ from floatlens.anchors import parse_rule
 from floatlens.evaluation.metrics import score
 from floatlens.findings.absorption import absorb
 from floatlens.findings.flow import pool, rollout
-from floatlens.record.npz import import_npz
-from floatlens.record.trace import Trace
+from floatlens.trace.npz import import_npz
+from floatlens.trace.trace import Trace
 
 PAGE = Path(__file__).parent / "paper.md"
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "analysis"

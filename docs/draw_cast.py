@@ -21,8 +21,8 @@ from PIL import Image
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS
 from floatlens.models.bundled import MODELS
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.traces import RunTraces
+from floatlens.store.folder import RunFolder
+from floatlens.store.traces import RunTraces
 
 ROW = re.compile(r"^\| \d+ \| (0\.\d+) \| (0\.\d+) \| (0\.\d+) \|", re.MULTILINE)
 TITLES = {

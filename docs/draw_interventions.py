@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from matplotlib.colors import PowerNorm
 
+from floatlens.attention.attention import Inputs
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
 from floatlens.interventions.ablate_heads import AblateHeads, Ablation
@@ -22,8 +24,6 @@ from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.live_anchors import UnchangedReceived
 from floatlens.interventions.registry import parse_intervention
 from floatlens.models.registry import FAMILIES
-from floatlens.observation.attention import Inputs
-from floatlens.observation.prompt_batch import PromptBatch
 
 T = 12
 WORDS = ["<bos>", "Who", "wrote", "it", "?", "\\n", "Ada", "wrote", "it", ".", "<mask>", "<mask>"]

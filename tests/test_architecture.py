@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from floatlens.attention.session import Session
+from floatlens.attention.statistics.received import Received
 from floatlens.cli.main import run
 from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample
-from floatlens.observation.session import Session
-from floatlens.observation.statistics.received import Received
-from floatlens.record.recorder import Recorder
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
+from floatlens.trace.recorder import Recorder
+from floatlens.trace.trace import Trace
 from tests.test_direction import ROOMS, SOURCE
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"

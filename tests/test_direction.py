@@ -18,11 +18,11 @@ ROOMS = (
     ("data",),
     ("models",),
     ("decode",),
-    ("observation",),
+    ("attention",),
     ("interventions",),
-    ("record",),
+    ("trace",),
     ("lens",),
-    ("runs",),
+    ("store",),
     ("evaluation",),
     ("lm_eval",),
     ("paper",),
@@ -37,7 +37,7 @@ ROOMS = (
 
 EXCEPTIONS = {
     (
-        "record.trace",
+        "trace.trace",
         "explorer.widget",
     ): "trace.explore() shows a trace in a notebook; who does not call it loads nothing",
 }

@@ -20,13 +20,13 @@ import typer
 
 import floatlens
 from floatlens.anchors import RULES
+from floatlens.attention.registry import STATISTICS
 from floatlens.cli.main import COMMANDS, CommandLineError
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.read import read
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.models.registry import FAMILIES
-from floatlens.observation.registry import STATISTICS
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
 

@@ -75,7 +75,7 @@ class Cell(fl.Statistic):
 
 fl.register_statistic(Cell)
 """
-    from floatlens.observation.registry import STATISTICS
+    from floatlens.attention.registry import STATISTICS
 
     main = {"__name__": "__main__", "fl": fl, "Finding": Finding, "ReportText": ReportText}
     with (

@@ -14,8 +14,8 @@ from floatlens.findings.stress import stress
 from floatlens.findings.style import short
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
-from floatlens.runs.plan import DEVICES, Workload, estimate, measure_model
 from floatlens.stats import agresti_coull
+from floatlens.store.plan import DEVICES, Workload, estimate, measure_model
 from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching, public, scores_of
 from recipes.results.models import ANSWERING, SMALL

@@ -2,6 +2,8 @@ from . import findings as findings
 from . import paper as paper
 from .anchors import parse_rule as parse_rule
 from .anchors import register_rule as register_rule
+from .attention.registry import register_statistic as register_statistic
+from .attention.statistic import Statistic as Statistic
 from .data.prompt import Prompt as Prompt
 from .data.prompt import Region as Region
 from .data.read import read as read
@@ -30,11 +32,9 @@ from .lens import Lens as Lens
 from .lens import load as load
 from .models.family import Family as Family
 from .models.registry import register_family as register_family
-from .observation.registry import register_statistic as register_statistic
-from .observation.statistic import Statistic as Statistic
-from .record.npz import import_npz as import_npz
-from .record.observe import Observation as Observation
-from .record.observe import observe as observe
-from .record.trace import Trace as Trace
 from .studies.run import study as study
+from .trace.npz import import_npz as import_npz
+from .trace.observe import Observation as Observation
+from .trace.observe import observe as observe
+from .trace.trace import Trace as Trace
 from .version import __version__ as __version__

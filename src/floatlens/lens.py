@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import torch
 
+from floatlens.attention.prompt_batch import PromptBatch, scripts_of, tails_of
+from floatlens.attention.registry import DEFAULT as DEFAULT_STATISTICS
+from floatlens.attention.session import Implementation
 from floatlens.data import sequences
 from floatlens.data.prompt import Prompt, Region, build
 from floatlens.data.sample import Passage
@@ -34,16 +37,13 @@ from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
-from floatlens.observation.prompt_batch import PromptBatch, scripts_of, tails_of
-from floatlens.observation.registry import DEFAULT as DEFAULT_STATISTICS
-from floatlens.observation.session import Implementation
-from floatlens.record.finite import check_finite
-from floatlens.record.generation import Generation, cut_at_end, filled_text
-from floatlens.record.labels import label_traces
-from floatlens.record.options import RecordOptions
-from floatlens.record.recorder import Recorder
-from floatlens.record.trace import Trace
-from floatlens.record.watch import Watch
+from floatlens.trace.finite import check_finite
+from floatlens.trace.generation import Generation, cut_at_end, filled_text
+from floatlens.trace.labels import label_traces
+from floatlens.trace.options import RecordOptions
+from floatlens.trace.recorder import Recorder
+from floatlens.trace.trace import Trace
+from floatlens.trace.watch import Watch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -17,7 +17,7 @@ import torch
 import floatlens
 from floatlens.cli import main
 from floatlens.cli.main import COMMANDS
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 from tests.commands import run
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
@@ -250,7 +250,7 @@ def test_a_trace_can_be_drawn(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
-    from tests.record.test_npz import paper_file
+    from tests.trace.test_npz import paper_file
 
     paper_file(tmp_path / "x.npz")
     run("import", tmp_path / "x.npz", "--out", tmp_path / "run")

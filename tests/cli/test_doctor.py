@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from floatlens.attention.statistics.entropy import Entropy
 from floatlens.cli import doctor
-from floatlens.observation.statistics.entropy import Entropy
 from tests.commands import run
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from floatlens.attention.attention import observing
+from floatlens.attention.session import Session
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.observation.attention import observing
-from floatlens.observation.session import Session
 from tests import golden_data
 
 pytestmark = pytest.mark.golden

@@ -14,7 +14,7 @@ import transformers
 import floatlens as fl
 from floatlens.data.sequences import infill_prompt
 from floatlens.models.checkpoint import find
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 from tests.commands import run
 from tests.models import checkpoints
 from tests.small_tokenizers import KINDS, byte_level, word_piece

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import floatlens
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import Network
-from floatlens.observation.prompt_batch import PromptBatch
 from tests.models import checkpoints
 
 PROMPTS = [[1, 5, 9, 13, 17, 21, 25, 29], [1, 8, 3, 40], [7, 7, 50, 2, 19, 33]]

@@ -31,8 +31,8 @@ from floatlens.evaluation.planning import Asking, Question
 from floatlens.findings.causes import causes
 from floatlens.interventions import parse
 from floatlens.lens import Generation
-from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import RunFolder
+from floatlens.store.engines.local import LocalEngine
+from floatlens.store.folder import RunFolder
 
 NEW = 6
 ASKING = Asking(max_new_tokens=NEW, batch_size=4)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from floatlens.cli.eval import command
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 
 app = typer.Typer()
 app.command()(command)

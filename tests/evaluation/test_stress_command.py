@@ -15,8 +15,8 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES, StressOptions
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
+from floatlens.trace.trace import Trace
 
 app = typer.Typer()
 app.command()(command)

@@ -20,7 +20,7 @@ from floatlens.explorer import page
 from floatlens.explorer.film import film
 from floatlens.explorer.page import asset, script_hashes
 from floatlens.explorer.widget import FilmFrame
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 from tests.browser import CLIPBOARD, Visit
 from tests.commands import run
 from tests.explorer.traces import planted, tiny

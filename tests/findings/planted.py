@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from floatlens.attention.statistics.locality import REACH
 from floatlens.findings.finding import FINDINGS
-from floatlens.observation.statistics.locality import REACH
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 TRACED = [name for name in FINDINGS.names() if FINDINGS[name].reads == "traces"]
 

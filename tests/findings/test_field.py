@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from floatlens.attention.statistics.locality import REACH
 from floatlens.errors import FloatLensError
 from floatlens.findings import cache, decision, locality, massive, similarity, softness, values
 from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
 from floatlens.findings.outcome import between, change_under, mean_of
 from floatlens.findings.verdict import correct_for_number
-from floatlens.observation.statistics.locality import REACH
 from floatlens.stats import interval_of_mean, p_value
 from tests.findings.planted import planted, wandering
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from floatlens.cli.figure import command
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import FINDINGS
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.traces import RunTraces
+from floatlens.store.folder import RunFolder
+from floatlens.store.traces import RunTraces
 from tests.findings.planted import TRACED, planted, wandering
 
 

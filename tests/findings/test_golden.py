@@ -11,7 +11,7 @@ from floatlens.findings.absorption import absorb
 from floatlens.findings.drift import drift
 from floatlens.findings.flow import pool, rollout
 from floatlens.findings.geometry import factors
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 pytestmark = pytest.mark.golden
 

@@ -5,7 +5,7 @@ import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import FINDINGS
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 from tests import golden_data
 
 pytestmark = pytest.mark.golden

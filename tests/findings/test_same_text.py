@@ -6,7 +6,7 @@ import pytest
 
 from floatlens.findings import drift
 from floatlens.findings.drift import IDENTICAL
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 from tests.findings.planted import planted
 
 QUESTIONS = 12

@@ -28,10 +28,10 @@ from floatlens.data.template import parse as parse_template
 from floatlens.errors import FloatLensError
 from floatlens.interventions.registry import parse_intervention
 from floatlens.models.checkpoint import find
-from floatlens.record.npz import read_npz
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
 from floatlens.server.messages import read as read_message
+from floatlens.store.folder import RunFolder
+from floatlens.trace.npz import read_npz
+from floatlens.trace.trace import Trace
 from tests.explorer.traces import planted
 from tests.fuzz.mutations import JSON, dumps, mutate_bytes, mutate_json
 

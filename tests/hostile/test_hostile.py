@@ -25,8 +25,8 @@ from floatlens.data.read import read, samples
 from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import RecordLayout, readers
 from floatlens.errors import FloatLensError
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
+from floatlens.trace.trace import Trace
 from tests.hostile import corpus
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level

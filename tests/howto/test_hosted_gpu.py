@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import floatlens as fl
+from floatlens.attention.attention import configs_of
 from floatlens.data.prompt import Prompt, Region
 from floatlens.data.read import read
 from floatlens.interventions import INTERVENTIONS, parse
 from floatlens.interventions.reference_runs import head_means, head_scores
 from floatlens.models.checkpoint import find
-from floatlens.observation.attention import configs_of
 from tests.models import checkpoints
 
 IDS = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45]

@@ -24,8 +24,8 @@ from lm_eval.tasks import TaskManager
 import floatlens as fl
 import lm_eval
 from floatlens.lm_eval.model import FloatLensLM
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.traces import RunTraces
+from floatlens.store.folder import RunFolder
+from floatlens.store.traces import RunTraces
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS: list[dict[str, Any]] = [

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.models import bundled, checkpoint
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.manifest import describe_model
+from floatlens.store.folder import RunFolder
+from floatlens.store.manifest import describe_model
 from tests.commands import run
 from tests.models import checkpoints
 

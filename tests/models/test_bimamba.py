@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import save_file
 
 import floatlens as fl
+from floatlens.attention.implicit import RULE
 from floatlens.errors import FloatLensError
 from floatlens.models.bimamba_network import BiMamba2ForMaskedLM, BiMambaForMaskedLM
 from floatlens.models.quiet import is_no_kernel_remark
-from floatlens.observation.implicit import RULE
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 50, "state_size": 4, "tie_word_embeddings": True}
 TOKENS = {"mask_token_id": 49, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from floatlens.attention.attention import observing
+from floatlens.attention.session import Session
 from floatlens.decode.blocks import visible
 from floatlens.decode.network import ForwardPass, Network
-from floatlens.observation.attention import observing
-from floatlens.observation.session import Session
 from tests import golden_blocks
 
 pytestmark = pytest.mark.golden

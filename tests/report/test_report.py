@@ -27,7 +27,7 @@ from floatlens.report.drawing import inlined
 from floatlens.report.make import make
 from floatlens.report.page import matrix, policy, render
 from floatlens.report.section import Drawing, ReportTable, Section
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted
 

@@ -17,11 +17,11 @@ import pytest
 
 from floatlens.data.sample import Passage
 from floatlens.explorer.page import asset
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
 from floatlens.server.app import application
 from floatlens.server.limits import Limits
 from floatlens.server.serve import address, bind, names, server
+from floatlens.store.folder import RunFolder
+from floatlens.trace.trace import Trace
 from tests.browser import CLIPBOARD, Visit
 from tests.commands import run
 from tests.explorer.traces import PASSAGES, tiny

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocketDisconnect
 from floatlens.server.guard import HEADER, Guard, hostname
 from tests.server.app_client import HOST, TOKEN, app_of, client, connected
 
-PATHS = ["/", "/assets/explorer.js", "/api/runs", "/api/film?run=0&sample=0"]
+PATHS = ["/", "/assets/explorer.js", "/api/store", "/api/film?run=0&sample=0"]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_name_that_points_here_is_not_ours(page: TestClient, host: str) -> Non
     "origin", ["http://evil.example", "http://127.0.0.1:9999", "http://localhost:8123", "null", ""]
 )
 def test_a_page_from_elsewhere_may_not_ask(page: TestClient, origin: str) -> None:
-    assert page.get(f"/api/runs?token={TOKEN}", headers={"origin": origin}).status_code == 403
+    assert page.get(f"/api/store?token={TOKEN}", headers={"origin": origin}).status_code == 403
     with pytest.raises(WebSocketDisconnect), connected(page, origin=origin):
         pass
 
@@ -73,7 +73,7 @@ def test_a_socket_must_say_where_it_comes_from_and_bring_the_token(page: TestCli
 def test_a_ticket_opens_one_page_once() -> None:
     page = client(app_of("tiny-mdm", ticket="once"))
     ask = {"follow_redirects": False}
-    for wrong in ("/?ticket=", "/?ticket=twice", "/api/runs?ticket=once", "/?ticket=once&ticket=once"):
+    for wrong in ("/?ticket=", "/?ticket=twice", "/api/store?ticket=once", "/?ticket=once&ticket=once"):
         assert page.get(wrong, **ask).status_code == 403
     assert page.get("/?ticket=once", headers={"host": "evil.example"}, **ask).status_code == 403
     opened = page.get("/?ticket=once", headers={"sec-fetch-site": "cross-site"}, **ask)
@@ -90,7 +90,7 @@ def test_the_token_leaves_the_address_bar_for_a_cookie_that_scripts_and_other_si
     cookie = opened.headers["set-cookie"]
     assert TOKEN in cookie and all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
     assert 'id="explorer"' in page.get("/").text, "the bare address shows the page"
-    assert page.get("/api/runs").status_code == 200
+    assert page.get("/api/store").status_code == 200
     own = {"host": HOST, "origin": f"http://{HOST}", "cookie": cookie.partition(";")[0]}
     with page.websocket_connect("/live", headers=own):
         pass
@@ -112,7 +112,7 @@ def test_a_wrong_cookie_opens_nothing() -> None:
 def test_loopback_has_several_names_and_any_port(page: TestClient, host: str) -> None:
     """Any port: a tunnel may end at another one."""
     headers = {"host": host, "origin": f"http://{host}"}
-    assert page.get(f"/api/runs?token={TOKEN}", headers=headers).status_code == 200
+    assert page.get(f"/api/store?token={TOKEN}", headers=headers).status_code == 200
 
 
 def test_a_server_for_all_addresses_answers_to_numbers_and_still_not_to_strange_names() -> None:
@@ -166,7 +166,7 @@ def test_nothing_but_the_routes_is_found(page: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_nothing_is_changed_by_a_request(page: TestClient, method: str) -> None:
-    assert page.request(method, f"/api/runs?token={TOKEN}").status_code == 405
+    assert page.request(method, f"/api/store?token={TOKEN}").status_code == 405
 
 
 def test_the_page_does_not_hold_the_token_and_its_script_comes_from_here(page: TestClient) -> None:

@@ -117,7 +117,7 @@ def test_the_server_answers_other_requests_while_a_run_is_under_way(to: TestClie
         page.ask()
         gate.let(1)
         page.until("step")
-        for path in ("/", "/assets/explorer.js", "/api/runs"):  # while the model waits inside its second pass
+        for path in ("/", "/assets/explorer.js", "/api/store"):  # while the model waits inside its second pass
             assert to.get(path, headers={HEADER: TOKEN}).status_code == 200
         for each in (page, other):
             each.socket.send_text("nonsense")

@@ -11,10 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from floatlens.explorer.film import film
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import RunFolder
 from floatlens.server.guard import HEADER
 from floatlens.server.run_folders import names, runs_in
+from floatlens.store.folder import RunFolder
+from floatlens.trace.trace import Trace
 from tests.explorer.traces import tiny
 from tests.server.app_client import TOKEN, app_of, client
 
@@ -40,7 +40,7 @@ def get(to: TestClient, path: str) -> tuple[int, dict | list]:
 
 def test_samples_are_listed_and_shown_by_number(run: RunFolder) -> None:
     to = served(run.path)
-    code, [listed] = get(to, "/api/runs")
+    code, [listed] = get(to, "/api/store")
     assert code == 200 and listed["name"] == "mdm" and listed["run"] == 0
     assert {s["id"] for s in listed["samples"]} == {"b", "../../a"}
     for sample in listed["samples"]:
@@ -70,12 +70,12 @@ def test_links_out_of_a_run_are_not_followed(run: RunFolder, tmp_path: Path) -> 
     shutil.copytree(run.trace_path("b"), inner)
     shutil.rmtree(inner / "received")
     (inner / "received").symlink_to(outside / "received")
-    _, [listed] = get(served(run.path), "/api/runs")
+    _, [listed] = get(served(run.path), "/api/store")
     assert len(listed["samples"]) == 2
     late = served(run.path)
     assert get(late, "/api/film?run=0&sample=0")[0] == 200
     late = served(run.path)
-    get(late, "/api/runs")
+    get(late, "/api/store")
     swapped = run.trace_path("../../a") if listed["samples"][0]["id"] != "b" else run.trace_path("b")
     shutil.rmtree(swapped)
     swapped.symlink_to(outside)
@@ -85,9 +85,9 @@ def test_links_out_of_a_run_are_not_followed(run: RunFolder, tmp_path: Path) -> 
 
 def test_a_sample_keeps_its_number_while_the_run_grows(run: RunFolder) -> None:
     to = served(run.path)
-    _, [before] = get(to, "/api/runs")
+    _, [before] = get(to, "/api/store")
     Trace(tiny("tiny-mdm").data.assign_attrs(sample_id="0")).save(run.trace_path("0"))
-    _, [after] = get(to, "/api/runs")
+    _, [after] = get(to, "/api/store")
     assert after["samples"][:2] == before["samples"] and after["samples"][2]["id"] == "0"
 
 
@@ -114,20 +114,20 @@ def cut_metadata(sample: Path) -> None:
 )
 def test_a_broken_sample_is_one_sentence_and_the_page_still_opens(run: RunFolder, break_it: Callable) -> None:
     to = served(run.path)
-    _, [listed] = get(to, "/api/runs")
+    _, [listed] = get(to, "/api/store")
     for name in ("b", "../../a"):
         break_it(run.trace_path(name))
     for sample in listed["samples"]:
         code, answer = get(to, f"/api/film?run=0&sample={sample['sample']}")
         assert code == 404 and isinstance(answer, dict) and "\n" not in answer["error"]
-    assert get(to, "/api/runs")[0] == 200
+    assert get(to, "/api/store")[0] == 200
     assert to.get("/", headers={HEADER: TOKEN}).status_code == 200
 
 
 def test_a_sample_that_was_cut_off_before_the_start_is_listed_by_its_folder(run: RunFolder) -> None:
     cut_metadata(run.trace_path("b"))
     to = served(run.path)
-    code, [listed] = get(to, "/api/runs")
+    code, [listed] = get(to, "/api/store")
     assert code == 200 and len(listed["samples"]) == 2
     assert to.get("/", headers={HEADER: TOKEN}).status_code == 200
 

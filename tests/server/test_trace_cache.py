@@ -13,8 +13,8 @@ import xarray as xr
 
 import floatlens as fl
 from floatlens.errors import FloatLensError
-from floatlens.runs.folder import RunFolder
 from floatlens.server.trace_cache import TraceCache
+from floatlens.store.folder import RunFolder
 from tests.explorer.traces import planted, tiny
 from tests.server.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from floatlens.runs.model_pool import run_all
+from floatlens.store.model_pool import run_all
 from tests.studies.tasks import dies_once, doubled
 
 

@@ -20,10 +20,10 @@ from floatlens.findings.samples import per_sample
 from floatlens.findings.settings import condition_of
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
-from floatlens.runs.diff import compare
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.run_list import all_runs, model_runs
-from floatlens.runs.storage import Storage
+from floatlens.store.diff import compare
+from floatlens.store.folder import RunFolder
+from floatlens.store.run_list import all_runs, model_runs
+from floatlens.store.storage import Storage
 from floatlens.studies.parts import stress
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan

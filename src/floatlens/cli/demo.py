@@ -48,7 +48,7 @@ def command(
 
     from floatlens.cli.progress import bar
     from floatlens.cli.study import names, show
-    from floatlens.runs.model_pool import cores
+    from floatlens.store.model_pool import cores
     from floatlens.studies.run import study
     from floatlens.studies.sizes import DEMO as SIZES
 
@@ -92,7 +92,7 @@ def demo_models() -> tuple[str, ...]:
 
 def clear(out: Path) -> None:
     """Remove an earlier demo; refuse to remove anything else."""
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store.folder import RunFolder
 
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return

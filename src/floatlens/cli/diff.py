@@ -21,8 +21,8 @@ def command(
 
     Example: floatlens diff before after
     """
-    from floatlens.runs.diff import compare
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store.diff import compare
+    from floatlens.store.folder import RunFolder
 
     found = compare(RunFolder.open(first), RunFolder.open(second))
     if as_json:

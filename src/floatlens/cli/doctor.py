@@ -82,7 +82,7 @@ def dtypes(device: str) -> list[str]:
 
 def ways(device: str, dtype: str) -> list[str]:
     """The implementations that can run on a device."""
-    from floatlens.observation.kernels.column_sums import available
+    from floatlens.attention.kernels.column_sums import available
 
     fused = ["fused"] if device == "cpu" and dtype == "float32" else []
     return [*fused, "sdpa", *(["kernel"] if available(device) else [])]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from floatlens.evaluation.planning import Key
     from floatlens.evaluation.sources import DataSource, EvaluationPlan
     from floatlens.evaluation.table import Table1
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store.folder import RunFolder
 
 
 @common.grouped

@@ -101,8 +101,8 @@ def is_run(name: str) -> bool:
 def open_lenses_and_runs(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from the arguments; no weights are read."""
     from floatlens.lens import Lens
-    from floatlens.runs.loader import limit_threads
     from floatlens.server.run_folders import runs_in
+    from floatlens.store.loader import limit_threads
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []

@@ -61,8 +61,8 @@ def command(
     from floatlens.findings.finding import FINDINGS
     from floatlens.findings.settings import folders_for
     from floatlens.findings.verdict import write_claims
-    from floatlens.runs.run_list import model_runs
-    from floatlens.runs.traces import RunTraces
+    from floatlens.store.run_list import model_runs
+    from floatlens.store.traces import RunTraces
 
     finding = FINDINGS[name]
     folders = [folder for run in runs for folder in model_runs(run)]

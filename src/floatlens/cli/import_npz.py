@@ -20,8 +20,8 @@ def command(
     """
     from rich.console import Console
 
-    from floatlens.record.npz import import_npz
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store.folder import RunFolder
+    from floatlens.trace.npz import import_npz
 
     traces = [import_npz(file, model=model, kind="arm" if autoregressive else "mdm") for file in files]
     asked = {"files": [str(file) for file in files], "model": model, "kind": "arm" if autoregressive else "mdm"}

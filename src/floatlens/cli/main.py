@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from floatlens.errors import FloatLensError
-from floatlens.runs.command_line import set_arguments
+from floatlens.store.command_line import set_arguments
 
 # Module and summary of each command. A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from floatlens.evaluation.planning import Asking
     from floatlens.evaluation.sources import EvaluationPlan
     from floatlens.models.checkpoint import Checkpoint
-    from floatlens.runs.engines.engine import Engine
-    from floatlens.runs.loader import Loader
+    from floatlens.store.engines.engine import Engine
+    from floatlens.store.loader import Loader
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
 
@@ -179,7 +179,7 @@ class ModelOptions:
 
     def loader(self, revision: str | None = None) -> Loader:
         """Return the loader of models, which works in any process."""
-        from floatlens.runs.loader import Loader
+        from floatlens.store.loader import Loader
 
         return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family, self.adapter, self.sampler)
 
@@ -206,7 +206,7 @@ class RunOptions:
 
     def make_engine(self) -> Engine:
         """Return the engine; raise an error for invalid options."""
-        from floatlens.runs.engines import registry
+        from floatlens.store.engines import registry
 
         return registry.make_engine(
             self.engine, workers=self.workers, address=self.address, gpus_per_worker=self.gpus_per_worker

@@ -47,7 +47,7 @@ def command(
     from floatlens.cli.inspect import size
     from floatlens.lens import Lens
     from floatlens.models.checkpoint import find
-    from floatlens.runs.plan import Workload, assumptions, estimate, measure_model, parse_devices, to_dict
+    from floatlens.store.plan import Workload, assumptions, estimate, measure_model, parse_devices, to_dict
 
     count, device = parse_devices(gpus)
     if data is None and (samples is None or prompt_tokens is None):

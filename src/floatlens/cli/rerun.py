@@ -25,9 +25,9 @@ def command(
         floatlens rerun table1 -- --engine ray --workers 4
     """
     from floatlens.cli import main
-    from floatlens.runs.diff import compare
-    from floatlens.runs.folder import RunFolder
-    from floatlens.runs.rerun import rerun_arguments
+    from floatlens.store.diff import compare
+    from floatlens.store.folder import RunFolder
+    from floatlens.store.rerun import rerun_arguments
 
     before = RunFolder.open(run)
     target = out or f"{run.rstrip('/')}-again"

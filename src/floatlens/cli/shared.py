@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from floatlens.evaluation.planning import Asking
     from floatlens.evaluation.sources import DataSource, EvaluationPlan
     from floatlens.findings.finding import Finding
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store.folder import RunFolder
 
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
 
@@ -48,8 +48,8 @@ def open_run(
     if out is None:
         yield None
         return
-    from floatlens.runs import manifest
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store import manifest
+    from floatlens.store.folder import RunFolder
 
     about = manifest.describe(
         command,

@@ -9,7 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.record.detail import check_detail
+from floatlens.trace.detail import check_detail
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.record.detail import check_detail
+from floatlens.trace.detail import check_detail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -131,8 +131,8 @@ def names(text: str | None) -> list[str]:
 def fitting_jobs(models: list[str], loading: common.ModelOptions) -> int:
     """Number of models to run in parallel: the number of cores if all are small and on the CPU, otherwise one."""
     from floatlens.models.describe import shape
-    from floatlens.runs.loader import SMALL
-    from floatlens.runs.model_pool import cores
+    from floatlens.store.loader import SMALL
+    from floatlens.store.model_pool import cores
 
     if loading.device not in (None, "cpu"):
         return 1

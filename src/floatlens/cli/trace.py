@@ -9,7 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.record.detail import check_detail
+from floatlens.trace.detail import check_detail
 
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
@@ -137,9 +137,9 @@ def command(
     from floatlens.evaluation.run import run_jobs
     from floatlens.interventions.check import check
     from floatlens.lens import Lens
-    from floatlens.record.trace import Trace
-    from floatlens.runs import manifest
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store import manifest
+    from floatlens.store.folder import RunFolder
+    from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.
     lens = Lens(checkpoint)

@@ -13,11 +13,11 @@ import pyarrow
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
 from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key, Question
-from floatlens.record.generation import Generation
+from floatlens.trace.generation import Generation
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
-    from floatlens.record.trace import Trace
+    from floatlens.trace.trace import Trace
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
 NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")

@@ -17,14 +17,14 @@ from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
-from floatlens.record.detail import Detail
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.oom_retry import BatchRetry, error_reason
+from floatlens.store.folder import RunFolder
+from floatlens.store.oom_retry import BatchRetry, error_reason
+from floatlens.trace.detail import Detail
 
 if TYPE_CHECKING:
     from floatlens.evaluation.journal import Journal
     from floatlens.lens import Generation, Lens
-    from floatlens.record.trace import Trace
+    from floatlens.trace.trace import Trace
 
 Checksums = Mapping[str, str]  # of traces, by their names in the run folder
 

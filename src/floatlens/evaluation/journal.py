@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Key, SharedPrompts
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 
 if TYPE_CHECKING:
     from floatlens.evaluation.jobs import ResultRecord

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
 from floatlens.decode.blocks import BlockPasses, count_blocks
 from floatlens.decode.canvas import CanvasPasses
@@ -27,7 +28,6 @@ from floatlens.decode.replay import WholePasses, writes_blocks
 from floatlens.decode.settings import check_whole
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
-from floatlens.observation.prompt_batch import PromptBatch
 
 CANVAS = "canvas"  # the sampler that reads the prompt causally and denoises what follows it
 

@@ -20,10 +20,10 @@ from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import AnswerJob, EvaluationJob, ModelBatch, ModelWorker
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking, Key
-from floatlens.runs.engines.engine import Engine, JobFailure
-from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import ProgressCallback
+from floatlens.store.engines.engine import Engine, JobFailure
+from floatlens.store.engines.local import LocalEngine
+from floatlens.store.folder import RunFolder
+from floatlens.store.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens

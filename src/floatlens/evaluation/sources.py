@@ -20,7 +20,7 @@ from floatlens.evaluation.planning import CLOSED, OPEN, Asking
 
 if TYPE_CHECKING:
     from floatlens.data.retrieval import Index
-    from floatlens.runs.folder import RunFolder
+    from floatlens.store.folder import RunFolder
 
 HELD = 64 * 2**20  # bytes of a data file below which its questions are kept in memory
 RETRIEVED = 5  # default number of passages per question from a retriever

@@ -23,7 +23,7 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.arrays import Array, bits, packed
 from floatlens.findings.received import spell
 from floatlens.findings.tokens import mask_ids, template_positions
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 FORMAT = "floatlens-film/1"
 RULES = ("sigma(3)", "top(1)", "first", "share(0.3)", "excess(3)")  # the first is the default of the page

@@ -13,7 +13,7 @@ from typing import Any
 
 from floatlens.explorer.film import BUDGET, RULES, film
 from floatlens.explorer.page import asset, page
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 HEIGHT = 900  # pixels of the frame
 

@@ -39,7 +39,7 @@ from floatlens.findings.samples import (
 )
 from floatlens.findings.spelling import number
 from floatlens.paper import definitions
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("layers",)
 RULES = COMMON_RULES

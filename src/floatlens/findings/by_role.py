@@ -9,7 +9,7 @@ import pandas as pd
 
 from floatlens.evaluation.deployment import ROLES, Lives
 from floatlens.findings.writing import writing_profile
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 
 def attention_by_role(traces: Iterable[Trace], streams: Mapping[str, Lives]) -> pd.DataFrame:

@@ -20,8 +20,8 @@ from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
-from floatlens.record.trace import Trace
 from floatlens.stats import spearman
+from floatlens.trace.trace import Trace
 
 VIEWS = ("layers", "reuse")
 NAMES = ("key_change", "key_cos", "value_change", "value_cos", "hidden_change", "hidden_cos")

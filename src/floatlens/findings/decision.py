@@ -21,7 +21,7 @@ from floatlens.findings.outcome import Outcome, between, mean_of
 from floatlens.findings.samples import Array, Traces, depths, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import answer_positions
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("layers", "steps")
 BINS = 8  # bins of the time until a token is written

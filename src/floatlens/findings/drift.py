@@ -36,9 +36,9 @@ from floatlens.findings.samples import Array, Traces, is_measured, mean_over, pe
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import floating_by_length, renewal_by_length, writing_profile
 from floatlens.paper import definitions
-from floatlens.record.head_summaries import step_cosine
-from floatlens.record.trace import Trace
 from floatlens.stats import NAN, interval_of_mean
+from floatlens.trace.head_summaries import step_cosine
+from floatlens.trace.trace import Trace
 
 VIEWS = ("heatmap", "numbers")
 COLUMN = 2.1  # inches per model at least

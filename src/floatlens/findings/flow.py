@@ -29,7 +29,7 @@ from floatlens.findings.samples import Array, Traces, is_measured, mean_over, mo
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import writing_profile
 from floatlens.paper import definitions
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("rollout", "layers", "steps")
 GOLD = "#007a7a"

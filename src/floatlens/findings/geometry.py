@@ -44,9 +44,9 @@ from floatlens.findings.samples import (
     require,
 )
 from floatlens.findings.spelling import number, percent
-from floatlens.record.head_summaries import group_mean, split
-from floatlens.record.summarise import HEADS, mean_over_heads
-from floatlens.record.trace import Trace
+from floatlens.trace.head_summaries import group_mean, split
+from floatlens.trace.summarise import HEADS, mean_over_heads
+from floatlens.trace.trace import Trace
 
 VIEWS = ("split", "heatmap")
 FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos θ"}

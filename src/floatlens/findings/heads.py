@@ -32,7 +32,7 @@ from floatlens.findings.outcome import Outcome, mean_of, rows_of
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
 from floatlens.findings.spelling import count, number
 from floatlens.paper import definitions
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("map", "depth")
 RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5

@@ -24,8 +24,8 @@ from floatlens.findings.received import profile
 from floatlens.findings.samples import is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.spelling import number
 from floatlens.paper import definitions
-from floatlens.record.trace import Trace
 from floatlens.stats import interval_of_rank_correlation, rank_correlation, spearman
+from floatlens.trace.trace import Trace
 
 VIEWS = ("scatter",)
 PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in the middle")}

@@ -18,7 +18,7 @@ from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.tokens import mask_ids
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("reach", "layers")
 NEAR, FAR = 8, 16  # positions

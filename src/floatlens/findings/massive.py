@@ -22,7 +22,7 @@ from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("layers",)
 NAMES = ("hidden_norm", "massive_ratio", "massive_channel")

@@ -14,7 +14,7 @@ import xarray as xr
 from floatlens import paper
 from floatlens.findings.samples import Array
 from floatlens.paper import facts, figures
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}
 RULES = {"llada": "top(n=1)", "dream": "top(n=1)", "llama": "first", "qwen": "first"}  # what the curves actually show

@@ -9,8 +9,8 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
-from floatlens.record.summarise import mean_over_heads
-from floatlens.record.trace import Trace
+from floatlens.trace.summarise import mean_over_heads
+from floatlens.trace.trace import Trace
 
 Layers: TypeAlias = int | Sequence[int] | str | None
 AVERAGE = -1  # the layer label of the average over all layers

@@ -10,7 +10,7 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.spelling import count
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 from floatlens.version import __version__
 
 Array: TypeAlias = np.ndarray[Any, Any]

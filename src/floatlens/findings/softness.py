@@ -22,7 +22,7 @@ from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import writing_profile
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("layers",)
 LABELS = {

@@ -25,7 +25,7 @@ from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import Layers, profile
 from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.spelling import number, percent
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("depth",)
 SHADES = dict(

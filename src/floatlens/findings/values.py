@@ -20,7 +20,7 @@ from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, Traces, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 VIEWS = ("layers",)
 LABELS = {"anchors": "value norm,\nanchors", "others": "value norm,\nothers", "smaller": "log2 of\nothers / anchors"}

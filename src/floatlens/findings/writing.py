@@ -13,7 +13,7 @@ import numpy as np
 
 from floatlens.findings.samples import Array
 from floatlens.paper import definitions
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 
 def answer_positions(trace: Trace) -> Array:

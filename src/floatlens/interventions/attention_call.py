@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from floatlens.attention.inputs import Inputs
 from floatlens.interventions.decoding_state import DecodingState
-from floatlens.observation.inputs import Inputs
 
 TILE = 1 << 18  # number of scores in a tile, so that it stays in a core's cache
 Array = np.ndarray[Any, Any]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.token_kinds import GROUPS as GROUP_OF
 from floatlens.data.token_kinds import classify
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
-from floatlens.observation.prompt_batch import PromptBatch
 
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
 GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions, or for positions in no region

@@ -14,11 +14,11 @@ from floatlens.anchors import Rule, find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
+    from floatlens.attention.call import PositionLayout
+    from floatlens.attention.inputs import Inputs
+    from floatlens.attention.session import Session
     from floatlens.interventions.attention_call import AttentionCall
     from floatlens.interventions.decoding_state import DecodingState
-    from floatlens.observation.call import PositionLayout
-    from floatlens.observation.inputs import Inputs
-    from floatlens.observation.session import Session
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ class UnchangedReceived:
         if layer not in self.now:
             rows = inputs.query.shape[0]
             if rows not in self.sessions:
-                from floatlens.observation.session import Session
+                from floatlens.attention.session import Session
 
                 names = ["received", "received_final"]
                 self.sessions[rows] = Session(names, layout=self._layout(rows, inputs))
@@ -55,7 +55,7 @@ class UnchangedReceived:
     def _layout(self, rows: int, inputs: Inputs) -> PositionLayout:
         import torch
 
-        from floatlens.observation.call import PositionLayout
+        from floatlens.attention.call import PositionLayout
 
         device, batch = inputs.query.device, self.state.batch
         real = torch.from_numpy(self.state.real_BN()).to(device).repeat(rows // self.state.B, 1)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from floatlens.attention.attention import changing
+from floatlens.attention.inputs import Inputs
 from floatlens.data.prompt import Prompt
 from floatlens.data.read import read
 from floatlens.errors import FloatLensError
-from floatlens.observation.attention import changing
-from floatlens.observation.inputs import Inputs
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens, PromptLike

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from floatlens.attention.attention import changing, configs_of
+from floatlens.attention.inputs import Inputs
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
@@ -20,9 +23,6 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.live_anchors import UnchangedReceived
 from floatlens.interventions.registry import parse_intervention
 from floatlens.models.describe import attention_layers
-from floatlens.observation.attention import changing, configs_of
-from floatlens.observation.inputs import Inputs
-from floatlens.observation.prompt_batch import PromptBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

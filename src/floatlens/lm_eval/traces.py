@@ -9,11 +9,11 @@ from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.jobs import TraceRecord
 from floatlens.lens import Generation, Lens
-from floatlens.record.detail import Detail
-from floatlens.record.trace import Trace
-from floatlens.runs import manifest
-from floatlens.runs.folder import MANIFEST, RunFolder
-from floatlens.runs.storage import Storage
+from floatlens.store import manifest
+from floatlens.store.folder import MANIFEST, RunFolder
+from floatlens.store.storage import Storage
+from floatlens.trace.detail import Detail
+from floatlens.trace.trace import Trace
 
 
 class HarnessTraces:

@@ -1,6 +1,6 @@
 """Mamba and Mamba-2 (state-spaces/mamba-130m-hf, mamba2 checkpoints in transformers' layout): autoregressive, no attention.
 
-Traces record the implicit attention of the mixers: see `floatlens.observation.implicit`.
+Traces record the implicit attention of the mixers: see `floatlens.attention.implicit`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 from floatlens.findings.spelling import count, listed
 from floatlens.findings.style import short
 from floatlens.report.analyse import answers_in
-from floatlens.runs.folder import RunFolder
+from floatlens.store.folder import RunFolder
 from floatlens.version import __version__
 
 SHOWN_ERRORS = 20

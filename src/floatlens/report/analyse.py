@@ -15,6 +15,7 @@ import xarray as xr
 from pyarrow import ArrowException
 from pyarrow.parquet import read_metadata
 
+from floatlens.attention.registry import expand
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write
@@ -22,12 +23,11 @@ from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding
 from floatlens.findings.settings import condition_of, folders_for
 from floatlens.findings.spelling import count
-from floatlens.observation.registry import expand
-from floatlens.record.trace import Trace
 from floatlens.report.section import Drawing, Section
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import ProgressCallback
-from floatlens.runs.traces import RunTraces
+from floatlens.store.folder import RunFolder
+from floatlens.store.progress import ProgressCallback
+from floatlens.store.traces import RunTraces
+from floatlens.trace.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
 

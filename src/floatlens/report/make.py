@@ -12,15 +12,15 @@ from floatlens.explorer.film import film
 from floatlens.files import atomic_write
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS
-from floatlens.record.trace import Trace
 from floatlens.report.about import About, about
 from floatlens.report.analyse import FIGURES, analyse, available, shown_samples
 from floatlens.report.page import render
 from floatlens.report.section import Section
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.model_pool import run_all
-from floatlens.runs.progress import ProgressCallback
-from floatlens.runs.run_list import model_runs
+from floatlens.store.folder import RunFolder
+from floatlens.store.model_pool import run_all
+from floatlens.store.progress import ProgressCallback
+from floatlens.store.run_list import model_runs
+from floatlens.trace.trace import Trace
 
 FILMS = 3_000_000  # maximum bytes per film
 MOST_FILMS = 3

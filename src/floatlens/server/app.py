@@ -132,7 +132,7 @@ def application(
         routes=[
             Route("/", explorer.page),
             Route("/assets/explorer.js", explorer.script),
-            Route("/api/runs", explorer.runs),
+            Route("/api/store", explorer.runs),
             Route("/api/film", explorer.film),
             Route("/api/trace", explorer.trace),
             WebSocketRoute("/live", explorer.live),
@@ -161,5 +161,5 @@ def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
 def whole(text: str | None, name: str) -> int:
     """Parse a number in a query field; raise an error for anything but decimal digits."""
     if text is None or not (text.isascii() and text.isdecimal() and len(text) < 8):
-        raise FloatLensError(f"{name} must be an integer, counted from 0; /api/runs lists them")
+        raise FloatLensError(f"{name} must be an integer, counted from 0; /api/store lists them")
     return int(text)

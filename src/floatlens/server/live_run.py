@@ -16,10 +16,10 @@ from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode.step import Step
 from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.lens import Lens
-from floatlens.record.trace import Trace
-from floatlens.record.watch import Watch
 from floatlens.server.matrix_cache import RunMatrices
 from floatlens.server.messages import RunRequest
+from floatlens.trace.trace import Trace
+from floatlens.trace.watch import Watch
 
 RECORD = ("received",)  # the only statistic that a film needs
 

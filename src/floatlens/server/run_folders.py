@@ -16,8 +16,8 @@ from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
-from floatlens.record.trace import Trace
-from floatlens.runs.folder import MANIFEST, SAMPLES
+from floatlens.store.folder import MANIFEST, SAMPLES
+from floatlens.trace.trace import Trace
 
 ATTRIBUTES = ("model", "question", "output", "kind")
 LONGEST = 300  # characters of a question in the list

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from floatlens.errors import FloatLensError
-from floatlens.record.trace import Trace
+from floatlens.trace.trace import Trace
 
 FOLDER = "trace"  # its name in the archive
 

@@ -11,11 +11,11 @@ from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, traced_conditions
-from floatlens.record.detail import Detail
-from floatlens.runs.loader import Loader
-from floatlens.runs.manifest import describe
+from floatlens.store.loader import Loader
+from floatlens.store.manifest import describe
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.sizes import Sizes
+from floatlens.trace.detail import Detail
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ from floatlens.evaluation.run import run_jobs
 from floatlens.findings.drift import FEWEST_TOKENS
 from floatlens.findings.settings import condition_of
 from floatlens.findings.writing import answer_positions
-from floatlens.record.trace import Trace
-from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import ProgressCallback
-from floatlens.runs.run_list import REPLAYS
+from floatlens.store.engines.engine import Engine
+from floatlens.store.engines.local import LocalEngine
+from floatlens.store.folder import RunFolder
+from floatlens.store.progress import ProgressCallback
+from floatlens.store.run_list import REPLAYS
+from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens

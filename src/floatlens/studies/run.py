@@ -21,19 +21,18 @@ from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.findings.verdict import correct_for_number
-from floatlens.record.detail import Detail, check_detail
 from floatlens.report.analyse import analyse, answers_in, shown_samples
 from floatlens.report.make import make
 from floatlens.report.section import Section
-from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import MANIFEST, RunFolder, safe_name
-from floatlens.runs.loader import Loader
-from floatlens.runs.lock import NAME as LOCK
-from floatlens.runs.model_pool import run_all
-from floatlens.runs.progress import ProgressCallback
-from floatlens.runs.run_list import MODELS, model_runs
-from floatlens.runs.storage import Storage
+from floatlens.store.engines.engine import Engine
+from floatlens.store.engines.local import LocalEngine
+from floatlens.store.folder import MANIFEST, RunFolder, safe_name
+from floatlens.store.loader import Loader
+from floatlens.store.lock import NAME as LOCK
+from floatlens.store.model_pool import run_all
+from floatlens.store.progress import ProgressCallback
+from floatlens.store.run_list import MODELS, model_runs
+from floatlens.store.storage import Storage
 from floatlens.studies import replays
 from floatlens.studies.parts.part import first, sources_of
 from floatlens.studies.parts.registry import PARTS
@@ -41,6 +40,7 @@ from floatlens.studies.parts.traces import traced
 from floatlens.studies.plan import StudyPlan, choose_findings
 from floatlens.studies.sizes import FULL, Sizes, fit_sizes, longest, parse_time
 from floatlens.studies.work import Done, probe, work
+from floatlens.trace.detail import Detail, check_detail
 
 PLAN, RESULTS, CLAIMS, REPORT = "plan.json", "results.json", "claims.json", "report.html"
 DRAWING = 40.0  # seconds for figures, claims and the report, measured on one slow core

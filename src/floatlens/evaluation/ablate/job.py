@@ -25,11 +25,11 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import without
 from floatlens.lens import Generation, Lens
 from floatlens.lens import load as load_lens
-from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.oom_retry import SAMPLE_ERRORS, error_reason
-from floatlens.runs.progress import ProgressCallback
+from floatlens.store.engines.engine import Engine
+from floatlens.store.engines.local import LocalEngine
+from floatlens.store.folder import RunFolder
+from floatlens.store.oom_retry import SAMPLE_ERRORS, error_reason
+from floatlens.store.progress import ProgressCallback
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
 

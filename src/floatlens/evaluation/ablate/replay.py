@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from floatlens.attention.attention import changing
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.decode.network import Network
@@ -27,8 +29,6 @@ from floatlens.evaluation.planning import Asking, Question
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, in_force
 from floatlens.lens import Generation, Lens
-from floatlens.observation.attention import changing
-from floatlens.observation.prompt_batch import PromptBatch
 
 
 @dataclass

@@ -13,8 +13,8 @@ from floatlens.evaluation.ablate.job import ablate
 from floatlens.evaluation.sources import DataSource
 from floatlens.interventions.check import NO_ATTENTION
 from floatlens.models.describe import is_state_space
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.run_list import CAUSES
+from floatlens.store.folder import RunFolder
+from floatlens.store.run_list import CAUSES
 from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
 from floatlens.studies.parts.stress import KNOWN
 

@@ -16,10 +16,10 @@ from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key
 from floatlens.evaluation.run import run_jobs
 from floatlens.evaluation.sources import DataSource, open_sources
-from floatlens.runs.engines.engine import Engine
-from floatlens.runs.engines.local import LocalEngine
-from floatlens.runs.folder import RunFolder
-from floatlens.runs.progress import ProgressCallback
+from floatlens.store.engines.engine import Engine
+from floatlens.store.engines.local import LocalEngine
+from floatlens.store.folder import RunFolder
+from floatlens.store.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens

@@ -1,0 +1,463 @@
+"""The hook into transformers: an attention function and a mask function that it calls by name.
+
+The output comes from the model's original implementation (SDPA, flash, eager): the registered function calls it with the
+same arguments and then passes queries, keys and values to the active session. Both functions must be registered: without
+the mask function, transformers passes no padding mask and does not warn. An `AttentionChange` may compute the output in
+another way (interventions/); the session then receives the inputs that were actually used. A model that does not use the
+attention interface is observed through the torch functions that it calls (`function_mode`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from floatlens.attention.function_mode import FunctionMode, is_of_sequence
+from floatlens.attention.hidden import Tap, tapped
+from floatlens.attention.inputs import SELF, Inputs
+from floatlens.attention.mixers import is_mixer, mixers_observed
+from floatlens.attention.session import Session
+from floatlens.decode.network import ForwardPass, current_pass
+from floatlens.errors import FloatLensError
+from floatlens.models.describe import attention_layers, shape
+
+NAME = "floatlens"
+FUNCTIONS_ONLY = ("git",)  # model types in which only the vision tower uses the attention interface
+FUSED = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+)
+
+
+class AttentionChange(Protocol):
+    """A change of attention while it is computed: returns the output that replaces `base()`, and the inputs that were used.
+
+    A change that calls `base()` returns the inputs unchanged.
+    """
+
+    def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]: ...
+
+
+@dataclass
+class Active:
+    """The sessions and changes that are active while a model runs.
+
+    session   observes the self-attention of the sequence that is being written
+    base      the model's original implementation
+    others    sessions that observe other parts of the model, by part name: an encoder, cross-attention
+    parts     the part that a module belongs to, by the module's id; SELF if it is not listed
+    """
+
+    session: Session | None
+    base: str
+    change: AttentionChange | None = None
+    others: Mapping[str, Session] = field(default_factory=dict)
+    parts: Mapping[int, str] = field(default_factory=dict)
+    calls: int = 0
+    forward: ForwardPass | None = None
+    model: Any = None
+    mode: FunctionMode | None = None
+
+    def number(self, module: torch.nn.Module | None) -> int:
+        """The layer of a called module: its own number, or otherwise the number of modules called before it in this pass."""
+        forward = current_pass()
+        if forward is not self.forward:
+            self.forward, self.calls = forward, 0
+            if self.session is not None:
+                self.session.calls = 0
+            if self.mode is not None:
+                self.mode.begin()
+        number = self.calls if self.session is None else self.session.calls
+        self.calls += 1
+        if self.session is not None:
+            self.session.calls += 1
+        if (own := layer_number(module)) is not None:
+            return own
+        layers = attention_layers(self.model.config) if hasattr(self.model, "config") else []
+        return layers[number] if number < len(layers) else number
+
+    def number_in(self, session: Session | None, module: torch.nn.Module | None) -> int:
+        """The layer of a called module in the session of a part other than SELF."""
+        if session is None:
+            return 0
+        session.calls += 1
+        return session.calls - 1 if (own := layer_number(module)) is None else own
+
+
+def layer_number(module: torch.nn.Module | None) -> int | None:
+    """The layer number stored in a module; None if it has none, or -1 as in a module that several layers share."""
+    own = getattr(module, "layer_idx", None)
+    return None if own is None or int(own) < 0 else int(own)
+
+
+_active: ContextVar[Active | None] = ContextVar("floatlens_active", default=None)
+# Made visible to other threads by `shared`: with transformers' streamers, `generate` runs in a separate thread.
+_shared: list[Active] = []
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute attention as the model would, or as a change does, then pass the inputs to the session."""
+    active = _current()
+    base = active.base
+    caught: list[torch.Tensor] = []
+    listens = active.session is not None and query.shape[2] > 1
+    listens = listens and (query.dtype == torch.float32 or query.device.type == "cuda")
+
+    def unchanged() -> Any:
+        with Logsumexp(caught) if listens else nullcontext():
+            return base_function(module, base)(module, query, key, value, attention_mask, *args, **kwargs)
+
+    inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
+    # Only SDPA can be replaced: other implementations, dropout and tensor parallel processes are not known here.
+    fuses = base == "sdpa" and active.change is None and not kwargs.get("dropout")
+    fuses = fuses and not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    part = active.parts.get(id(module))
+    return compute(active, inputs, unchanged, part, module=module, caught=caught, fuses=fuses)
+
+
+def compute(
+    active: Active,
+    inputs: Inputs,
+    unchanged: Callable[[], Any],
+    part: str | None,
+    finish: Callable[[Inputs], Inputs] | None = None,
+    *,
+    module: torch.nn.Module | None = None,
+    caught: list[torch.Tensor] | None = None,
+    fuses: bool = False,
+) -> Any:
+    """The output of a call, computed by `unchanged` or by a change; the session receives the inputs that were used.
+
+    `finish` converts the inputs that a change worked on into those that the session receives. `fuses`: the session may
+    compute the output instead of `unchanged`, and returns it in the layout of transformers' attention functions.
+    """
+    if part is not None and part != SELF:
+        output, session = unchanged(), active.others.get(part)
+        layer = active.number_in(session, module)
+        if session is not None:
+            session.see(layer, **(inputs if finish is None else finish(inputs)).shown())
+        return output
+    session, layer = active.session, active.number(module)
+    if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.query):
+        return session.see(layer, **inputs.shown(), compute=True), None
+    if active.change is None:
+        output, used = unchanged(), inputs
+    else:
+        output, used = active.change(layer, inputs, unchanged)
+        used = replace(used, kind=layer)  # a change may give each layer a different mask at any step
+    if session is not None and not session.repeats(layer, inputs.query):
+        seen = used if finish is None else finish(used)
+        seen = gather_heads(seen, module) if module is not None else seen
+        lse = row_logs(caught, inputs.query) if caught and active.change is None and seen is used else None
+        session.see(layer, **seen.shown(), lse=lse)
+    return output
+
+
+def inputs_of(
+    module: torch.nn.Module,
+    base: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    kwargs: dict[str, Any],
+) -> Inputs:
+    """The inputs of an implementation, with the flags that it turns into masks converted to explicit masks."""
+    if mask is not None and not isinstance(mask, torch.Tensor):
+        raise FloatLensError(
+            f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'"
+        )
+    causal = kwargs.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    if mask is not None and mask.ndim == 2:  # flash attention: padding of the keys; causality and window are flags
+        mask = mask[:, None, None, :].bool()
+        causal = bool(causal) and query.shape[2] > 1
+    else:
+        causal = bool(causal) and query.shape[2] > 1 and mask is None and base != "eager"
+    if base.startswith("flash") and kwargs.get("sliding_window"):
+        mask, causal = (
+            sliding_window_mask(mask, query.shape[2], key.shape[2], int(kwargs["sliding_window"]), query.device),
+            False,
+        )
+    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: later keys are not written yet
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
+    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
+
+
+def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
+    """The inputs with all heads, gathered in order from the processes of a tensor parallel plan."""
+    heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
+    if heads in (None, inputs.query.shape[1]) or not torch.distributed.is_initialized():
+        return inputs
+    count = torch.distributed.get_world_size()
+    if inputs.query.shape[1] * count != heads or inputs.bias is not None:
+        raise FloatLensError(f"{type(module).__name__} cannot be observed while it is split over {count} processes")
+
+    def gathered(part: torch.Tensor, dim: int) -> torch.Tensor:
+        parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(count)]
+        torch.distributed.all_gather(parts, part.contiguous())
+        return torch.cat(parts, dim)
+
+    query, key, value = (gathered(part, 1) for part in (inputs.query, inputs.key, inputs.value))
+    sinks = gathered(inputs.sinks, 0) if inputs.sinks is not None else None
+    return replace(inputs, query=query, key=key, value=value, sinks=sinks)
+
+
+class Logsumexp(TorchDispatchMode):
+    """Catches the log of each row's sum, which the fused kernel returns together with its output.
+
+    On a CPU this applies to float32 only, because the kernel rounds its sums in a shorter type; on a GPU they are float32.
+    All are natural logs.
+    """
+
+    def __init__(self, caught: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.caught = caught
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in FUSED:
+            self.caught.append(out[1])
+        return out
+
+
+def row_logs(caught: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
+    """The logs (B, H, Q) from the fused kernel; None if another kernel ran."""
+    return caught[0] if len(caught) == 1 and caught[0].shape == query.shape[:3] else None
+
+
+def mask(*args: Any, **kwargs: Any) -> Any:
+    """The mask that the model's original implementation would receive."""
+    return ALL_MASK_ATTENTION_FUNCTIONS[_current().base](*args, **kwargs)
+
+
+def sliding_window_mask(
+    padding: torch.Tensor | None, queries: int, keys: int, window: int, device: torch.device
+) -> torch.Tensor:
+    """The causal sliding-window mask that flash attention applies by flag (B or 1, 1, Q, T)."""
+    q = torch.arange(keys - queries, keys, device=device)[:, None]
+    k = torch.arange(keys, device=device)[None, :]
+    visible = ((k <= q) & (k > q - window))[None, None]
+    return visible if padding is None else visible & padding
+
+
+def base_function(module: torch.nn.Module, name: str) -> Callable[..., Any]:
+    """The implementation that the model's own code would call."""
+    home = sys.modules[type(module).__module__]
+    if name == "eager":
+        eager = getattr(home, "eager_attention_forward", None)
+        if eager is None:
+            raise FloatLensError(
+                f"{type(module).__name__} has no eager attention function; load with attn_implementation='sdpa'"
+            )
+        return eager
+    return getattr(home, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)[name]
+
+
+def _current() -> Active:
+    current = _active.get() or (_shared[-1] if _shared else None)
+    if current is None:
+        raise RuntimeError("the floatlens attention function was called outside `observing`")
+    return current
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, mask)
+
+
+Configs = dict[int, Any]
+
+
+@contextmanager
+def observation_paused() -> Iterator[None]:
+    """Do not show the calls inside the block to the active session, if there is one."""
+    current = _active.get()
+    session = current.session if current is not None else None
+    if session is None:
+        yield
+        return
+    before, session.paused = session.paused, True
+    try:
+        yield
+    finally:
+        session.paused = before
+
+
+@contextmanager
+def observing(
+    model: Any,
+    session: Session,
+    configs: Configs | None = None,
+    *,
+    others: Mapping[str, Session] | None = None,
+    parts: Mapping[int, str] | None = None,
+) -> Iterator[Session]:
+    """Show every attention call of a model to `session`; the model is restored when the block ends.
+
+    `configs` are `configs_of(model)`, for a caller that enters the block often. `others` observe further parts of the
+    model, which `parts` names by the ids of modules.
+    """
+
+    def make(outer: Active | None, base: str) -> Active:
+        return Active(session, base, outer.change if outer else None, others or {}, parts or {})
+
+    with _installed(model, make, configs), mixers_observed(model, session), hidden_observed(model, session):
+        yield session
+
+
+@contextmanager
+def hidden_observed(model: Any, session: Session) -> Iterator[None]:
+    """Show the hidden states after every layer to `session`, if one of its statistics needs them."""
+    if not session.hidden:
+        yield
+        return
+    if model not in _taps:
+        _taps[model] = Tap(model, shape(model.config)["layers"] if hasattr(model, "config") else None)
+    with tapped(_taps[model], session.see_hidden, lens="lens_token" in session.hidden):
+        yield
+
+
+_taps: WeakKeyDictionary[torch.nn.Module, Tap] = WeakKeyDictionary()
+
+
+@contextmanager
+def changing(model: Any, change: AttentionChange, configs: Configs | None = None) -> Iterator[None]:
+    """Let `change` compute every attention call of a model; the model is restored when the block ends."""
+
+    def make(outer: Active | None, base: str) -> Active:
+        if outer is None:
+            return Active(None, base, change)
+        return Active(outer.session, base, change, outer.others, outer.parts)
+
+    with _installed(model, make, configs):
+        yield
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Make the active sessions and changes of this thread active in every thread that has none itself."""
+    current = _active.get()
+    assert current is not None
+    _shared.append(current)
+    try:
+        yield
+    finally:
+        _shared.remove(current)
+
+
+@contextmanager
+def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
+    """Make a model call the registered functions; `make` receives the sessions and changes that are already active."""
+    configs = configs_of(model) if configs is None else configs
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    names = {name for name in before.values() if name}
+    if not names or not passes_interface(model):
+        with _function_mode(model, make):
+            yield
+        return
+    if len(names) > 1:
+        raise FloatLensError(
+            f"the parts of {type(model).__name__} use several attention implementations: {sorted(names)}"
+        )
+    name = names.pop()
+    outer = _active.get() if name == NAME else None
+    active = make(outer, outer.base if outer else name)
+    active.model = model
+    token = _active.set(active)
+    try:
+        for key, config in configs.items():
+            if before[key]:
+                config._attn_implementation_internal = NAME
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation_internal = before[key]
+        _active.reset(token)
+
+
+@contextmanager
+def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
+    """Observe a model that does not use the attention interface through the torch functions that it calls."""
+    outer = _active.get()
+    outer = outer if outer is not None and outer.model is model else None
+    active = make(outer, "function")
+    active.model = model
+    token = _active.set(active)
+
+    def compute_now(inputs: Inputs, base: Callable[[], Any], part: str | None, finish: Any) -> Any:
+        now = _active.get()
+        assert now is not None
+        part = part or next(reversed(now_in), None)
+        if part is None and not is_of_sequence(inputs):
+            return base()
+        return compute(now, inputs, base, part, finish)
+
+    now_in: list[str] = []
+    try:
+        if any(is_mixer(module) for module in model.modules()):  # the products inside a mixer are not attention
+            yield
+            return
+        if outer is not None and outer.mode is not None:
+            active.mode = outer.mode
+            yield
+            return
+        active.mode = FunctionMode(compute_now)
+        with ExitStack() as stack, active.mode:
+            for module in model.modules():
+                if id(module) in active.parts:
+                    stack.enter_context(_names(module, active.parts[id(module)], now_in))
+            yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def _names(module: torch.nn.Module, part: str, now_in: list[str]) -> Iterator[None]:
+    """Keep the part name of the running module at the end of a list."""
+    enter = module.register_forward_pre_hook(lambda *_: now_in.append(part))
+    leave = module.register_forward_hook(lambda *_: now_in.pop() and None, always_call=True)
+    try:
+        yield
+    finally:
+        enter.remove()
+        leave.remove()
+
+
+def passes_interface(model: torch.nn.Module) -> bool:
+    """Whether any module of a model uses transformers' attention interface."""
+    if getattr(getattr(model, "config", None), "model_type", None) in FUNCTIONS_ONLY:
+        return False
+    if model not in _passes:  # cached, because it is needed at every step
+        homes = {type(module).__module__ for module in model.modules()}
+        _passes[model] = any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+    return _passes[model]
+
+
+_passes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
+
+
+def configs_of(model: Any) -> Configs:
+    """The configs of a model's parts that select its attention implementation."""
+    return {
+        id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")
+    }

@@ -1,0 +1,370 @@
+"""One attention call: queries, keys, values and masks, as the model computed them.
+
+Shapes: B batch, H heads, K key/value heads, Q queries, T keys, D head dim. The keys are the last T positions of the
+sequence so far (all positions, except with a sliding-window cache); the queries are its last Q, unless `first` is set.
+GQA: query head h uses key head h // (H/K). Layers with calls of the same kind are processed together: B then counts the
+rows of all of them, one layer after another, and they share the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+
+from floatlens.attention.implicit import ImplicitAttention
+
+
+@dataclass(frozen=True)
+class PositionLayout:
+    """Metadata of the batch's positions, known before decoding starts. N positions including padding, R regions.
+
+    real_BN     True for positions that are not padding, None when nothing is padded
+    region_BN   region index of each position; 0 is the template's own tokens, -1 padding
+    region_names  per row, the names of regions 1..; index 0 is "other"
+    gold_BN     True inside the gold evidence
+    writes_BN   True for queries whose logits write the answer
+    mask_id     the mask token; None for a model without one
+    """
+
+    real_BN: torch.Tensor | None
+    region_BN: torch.Tensor
+    region_names: list[list[str]]
+    gold_BN: torch.Tensor
+    writes_BN: torch.Tensor
+    mask_id: int | None = None
+
+    @cached_property
+    def has_gold(self) -> bool:
+        """Whether any row has gold evidence."""
+        return bool(self.gold_BN.any())
+
+    @cached_property
+    def writing_span(self) -> tuple[int, int]:
+        """First and last position (exclusive) of the rows that may write in any prompt of the batch."""
+        positions = self.writes_BN.any(0).nonzero()[:, 0]
+        return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
+
+    def of_layers(self, count: int) -> PositionLayout:
+        """The layout of the rows of several layers, one after another."""
+        if count == 1:
+            return self
+        if count not in self._of_layers:
+            real = None if self.real_BN is None else self.real_BN.repeat(count, 1)
+            region, gold, writes = (x.repeat(count, 1) for x in (self.region_BN, self.gold_BN, self.writes_BN))
+            names = self.region_names * count
+            self._of_layers[count] = PositionLayout(real, region, names, gold, writes, self.mask_id)
+        return self._of_layers[count]
+
+    @cached_property
+    def _of_layers(self) -> dict[int, PositionLayout]:
+        return {}
+
+    def member_BHRQ(self, queries: slice, heads: int) -> torch.Tensor:
+        """`member_BRN` at some positions, repeated for each head; the same for all layers of a step."""
+        key = (queries.start, queries.stop, heads)
+        if key not in self._of_heads:
+            self._of_heads.clear()
+            self._of_heads[key] = self.member_BRN[:, None, :, queries].repeat(1, heads, 1, 1)
+        return self._of_heads[key]
+
+    @cached_property
+    def _of_heads(self) -> dict[tuple[int, int, int], torch.Tensor]:
+        return {}
+
+    @cached_property
+    def member_BRN(self) -> torch.Tensor:
+        """1.0 where a position belongs to a region."""
+        count = max(len(names) for names in self.region_names)
+        index = torch.arange(count, device=self.region_BN.device)
+        return (self.region_BN[:, None, :] == index[None, :, None]).float()
+
+
+@dataclass(frozen=True)
+class Call:
+    """The inputs of one attention call, and the positions that they belong to.
+
+    layers     the layers that the rows belong to, one after another; usually one
+    mask       None, or boolean (True = may see), or additive; broadcasts to (B of one layer, H, Q, T)
+    causal     no mask was passed because the kernel applies the causal one itself
+    softcap    scores become softcap · tanh(scores / softcap)
+    sinks_H    a learned score that takes part in the softmax without being a position
+    lse_BHQ    log of the sum of exp(score) over the keys, if the kernel returned it
+    norm_BKT   norms of the keys, where they are known already
+    first      position of query 0; None if the queries are the last Q positions
+    extends    whether the rows are added to those of earlier calls; None: yes if there are cached positions before them
+    implicit   the scans of a state-space layer, whose weights are computed from them and not by a softmax of q·k
+    tokens_BT  the tokens of one layer's rows, if the pass provides them
+    bare       queries, keys and values were dropped: they are NaN, and only what was computed of them is known
+    memory     state that statistics keep from one step to the next; the same for all calls of a run
+    """
+
+    layers: tuple[int, ...]
+    q_BHQD: torch.Tensor
+    k_BKTD: torch.Tensor
+    v_BKTD: torch.Tensor
+    layout: PositionLayout
+    length: int
+    scaling: float
+    mask: torch.Tensor | None = None
+    causal: bool = False
+    softcap: float | None = None
+    bias: torch.Tensor | None = None
+    sinks_H: torch.Tensor | None = None
+    lse_BHQ: torch.Tensor | None = None
+    norm_BKT: torch.Tensor | None = None
+    first: int | None = None
+    extends: bool | None = None
+    implicit: ImplicitAttention | None = None
+    tokens_BT: torch.Tensor | None = None
+    bare: bool = False
+    memory: dict[Hashable, Any] = field(default_factory=dict)
+
+    @property
+    def layer(self) -> int:
+        """The layer of a call that belongs to a single layer."""
+        return self.layers[0]
+
+    @property
+    def B(self) -> int:
+        return self.q_BHQD.shape[0]
+
+    @property
+    def H(self) -> int:
+        return self.q_BHQD.shape[1]
+
+    @property
+    def K(self) -> int:
+        return self.k_BKTD.shape[1]
+
+    @property
+    def Q(self) -> int:
+        return self.q_BHQD.shape[2]
+
+    @property
+    def T(self) -> int:
+        return self.k_BKTD.shape[2]
+
+    @property
+    def fresh(self) -> bool:
+        """False when the rows are added to those of earlier calls, as in a causal model with a cache; True otherwise."""
+        return self.first_query == 0 if self.extends is None else not self.extends
+
+    @property
+    def first_query(self) -> int:
+        """Position of query 0."""
+        return self.length - self.Q if self.first is None else self.first
+
+    @property
+    def query_positions(self) -> slice:
+        """Positions of the queries."""
+        return slice(self.first_query, self.first_query + self.Q)
+
+    @property
+    def query_keys(self) -> slice:
+        """Slice of the keys and values at the queries' own positions."""
+        start = self.first_query - self.first_key
+        return slice(start, start + self.Q)
+
+    @property
+    def first_key(self) -> int:
+        """Position of key 0."""
+        return self.length - self.T
+
+    @cached_property
+    def real_BQ(self) -> torch.Tensor | None:
+        """Queries that are not padding; None when all are real."""
+        real = self.layout.real_BN
+        return None if real is None else real[:, self.query_positions]
+
+    @cached_property
+    def queries_B(self) -> torch.Tensor:
+        """Number of real queries per row."""
+        if self.real_BQ is None:
+            return torch.full((self.B,), float(self.Q), device=self.q_BHQD.device)
+        return self.real_BQ.sum(1).float()
+
+    @cached_property
+    def member_BRQ(self) -> torch.Tensor:
+        """Region membership of the queries; a padded query belongs to none."""
+        return self.layout.member_BRN[:, :, self.query_positions]
+
+    @cached_property
+    def q(self) -> torch.Tensor:
+        """Queries in float32 (B, H, Q, D)."""
+        return self.q_BHQD.float()
+
+    @cached_property
+    def q_norm(self) -> torch.Tensor:
+        """Norms of the queries (B, H, Q, 1)."""
+        return self.q.norm(dim=-1, keepdim=True)
+
+    @cached_property
+    def k_norm(self) -> torch.Tensor:
+        """Norms of the keys (B, K, T, 1)."""
+        return self.k.norm(dim=-1, keepdim=True) if self.norm_BKT is None else self.norm_BKT[..., None]
+
+    @cached_property
+    def k(self) -> torch.Tensor:
+        """Keys in float32 (B, K, T, D)."""
+        return self.k_BKTD.float()
+
+    def of_rows(self, positions: range, extends: bool) -> Call:
+        """The same call with the queries at these positions only."""
+        start, end = positions.start - self.first_query, positions.stop - self.first_query
+        if not 0 <= start < end <= self.Q:
+            queries = range(self.first_query, self.first_query + self.Q)
+            raise RuntimeError(f"the sampler named the rows {positions}, but the pass computed {queries}")
+        if (start, end) == (0, self.Q):
+            return replace(self, first=self.first_query, extends=extends)
+        mask = self.mask
+        if self.causal:  # the kernel's own causal mask ends where all queries end
+            mask = ~self.future(0, self.Q, self.T)[None, None]
+        if mask is not None and mask.shape[-2] > 1:
+            mask = mask[..., start:end, :]
+        return replace(
+            self,
+            q_BHQD=self.q_BHQD[:, :, start:end],
+            mask=mask,
+            causal=False,
+            bias=None if self.bias is None else self.bias[..., start:end, :],
+            lse_BHQ=None if self.lse_BHQ is None else self.lse_BHQ[:, :, start:end],
+            first=positions.start,
+            extends=extends,
+        )
+
+    def until(self, stop: int) -> Call:
+        """The same call without the keys from position `stop` on, which none of its queries sees."""
+        if stop == self.length:
+            return self
+        keys = stop - self.first_key
+        return replace(
+            self,
+            k_BKTD=self.k_BKTD[:, :, :keys],
+            v_BKTD=self.v_BKTD[:, :, :keys],
+            mask=None if self.mask is None else self.mask[..., :keys],
+            bias=None if self.bias is None else self.bias[..., :keys],
+            length=stop,
+        )
+
+    def without_vectors(self) -> Call:
+        """The same call without its queries, keys and values: the sums and quantities that were computed are kept."""
+        q, k, v = (unknown(x.shape, x.device) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
+        bare = replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, norm_BKT=None, bare=True)
+        bare.shared.update(self.shared)
+        return bare
+
+    def once(self, quantity: Callable[[Call], torch.Tensor]) -> torch.Tensor:
+        """A quantity of the call that several statistics need; computed on first use."""
+        if quantity.__name__ not in self.shared:
+            self.shared[quantity.__name__] = quantity(self)
+        return self.shared[quantity.__name__]
+
+    @cached_property
+    def shared(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def join_shared(self, calls: Sequence[Call]) -> None:
+        """Join the sums and quantities that were computed of each of the calls whose rows this one has."""
+        for name in set.intersection(*(set(call.shared) for call in calls)):
+            self.shared[name] = torch.cat([call.shared[name] for call in calls])
+
+    @property
+    def pooled_BHRT(self) -> torch.Tensor:
+        """Weights summed over the queries of each region; their sum over regions is the column sum."""
+        return self.shared["pooled"]
+
+    @property
+    def spread_BH(self) -> torch.Tensor:
+        """Entropy of the weights' rows in nats, summed over the queries."""
+        return self.shared["spread"]
+
+    def has_passed(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
+        """Store the sums that were taken while the weights were streamed."""
+        self.shared["pooled"], self.shared["spread"] = pooled_BHRT, spread_BH
+
+    @property
+    def passed(self) -> bool:
+        """Whether the weights were streamed, so that `pooled_BHRT` and `spread_BH` are available."""
+        return "pooled" in self.shared
+
+    @cached_property
+    def column_sums(self) -> dict[str, torch.Tensor]:
+        """Sums over the queries that may see each key (B, H, T), by statistic, and their `count`, if a kernel ran."""
+        return {}
+
+    @cached_property
+    def kept_rows(self) -> dict[int, torch.Tensor]:
+        """Weights (B, H, rows, T) that were kept when the output was computed, by index of their first query."""
+        return {}
+
+    def keep_rows(self, start: int, weights_BHQT: torch.Tensor) -> None:
+        """Keep the weights of the queries from `start` on; rows of padding are 0."""
+        self.kept_rows[start] = weights_BHQT
+
+    def rows(self, start: int, end: int) -> torch.Tensor | None:
+        """Weights (B, H, end-start, T) of queries start..end (read-only), or None if they were not kept."""
+        for first, weights_BHQT in self.kept_rows.items():
+            if first <= start and end <= first + weights_BHQT.shape[2]:
+                return weights_BHQT[:, :, start - first : end - first]
+        return None
+
+    def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
+        """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys."""
+        B, H, K, keys, count = self.B, self.H, self.K, self.T if keys is None else keys, end - start
+        q_BHQD = self.q if count == self.Q else self.q[:, :, start:end]
+        k_BKTD = self.k if keys == self.T else self.k[:, :, :keys]
+        rows = q_BHQD.reshape(B * K, H // K * count, -1) * self.scaling
+        scores = torch.bmm(rows, k_BKTD.flatten(0, 1).transpose(1, 2)).view(B, H, count, keys)
+        if self.softcap is not None:
+            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            scores += query_rows(self.bias, start, end)[..., :keys].float()
+        if self.mask is not None:
+            mask = query_rows(self.mask, start, end)[..., :keys]
+            layered = scores.view(len(self.layers), -1, *scores.shape[1:])
+            layered.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else layered.add_(mask.float())
+        if self.causal:
+            scores = scores.masked_fill_(self.future(start, end, keys), -torch.inf)
+        return scores
+
+    def future(self, start: int, end: int, keys: int) -> torch.Tensor:
+        """True where a key comes after the query (end-start, keys)."""
+        device = self.q_BHQD.device
+        return torch.arange(keys, device=device)[None, :] > torch.arange(start, end, device=device)[:, None]
+
+    def may_see(self, start: int, end: int) -> torch.Tensor | None:
+        """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None if all may."""
+        visible: torch.Tensor | None = None
+        if self.mask is not None:
+            mask = query_rows(self.mask, start, end)
+            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        if self.causal:
+            past = ~self.future(start, end, self.T)
+            visible = past if visible is None else visible & past
+        return visible
+
+    @property
+    def same_for_all_queries(self) -> bool:
+        """True when every query may see the same keys: no mask, or one that is only padding."""
+        if self.implicit is not None or self.causal:
+            return False
+        return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
+
+
+def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """A tensor of NaN that takes no memory, in place of vectors that were dropped."""
+    return _nan(device).expand(shape)
+
+
+@cache
+def _nan(device: torch.device) -> torch.Tensor:
+    return torch.full((), torch.nan, device=device)
+
+
+def query_rows(extra: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """The rows of queries start..end of a mask or bias; one that is the same for all queries is returned unchanged."""
+    return extra if extra.shape[-2] == 1 else extra[..., start:end, :]

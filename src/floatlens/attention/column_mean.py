@@ -1,0 +1,156 @@
+"""Sums over the queries that may see a key, without the score matrix.
+
+mean over q of q·k_j is (mean of q)·k_j, so column means of a score need the sum of the queries that may see each key:
+one vector for all keys if every query sees the same keys, sums over blocks of later queries under a causal mask, otherwise a
+product with the mask.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from floatlens.attention.call import Call
+from floatlens.attention.statistic import RunningSum, Statistic
+from floatlens.attention.tile import TILE
+
+BLOCK = 32  # queries per block of a causal sum
+SCORE, COS = 0, 1  # in `score_sums`
+
+
+def score_sums(call: Call) -> torch.Tensor:
+    """q·k and the cosine of q and k, summed over the queries that may see each key (B, H, 2, T)."""
+    B, H, K, T = call.B, call.H, call.K, call.T
+    inverse_BHQ, inverse_BK1T = inverse(call.q_norm[..., 0]), inverse(call.k_norm[..., 0])[:, :, None]
+    if call.same_for_all_queries and call.Q == 1 and call.real_BQ is None:
+        if "scores" in call.shared:
+            qk_BHT = call.shared["scores"][:, :, 0] / call.scaling
+        else:
+            qk_BHT = torch.matmul(call.q.reshape(B, K, H // K, -1), call.k.transpose(2, 3)).view(B, H, T)
+        sums = torch.stack([qk_BHT, qk_BHT * inverse_BHQ], 2)
+    elif call.same_for_all_queries or (call.causal and call.mask is None):
+        weight_BH2Q = torch.stack([torch.ones_like(inverse_BHQ), inverse_BHQ], 2)
+        if call.real_BQ is not None:
+            weight_BH2Q = weight_BH2Q.masked_fill_(~call.real_BQ[:, None, None], 0.0)
+        if call.same_for_all_queries:
+            rows = torch.matmul(weight_BH2Q, call.q).view(B, K, -1, call.q.shape[-1])
+            sums = torch.matmul(rows, call.k.transpose(2, 3)).view(B, H, 2, T)
+        else:
+            sums = causal_products(call.q, call.k, weight_BH2Q)
+    else:
+        y_BK1TC, parts = call.k[:, :, None], (call.q, call.q * inverse_BHQ[..., None])
+        seen = (visible_sum(call, x).unflatten(1, (K, -1)) for x in parts)
+        sums = torch.stack([torch.einsum("bkgtc,bkgtc->bkgt", x, y_BK1TC).reshape(B, H, T) for x in seen], 2)
+    sums[:, :, COS].unflatten(1, (K, -1)).mul_(inverse_BK1T)
+    keys_BHT = visible_keys(call)  # some are padding, or outside the window of a single query
+    return sums if keys_BHT is None else sums.masked_fill_(~keys_BHT[:, :, None], 0.0)
+
+
+def norm_sums(call: Call) -> torch.Tensor:
+    """|q||k|, summed over the queries that may see each key (B, H, T)."""
+    seen_BHT = visible_sum(call, call.q_norm)[..., 0].unflatten(1, (call.K, -1))
+    sums = (seen_BHT * call.k_norm[:, :, None, :, 0]).flatten(1, 2)
+    keys_BHT = visible_keys(call)
+    return sums if keys_BHT is None else sums.masked_fill_(~keys_BHT, 0.0)
+
+
+def inverse(norm: torch.Tensor) -> torch.Tensor:
+    """1 / norm; large but finite where the norm is 0, so that its product with the zero vector is 0.
+
+    >>> inverse(torch.tensor([2.0, 0.0])) * torch.tensor([1.0, 0.0])
+    tensor([0.5000, 0.0000])
+    """
+    return norm.clamp_min(torch.finfo(torch.float32).tiny).reciprocal_()
+
+
+def causal_products(x_BHQC: torch.Tensor, y_BKQC: torch.Tensor, weight_BHSQ: torch.Tensor) -> torch.Tensor:
+    """Sums over the queries at or after each key of x·y, each with S sets of weights of the queries (B, H, S, Q).
+
+    In blocks of queries: products inside a block are computed and masked, of later blocks the sum of x is enough. Suffix
+    sums of x would write several tensors of its size.
+
+    >>> causal_products(torch.tensor([[[[1.0], [2.0], [4.0]]]]), torch.ones(1, 1, 3, 1), torch.ones(1, 1, 1, 3))
+    tensor([[[[7., 6., 4.]]]])
+    """
+    (B, H, Q, C), K, S = x_BHQC.shape, y_BKQC.shape[1], weight_BHSQ.shape[2]
+    M, G, blocks = B * K, H // K, -(-Q // BLOCK)
+    if rest := blocks * BLOCK - Q:
+        x_BHQC, y_BKQC = (torch.nn.functional.pad(part, (0, 0, 0, rest)) for part in (x_BHQC, y_BKQC))
+        weight_BHSQ = torch.nn.functional.pad(weight_BHSQ, (0, rest))
+    x = x_BHQC.reshape(M, G, blocks, BLOCK, C).transpose(1, 2)
+    y = y_BKQC.reshape(M, blocks, BLOCK, C).transpose(2, 3)
+    weight = weight_BHSQ.reshape(M, G, S, blocks, BLOCK).permute(0, 3, 1, 2, 4)
+    not_before = torch.ones(BLOCK, BLOCK, device=x.device).tril_()
+    inside = torch.matmul(x.reshape(M, blocks, G * BLOCK, C), y).view(M, blocks, G, BLOCK, BLOCK).mul_(not_before)
+    total = torch.matmul(weight, inside)
+    later = torch.matmul(weight, x).flip(1).cumsum(1).flip(1)[:, 1:]
+    total[:, :-1] += torch.matmul(later.flatten(2, 3), y[:, :-1]).unflatten(2, (G, S))
+    return total.permute(0, 2, 3, 1, 4).reshape(B, H, S, blocks * BLOCK)[..., :Q]
+
+
+def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
+    """Sum of x over the real queries that may see each key: (B, H, T, C), or (B, H, 1, C) if it is the same for all."""
+    if call.real_BQ is not None:
+        x_BHQC = x_BHQC.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
+    if call.implicit is not None:
+        return call.implicit.visible_sum(x_BHQC.expand(-1, call.H, -1, -1))
+    if call.same_for_all_queries:
+        return x_BHQC.sum(2, keepdim=True)
+    if call.mask is None:
+        return x_BHQC.flip(2).cumsum(2).flip(2)
+    total = x_BHQC.new_zeros(call.B, x_BHQC.shape[1], call.T, x_BHQC.shape[-1])
+    rows = max(1, TILE // (call.B * call.T))
+    for start in range(0, call.Q, rows):
+        end = min(call.Q, start + rows)
+        visible = call.may_see(start, end)
+        assert visible is not None
+        heads = 1 if x_BHQC.shape[1] == 1 else visible.shape[1]
+        seen = visible[:, :heads].expand(-1, -1, end - start, call.T).to(x_BHQC.dtype).transpose(2, 3)
+        layered = x_BHQC[:, :, start:end].unflatten(0, (len(call.layers), -1))
+        total += torch.matmul(seen, layered).flatten(0, 1)
+    return total
+
+
+def visible_count(call: Call) -> torch.Tensor:
+    """Number of real queries that may see each key (B, H, T); computed once per call."""
+    heads = 1 if call.mask is None else call.mask.shape[1]
+    ones = torch.ones(call.B, heads, call.Q, 1, device=call.q_BHQD.device)
+    count_BHT = visible_sum(call, ones)[..., 0].expand(-1, call.H, call.T)
+    keys_BHT = visible_keys(call)
+    return count_BHT if keys_BHT is None else count_BHT * keys_BHT
+
+
+def visible_keys(call: Call) -> torch.Tensor | None:
+    """True for the keys that all queries see (B, H or 1, T); None if every query sees every key, or if queries differ."""
+    visible = call.may_see(0, 1) if call.same_for_all_queries else None
+    if visible is None:
+        return None
+    return visible.expand(call.B // len(call.layers), -1, 1, call.T)[:, :, 0].repeat(len(call.layers), 1, 1)
+
+
+class ColumnMean(Statistic):
+    """Mean over the queries that may see each key; `part` is the sum over the queries of one call."""
+
+    dims = ("head", "position")
+    tiled, by_row = False, True
+
+    def __init__(self) -> None:
+        self.sum_BHT = RunningSum()
+        self.count_BHT = RunningSum()
+
+    def part(self, call: Call) -> torch.Tensor:
+        """The sum over the queries of the call that may see each key (B, H, T)."""
+        raise NotImplementedError
+
+    def start(self, call: Call) -> None:
+        if call.fresh:
+            self.sum_BHT.reset()
+            self.count_BHT.reset()
+        if self.name in call.column_sums:
+            part, count = call.column_sums[self.name], call.column_sums["count"]
+        else:
+            part, count = self.part(call), call.once(visible_count)
+        self.sum_BHT.add(part, call.first_key)
+        self.count_BHT.add(count, call.first_key)
+
+    def result(self, call: Call) -> torch.Tensor:
+        return self.sum_BHT.value / self.count_BHT.value

@@ -1,0 +1,182 @@
+"""The hook on hidden states: the output of each layer is shown to the session.
+
+A hook is installed on every layer of the model, but only if a statistic needs it. A statistic of hidden states is a
+subclass of `HiddenStatistic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+
+from floatlens.attention.call import PositionLayout
+from floatlens.attention.statistic import Statistic
+from floatlens.errors import FloatLensError
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The states after one layer: B batch, Q positions of the pass, E channels.
+
+    h_BQE    the residual stream after the layer, before the final norm
+    first    position of the first state
+    length   number of positions so far
+    active   positions that the step computes; empty for a pass that only fills a cache
+    memory   state that statistics keep from one step to the next
+    unembed  function from states to logits: the model's final norm and its output embeddings
+    """
+
+    layer: int
+    h_BQE: torch.Tensor
+    layout: PositionLayout
+    first: int
+    length: int
+    active: range
+    memory: dict[Hashable, Any]
+    unembed: Callable[[torch.Tensor], torch.Tensor]
+
+    @cached_property
+    def h(self) -> torch.Tensor:
+        """The states in float32."""
+        return self.h_BQE.float()
+
+    @property
+    def positions(self) -> slice:
+        return slice(self.first, self.first + self.h_BQE.shape[1])
+
+    @property
+    def active_rows(self) -> slice:
+        """Slice of the states at active positions."""
+        return slice(self.active.start - self.first, self.active.stop - self.first)
+
+    @property
+    def writing(self) -> range:
+        """The active positions whose rows may write the answer."""
+        first, end = self.layout.writing_span
+        return range(max(first, self.active.start), min(end, self.active.stop))
+
+    def only_writing(self) -> Hidden:
+        """A copy with the states of the writing rows alone, for later use."""
+        rows = self.writing
+        states = self.h_BQE[:, rows.start - self.first : max(rows.start, rows.stop) - self.first].clone()
+        return replace(self, h_BQE=states, first=rows.start)
+
+
+class HiddenStatistic(Statistic):
+    """Base of the statistics of hidden states: `of` returns (B, *dims), with "position" as long as `hidden.length`.
+
+    With `together`, the states of the writing rows wait until all layers of a step are there, and go to `of_layers`.
+    """
+
+    tiled: ClassVar[bool] = False
+    hidden: ClassVar[bool] = True
+    together: ClassVar[bool] = False
+
+    def of(self, hidden: Hidden) -> torch.Tensor:
+        raise NotImplementedError
+
+    def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
+        """The results of several layers of one pass."""
+        return [self.of(hidden) for hidden in layers]
+
+    def kept(self, hidden: Hidden, now_BQ: torch.Tensor) -> torch.Tensor:
+        """One number per position so far (B, length); a cached position keeps the number of the step that computed it."""
+        key = (self.name, hidden.layer)
+        before = hidden.memory.get(key)
+        found = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
+        if before is not None and hidden.first and before.shape[0] == now_BQ.shape[0]:
+            found[:, : min(before.shape[1], hidden.length)] = before[:, : hidden.length]
+        found[:, hidden.positions] = now_BQ
+        hidden.memory[key] = found
+        return found
+
+
+class Tap:
+    """The layers of a model, and the function from a hidden state to logits."""
+
+    def __init__(self, model: Any, layers: int | None) -> None:
+        self.model = type(model).__name__
+        lists = [
+            (name, module)
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.ModuleList) and (layers is None or len(module) == layers)
+        ]
+        outer = [
+            (name, module) for name, module in lists if not any(name.startswith(f"{other}.") for other, _ in lists)
+        ]
+        if len(outer) != 1:
+            raise FloatLensError(
+                f"{type(model).__name__} has {len(outer)} lists of {layers} layers; hidden states are read from a model "
+                f"with one; leave out massive, lens_token, hidden_change and hidden_cos (key_change and others need none)"
+            )
+        name, self.layers = outer[0]
+        parent = model.get_submodule(name.rpartition(".")[0])
+        children = list(parent.children())
+        after = children[children.index(self.layers) + 1 :]
+        self.norm = next((module for module in after if "norm" in type(module).__name__.lower()), None)
+        self.head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        self.busy = False  # while the lens itself calls the head
+
+    def unembed(self, h_BQE: torch.Tensor) -> torch.Tensor:
+        """Logits (B, Q, V) of hidden states: the logit lens."""
+        if self.head is None:
+            raise FloatLensError(f"{self.model} has no output embeddings for the logit lens")
+        self.busy = True
+        try:
+            return self.head(h_BQE if self.norm is None else self.norm(h_BQE))
+        finally:
+            self.busy = False
+
+    @contextmanager
+    def checked(self, last: list[torch.Tensor]) -> Iterator[None]:
+        """Raise an error if the input of the model's head is not its last hidden state (`last`) after the final norm."""
+
+        def check(_: Any, args: tuple[Any, ...]) -> None:
+            if self.busy or not last:
+                return
+            state = last[0][:, -args[0].shape[1] :]
+            normed = state if self.norm is None else self.norm(state)
+            if normed.shape != args[0].shape or not torch.allclose(normed, args[0], rtol=1e-2, atol=1e-3):
+                raise FloatLensError(
+                    f"the head of {self.model} is more than a norm and its output embeddings, so the "
+                    f"logit lens does not apply; leave out lens_token"
+                )
+
+        if self.head is None:
+            raise FloatLensError(f"{self.model} has no output embeddings for the logit lens")
+        handle = self.head.register_forward_pre_hook(check)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+Shown = Callable[[int, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]], None]
+
+
+@contextmanager
+def tapped(tap: Tap, show: Shown, *, lens: bool) -> Iterator[None]:
+    """Call `show(layer, states, unembed)` after every layer; `lens`: check that the logit lens applies."""
+    last: list[torch.Tensor] = []
+
+    def hook(layer: int) -> Callable[..., None]:
+        def after(_: Any, __: Any, output: Any) -> None:
+            state = output[0] if isinstance(output, tuple) else output
+            if layer == len(tap.layers) - 1:
+                last[:] = [state]
+            with torch.no_grad():
+                show(layer, state, tap.unembed)
+
+        return after
+
+    with ExitStack() as stack:
+        for layer, module in enumerate(tap.layers):
+            stack.callback(module.register_forward_hook(hook(layer)).remove)
+        if lens:
+            stack.enter_context(tap.checked(last))
+        yield

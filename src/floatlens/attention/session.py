@@ -1,0 +1,471 @@
+"""The session that is active while a model runs: it receives every attention call and keeps the statistics.
+
+The sampler defines which rows a step computes (`decode.network.ForwardPass`). A call becomes at most two: one with the
+active rows, for the statistics of the step, and one with the rows that are now final, for statistics over all final rows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import torch
+
+from floatlens.attention.call import Call, PositionLayout
+from floatlens.attention.exact import ExactMatrices, exact_statistic
+from floatlens.attention.fused import attend, can_fuse
+from floatlens.attention.group import ROOM, Group, size
+from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.implicit import ImplicitAttention
+from floatlens.attention.inputs import Inputs
+from floatlens.attention.kernels.column_sums import available
+from floatlens.attention.kernels.of_call import KernelSums
+from floatlens.attention.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
+from floatlens.attention.tile import TILE, Tile
+from floatlens.attention.weights import FEW, stream_weights, sum_rows
+from floatlens.attention.workspace import Workspace
+from floatlens.decode.network import ForwardPass, current_pass
+from floatlens.errors import FloatLensError
+
+Implementation = Literal["stream", "fused", "sdpa", "kernel", "exact"]
+IMPLEMENTATIONS = get_args(Implementation)
+Quantity = Callable[[Call], torch.Tensor]
+Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
+
+
+class Session:
+    """Collects the statistics of the chosen layers over consecutive forward passes.
+
+    After a pass `results[name][layer]` is (B, *dims).
+
+    Parameters
+    ----------
+    statistics
+        Names of statistics.
+    layout
+        Metadata of the batch's positions: padding, regions, gold evidence. None: no padding and no regions.
+    layers, matrix_layers
+        The layers to observe, and those whose full matrices are recorded; None for all.
+    implementation
+        "stream": in tiles, with the fastest of the next three for the device; "fused": attention is computed once, for
+        the output and the statistics; "sdpa": the model computes the output, and a second pass computes the statistics;
+        "kernel": the second pass is the GPU kernel; "exact": from full matrices, the reference used by the tests.
+    tile
+        Number of attention weights in a tile.
+    rows
+        Observe only the first `rows` rows of the batch, because guidance adds a second copy of it.
+    room
+        Maximum size in bytes of the queries, keys and values that wait for other layers.
+    apart
+        Every call is independent: its keys are not the positions of the written sequence, as in cross-attention.
+    """
+
+    def __init__(
+        self,
+        statistics: Sequence[str] = DEFAULT,
+        *,
+        layout: PositionLayout | None = None,
+        layers: Collection[int] | None = None,
+        matrix_layers: Collection[int] | None = None,
+        implementation: Implementation = "stream",
+        tile: int = TILE,
+        rows: int | None = None,
+        room: int = ROOM,
+        apart: bool = False,
+    ) -> None:
+        self.statistics = {name: STATISTICS[name] for name in statistics}
+        self.layout = layout
+        self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
+        self.implementation, self.tile, self.rows, self.apart = implementation, tile, rows, apart
+        self.matrices: dict[Key, ExactMatrices] = {}
+        self.length: dict[int, int] = {}
+        self.groups: dict[Key, Group] = {}
+        self._wanted: dict[Key, list[str]] = {}
+        self._pooled: dict[Key, bool] = {}
+        self._quantities: dict[Key, list[Quantity] | None] = {}
+        self.kernel = KernelSums()
+        self.open: dict[Hashable, Group] = {}
+        self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
+        self.forward: ForwardPass | None = None
+        self.passing: ForwardPass | None = None
+        self.called: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.paused = False
+        self.observed: set[int] = set()  # layers whose attention was called
+        self.ways: set[str] = set()  # implementations that were used; "stream" chooses one for each call
+        self.room = room
+        self.space = Workspace()
+        self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
+        self.calls = 0
+        self.memory: dict[Hashable, Any] = {}  # state that statistics keep from one step to the next
+
+    def begin(self) -> None:
+        """Forget the results of the last step; results over final rows are kept until more rows are final."""
+        self._finish()
+        self.kernel.begin()
+        self._results = {
+            name: self._results[name] if statistic.final else {} for name, statistic in self.statistics.items()
+        }
+        self.calls = 0
+
+    @property
+    def results(self) -> dict[str, dict[int, torch.Tensor]]:
+        """The results of the last forward pass, by name and layer: (B, *dims)."""
+        self._finish()
+        return self._results
+
+    @property
+    def used(self) -> str:
+        """The implementations that were used so far, such as "fused"; that which was asked for before any call."""
+        return ", ".join(way for way in IMPLEMENTATIONS if way in self.ways) or self.implementation
+
+    def _finish(self) -> None:
+        """Take the statistics of all waiting calls and close their groups."""
+        for group in self.open.values():
+            group.closed = True
+            if group.waiting:
+                self._look(group)
+        self.open.clear()
+        self._measure_states()
+
+    def wanted(self, layer: int, final: bool = False) -> list[str]:
+        """The statistics to take at a layer: those of the step, or those over final rows."""
+        if (layer, final) not in self._wanted:
+            self._wanted[layer, final] = self._choose(layer, final)
+        return self._wanted[layer, final]
+
+    def _choose(self, layer: int, final: bool) -> list[str]:
+        without = NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ()
+        return [
+            name
+            for name, statistic in self.statistics.items()
+            if name not in without
+            and statistic.final == final
+            and not statistic.hidden
+            and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
+        ]
+
+    @property
+    def compares(self) -> bool:
+        """Whether any statistic compares each step with the previous one."""
+        return any(statistic.compares for statistic in self.statistics.values())
+
+    def unobserved(self, layers: Sequence[int]) -> list[int]:
+        """The layers among these that should be observed but were never called."""
+        wanted = (layer for layer in layers if self.wanted(layer) or self.wanted(layer, final=True))
+        return [layer for layer in wanted if layer not in self.observed]
+
+    def repeats(self, layer: int, query: torch.Tensor) -> bool:
+        """Whether a layer's attention is computed again in the same pass, with the same queries but other values.
+
+        A layer that attends twice in a pass with different queries has no single attention; this raises an error.
+        """
+        forward = None if self.apart else current_pass()
+        if forward is None:
+            return False
+        if forward is not self.passing:
+            self.passing, self.called = forward, {}
+        before = self.called.get(layer)
+        self.called[layer] = weakref.ref(query)
+        if before is not None and before() is not query:
+            raise FloatLensError(
+                f"layer {layer} computes attention several times in a forward pass, with different queries, so it "
+                f"has no single attention to observe"
+            )
+        return before is not None
+
+    def computes(self, layer: int, inputs: Inputs) -> bool:
+        """Whether `see` can compute the output of a call itself, from the weights that the statistics use."""
+        if self.implementation not in ("stream", "fused") or self.paused or not can_fuse(inputs):
+            return False
+        if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
+            return False
+        forward = None if self.apart else current_pass()
+        return forward is None or forward.active == forward.final or forward.is_whole
+
+    def _only_sums(self, key: Key) -> bool:
+        """Whether the statistics of a layer need only sums over the weights."""
+        if key not in self._pooled:
+            wanted = [self.statistics[name] for name in self.wanted(*key)]
+            self._pooled[key] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
+        return self._pooled[key]
+
+    def _needs(self, key: Key) -> list[Quantity] | None:
+        """The quantities of a call that the statistics of a layer need; None if one may read its queries, keys or values."""
+        if key not in self._quantities:
+            needed = [self.statistics[name].quantities for name in self.wanted(*key)]
+            known = None if None in needed else [*dict.fromkeys(one for some in needed if some for one in some)]
+            self._quantities[key] = known
+        return self._quantities[key]
+
+    def _uses_kernel(self, call: Call) -> bool:
+        """Whether to sum the weights of a call with the GPU kernel; with few queries the stream path is cheaper."""
+        device = call.q_BHQD.device
+        if self.implementation == "kernel" and not available(device):
+            raise FloatLensError(
+                f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
+                f"is on {device}; use 'stream'"
+            )
+        chosen = self.implementation == "kernel" or (self.implementation == "stream" and device.type == "cuda")
+        return chosen and not call.passed and call.Q >= FEW
+
+    @torch.no_grad()
+    def see(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        scaling: float | None,
+        mask: torch.Tensor | None,
+        causal: bool,
+        softcap: float | None = None,
+        bias: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        kind: Hashable = None,
+        compute: bool = False,
+    ) -> torch.Tensor | None:
+        """Take the statistics of one call: query (B, H, Q, D), key and value (B, K, T, D).
+
+        `lse` (B, H, Q) is the log of each row's sum, if the kernel returned it. Layers of different `kind` are never
+        processed together, because their windows may differ at a later step. `compute`: also return the output
+        (B, Q, H, D); only if `computes` returned True.
+        """
+        self.observed.add(layer)
+        if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
+            return None
+        rows = self.rows or query.shape[0]
+        q, k, v = query, key, value
+        if rows < query.shape[0]:
+            q, k, v = query[:rows], key[:rows], value[:rows]
+            mask, bias = (x if x is None or x.shape[0] == 1 else x[:rows] for x in (mask, bias))
+        forward = None if self.apart else current_pass()
+        if forward is not None and k.shape[2] > (
+            end := forward.start + q.shape[2]
+        ):  # a static cache: the rest is empty
+            check_empty(layer, mask, end, k.shape[2])
+            k, v = k[:, :, :end], v[:, :, :end]
+            mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
+        if mask is not None:
+            mask = mask[..., -k.shape[2] :]
+        if forward is not self.forward:  # a step may take several passes, for example if it also fills a cache
+            self._finish()
+            self.kernel.begin()
+            self.forward = forward
+        length = k.shape[2] if self.apart else self._length(layer, q.shape[2], k.shape[2])
+        layout = self.layout
+        if layout is None:
+            real = None if mask is None else real_keys(mask, length)
+            layout = plain_layout(rows, max(length, q.shape[2]) if self.apart else length, q.device, real)
+        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+        lse = None if lse is None else lse[:rows]
+        whole = Call(
+            (layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse,
+            tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
+        )  # fmt: skip
+        if self.apart:
+            whole = replace(whole, first=0, extends=False)
+        if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
+            # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
+            output = attend(whole, 4 * self.tile, self.space) if compute else None
+            quantities = self._needs((layer, False))
+            if whole.passed and quantities is not None:
+                for quantity in quantities:
+                    whole.once(quantity)
+                whole = whole.without_vectors()
+            self._take(whole, kind, final=False, computed=compute)
+            return output
+        if forward.active:
+            self._take(whole.of_rows(forward.active, extends=False), kind, final=False)
+        if forward.final:
+            call = whole.of_rows(forward.final, extends=forward.final.start > 0)
+            self._take(call.until(forward.final.stop), kind, final=True)
+        return None
+
+    @torch.no_grad()
+    def see_implicit(self, layer: int, implicit: ImplicitAttention) -> None:
+        """Take the statistics of a state-space layer, which always processes the whole sequence."""
+        self.observed.add(layer)
+        if self.paused or not self.wanted(layer):
+            return
+        if self.rows is not None:
+            implicit = implicit.first_rows(self.rows)
+        forward = current_pass()
+        if forward is not self.forward:
+            self._finish()
+            self.forward = forward
+        q, k, v = implicit.query_BHTN, implicit.key_BHTN, implicit.value_BHTP
+        layout = self.layout or plain_layout(q.shape[0], q.shape[2], q.device)
+        tokens = None if forward is None else forward.tokens_BT[: q.shape[0]]
+        call = Call((layer,), q, k, v, layout, q.shape[2], 1.0, implicit=implicit, tokens_BT=tokens, memory=self.memory)
+        self._take(call, None, final=False)
+
+    @property
+    def hidden(self) -> list[str]:
+        """Names of the requested statistics of hidden states."""
+        return [name for name, statistic in self.statistics.items() if statistic.hidden]
+
+    @torch.no_grad()
+    def see_hidden(self, layer: int, h_BQE: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Take the statistics of the states after a layer."""
+        if self.paused or (self.layers is not None and layer not in self.layers):
+            return
+        h_BQE = h_BQE[: self.rows or h_BQE.shape[0]]
+        forward, (B, Q) = current_pass(), h_BQE.shape[:2]
+        first = 0 if forward is None else forward.start
+        layout = self.layout or plain_layout(B, first + Q, h_BQE.device)
+        active = range(first, first + Q) if forward is None else forward.active
+        hidden = Hidden(layer, h_BQE, layout, first, first + Q, active, self.memory, unembed)
+        for name in self.hidden:
+            statistic = self.statistics[name]()
+            assert isinstance(statistic, HiddenStatistic)
+            if not len(active) and statistic.compares:
+                continue
+            if statistic.together:
+                self.states.setdefault(name, {})[layer] = hidden.only_writing()
+            else:
+                self._results[name][layer] = statistic.of(hidden)
+
+    @torch.no_grad()
+    def _measure_states(self) -> None:
+        """Take the statistics of hidden states that were waiting for all layers."""
+        for name, layers in self.states.items():
+            statistic = self.statistics[name]()
+            assert isinstance(statistic, HiddenStatistic)
+            found = statistic.of_layers(list(layers.values()))
+            self._results[name].update(zip(layers, found, strict=True))
+        self.states.clear()
+
+    def _length(self, layer: int, queries: int, keys: int) -> int:
+        """Number of positions so far."""
+        if self.forward is not None:
+            return max(self.forward.start + queries, keys)
+        # In a user's own loop, fewer queries than keys, or one query after a longer call, means that a cache is extended.
+        before = self.length.get(layer, 0) if queries < keys or queries == 1 else 0
+        self.length[layer] = max(before + queries, keys)
+        return self.length[layer]
+
+    def _take(self, call: Call, kind: Hashable, final: bool, computed: bool = False) -> None:
+        """Take the statistics of a call, immediately or together with layers of the same kind.
+
+        `computed`: the call's output was computed with the weights that are observed.
+        """
+        key = (call.layer, final)
+        names = self.wanted(*key)
+        if not names:
+            return
+        if self.implementation == "exact":
+            self.ways.add("exact")
+            matrices = self.matrices.setdefault(key, ExactMatrices())
+            matrices.see(call)
+            for name in names:
+                self._results[name][call.layer] = exact_statistic(name)(matrices, call)
+            return
+        if self._uses_kernel(call) and self._only_sums(key) and self.kernel.take(call):
+            self.ways.add("kernel")
+        else:
+            self.ways.add("fused" if computed else "sdpa" if call.implicit is None else "stream")
+        if call.fresh or key not in self.groups:
+            self._join(call, names, kind, final)
+        group = self.groups[key]
+        group.waiting[call.layer] = call
+        if group.closed and len(group.waiting) == len(group.layers):
+            self._look(group)
+
+    def _join(self, call: Call, names: list[str], kind: Hashable, final: bool) -> None:
+        """Add a call to the open group of its kind, or to a new group."""
+        mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
+        shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
+        same_kind = (*shapes, call.scaling, call.causal, call.softcap, mask, call.q_BHQD.device, tuple(names), kind)
+        group = self.open.get(same_kind)
+        bytes_kept = size(call)
+        if group is None or group.size + bytes_kept > self.room:
+            if group is not None:
+                group.closed = True
+                self._look(group)
+            group = self.open[same_kind] = Group({name: self.statistics[name]() for name in names})
+        group.layers.append(call.layer)
+        group.size += bytes_kept
+        by_row = all(self.statistics[name].by_row for name in names) and call.bias is None and call.sinks_H is None
+        if not by_row or call.implicit is not None or group.size > self.room:
+            group.closed = True
+            del self.open[same_kind]
+        self.groups[call.layer, final] = group
+
+    def _look(self, group: Group) -> None:
+        """Take the statistics of the calls in a group."""
+        call, observers = group.together(self.space), group.observers
+        for observer in observers.values():
+            observer.start(call)
+        tiled = [observer for observer in observers.values() if observer.tiled]
+        if not tiled and not call.passed and call.rows(0, call.Q) is not None:
+            sum_rows(call)
+        if tiled or (not call.passed and any(observer.pooled for observer in observers.values())):
+            for block in stream_weights(call, self.tile, self.space, whole=bool(tiled)):
+                if tiled:
+                    tile = Tile.of(call, block)
+                    for observer in tiled:
+                        observer.tile(tile)
+        rows = call.B // len(call.layers)
+        for name, observer in observers.items():
+            value = observer.result(call)
+            check_shape(name, self.statistics[name].dims, value, call)
+            for place, layer in enumerate(call.layers):
+                self._results[name][layer] = value[place * rows : (place + 1) * rows]
+
+
+def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> None:
+    """Raise an error if a result does not have the dims that its statistic declares."""
+    if not isinstance(value, torch.Tensor):
+        raise FloatLensError(f"statistic {name!r} returned {type(value).__name__}; expected a tensor (batch, *dims)")
+    shape = tuple(value.shape)
+    if len(shape) != 1 + len(dims):
+        raise FloatLensError(
+            f"statistic {name!r} returned the shape {shape}, which has {len(shape) - 1} dims after the batch; "
+            f"it declares {len(dims)}: {', '.join(dims) or 'none'}"
+        )
+    known = {"head": call.H, "kv_head": call.K, "position": call.length, "key": call.length, "query": call.Q}
+    for dim, found, wanted in zip(("batch", *dims), shape, (call.B, *(known.get(dim) for dim in dims)), strict=True):
+        if wanted is not None and found != wanted:
+            raise FloatLensError(
+                f"statistic {name!r} returned the shape {shape}: its dim {dim!r} has {found}, expected {wanted}"
+            )
+
+
+def plain_layout(rows: int, length: int, device: torch.device, real_BT: torch.Tensor | None = None) -> PositionLayout:
+    """A layout without regions, for a model that is observed without a prompt; `real_BT` is False for padding."""
+    none = torch.zeros(rows, length, dtype=torch.bool, device=device)
+    region = torch.zeros(rows, length, dtype=torch.long, device=device)
+    if real_BT is not None:
+        real_BT = real_BT.expand(rows, -1)
+        real_BT = torch.nn.functional.pad(real_BT, (0, length - real_BT.shape[1]), value=True)
+        region = region.masked_fill(~real_BT, -1)
+    return PositionLayout(real_BT, region, [["other"]] * rows, none, none)
+
+
+def check_empty(layer: int, mask: torch.Tensor | None, end: int, keys: int) -> None:
+    """Raise an error for visible keys after the positions so far; hidden ones are the empty part of a static cache."""
+    visible = None if mask is None else mask[..., end:]
+    if visible is not None and visible.dtype != torch.bool:
+        visible = visible > torch.finfo(visible.dtype).min / 2
+    if visible is None or bool(visible.any()):
+        raise FloatLensError(
+            f"layer {layer} attends to {keys} keys at {end} positions: some of its keys are not positions of the sequence, "
+            f"so received attention is not defined"
+        )
+
+
+def real_keys(mask: torch.Tensor, length: int) -> torch.Tensor | None:
+    """Keys that some query may see (B or 1, length); other keys are padding. None if all keys are visible.
+
+    >>> real_keys(torch.tensor([[[[True, False]]]]), 2)
+    tensor([[ True, False]])
+    """
+    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    real_BT = visible.any(2).any(1)
+    if bool(real_BT.all()):
+        return None
+    return torch.nn.functional.pad(real_BT, (length - real_BT.shape[1], 0), value=True)

@@ -1,0 +1,515 @@
+"""A run folder: the results of one command, written so that none is lost, truncated or counted twice.
+
+manifest.json   settings, models and data; written first
+lock            which process writes here now
+results/        one small file per finished sample, with its checksum and those of the traces it made
+samples/        traces, one Zarr group each
+broken/         results whose checksum did not match; they are computed again
+index.jsonl     the list of results; rebuilt from `results/` when it is missing or out of date
+errors.jsonl    samples that failed, with the reason
+problems.jsonl  lines of the data that could not be used, with the reason
+answers.parquet, findings/, figures/, claims.json: computed from the results at the end
+
+A result counts once its file exists under `results/`, which is the last step of writing it. The file name is derived from
+the result's key, so a result that is computed twice is stored once, and a copy under another name is not counted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
+from floatlens.errors import FloatLensError
+from floatlens.files import atomic_write, temporary_folder
+from floatlens.store import checksums
+from floatlens.store.lock import KERNEL, RunLock, lock_lost, read_claim
+from floatlens.store.lock import NAME as LOCK
+from floatlens.store.storage import Storage
+from floatlens.trace.detail import Detail
+
+if TYPE_CHECKING:
+    from floatlens.trace.trace import Trace
+
+MANIFEST = "manifest.json"
+INDEX = "index.jsonl"
+ERRORS = "errors.jsonl"
+RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
+# Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.
+MATCHED = ("command", "asked", "models", "data", "template", "versions")
+TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
+Key = tuple[str, ...]
+_LOCKS: dict[str, RunLock] = {}  # of this process, by run folder
+_NONCES: dict[str, str | None] = {}  # claims under which this process, a worker of another one, writes
+_GUARD = threading.Lock()
+
+
+@atexit.register
+def _clean_up() -> None:
+    """Release the locks of runs that were not closed."""
+    for lock in _LOCKS.values():
+        if lock.pid == os.getpid():  # not in a forked child
+            lock.release()
+
+
+def safe_name(sample_id: str) -> str:
+    """A file name for an id from data: readable where possible, always unique, never a path.
+
+    >>> safe_name("../../etc/passwd")
+    'etc-passwd-3754d6cb3a38'
+    """
+    digest = hashlib.sha256(sample_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", sample_id)[:40].strip("-")
+    return f"{readable}-{digest}" if readable else digest
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished sample.
+
+    Parameters
+    ----------
+    key: what identifies it, such as model, data, condition and id.
+    value: a JSON object.
+    trees: checksums of the traces it made, by their names in the run folder (`samples/NAME`).
+    """
+
+    key: Key
+    value: dict[str, Any]
+    trees: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The name of its file.
+
+        >>> Result(("tiny-mdm", "../nq", "q1"), {}).file
+        'results/e4/tiny-mdm-nq-q1-1e921fccf79c.json'
+        """
+        name = safe_name(json.dumps(self.key))
+        return f"{RESULTS}/{hashlib.sha256(name.encode()).hexdigest()[:2]}/{name}.json"
+
+    def to_bytes(self) -> bytes:
+        record = {"key": list(self.key), "value": self.value, "trees": self.trees}
+        return json.dumps({"sha256": checksums.of_value(record), "record": record}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str) -> Result:
+        """The result in a file of this name; ValueError if it is invalid or belongs to another name."""
+        found = json.loads(content)
+        try:
+            record = found["record"]
+            if checksums.of_value(record) != found["sha256"]:
+                raise ValueError("the checksum does not match")
+            result = cls(tuple(record["key"]), record["value"], record["trees"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a result ({type(error).__name__})") from None
+        if not isinstance(result.value, dict) or not isinstance(result.trees, dict):
+            raise ValueError("not a result (a field is not an object)")
+        if not all(isinstance(part, str) for part in result.key):
+            raise ValueError("not a result (its key is not made of strings)")
+        for tree, digest in result.trees.items():
+            if not TREE.fullmatch(tree) or not isinstance(digest, str):
+                raise ValueError(f"{tree!r} is not the name of a trace")
+        if result.file != name:
+            raise ValueError(f"a copy of {result.file}")
+        return result
+
+
+class RunFolder:
+    """One run, on disk or at a URL that fsspec reaches.
+
+    >>> import tempfile
+    >>> run = RunFolder.create(tempfile.mkdtemp() + "/run", {"command": "trace"})
+    >>> run.put(("tiny-mdm", "question 1"), {"answer": "Rusk"})
+    >>> run.manifest["command"], [result.value for result in run.results()]
+    ('trace', [{'answer': 'Rusk'}])
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def __str__(self) -> str:
+        """The path or URL without credentials, for messages."""
+        return str(self.storage)
+
+    @property
+    def location(self) -> str:
+        """The path or URL as it was given: what a worker opens."""
+        return self.storage.location
+
+    @property
+    def remote(self) -> bool:
+        """Whether the run is at a URL."""
+        return self.storage.folder is None
+
+    @cached_property
+    def path(self) -> Path:
+        """The folder. At a URL a temporary one, whose files `finish` uploads; it is removed when the process ends."""
+        if self.storage.folder is not None:
+            return self.storage.folder
+        return temporary_folder("run")
+
+    def inside(self, *names: str) -> str | Path:
+        """The path or URL of a run inside this one, such as that of one model of a study."""
+        if self.storage.folder is not None:
+            return self.storage.folder.joinpath(*names)
+        return "/".join((self.location, *names))
+
+    # --- start and end ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: str | Path, manifest: dict[str, Any], resume: bool = False) -> RunFolder:
+        """Start a run at `path` and lock it.
+
+        It is an error if a run exists, unless `resume` is set and the settings are the same. A resumed run is repaired
+        first: see `recover`.
+        """
+        run = cls(Storage(path))
+        root = run.storage.folder
+        if root is not None:
+            if root.exists() and not root.is_dir():
+                raise FloatLensError(f"--out {root} is a file, not a folder; choose another --out")
+            if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_leftovers(root):
+                raise FloatLensError(f"{root} is not empty and is not a run folder; choose a new folder with --out")
+        exists = run.storage.exists(MANIFEST)
+        if exists and not resume:
+            raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
+        if root is not None:
+            (root / SAMPLES).mkdir(parents=True, exist_ok=True)
+        run.lock()
+        try:
+            if exists or run.storage.exists(MANIFEST):
+                if not resume:  # another process was faster
+                    raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
+                check_same_settings(str(run), run.manifest, manifest)
+                run.recover()
+            else:
+                text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str) + "\n"
+                run.storage.write(MANIFEST, text.encode())
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Open an existing run to read it, or to add results to it in a worker of the process that locked it."""
+        run = cls(Storage(path))
+        if not run.storage.exists(MANIFEST):
+            raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; pass a folder made with --out")
+        _ = run.manifest  # one that cannot be read is refused now
+        return run
+
+    def lock(self) -> None:
+        """Lock the folder; nothing happens if this process has locked it already."""
+        with _GUARD:
+            if self._lock_name not in _LOCKS:
+                _LOCKS[self._lock_name] = RunLock(self.storage)
+
+    def check_lock(self) -> None:
+        """Raise an error if another run has taken the folder over; called before every write.
+
+        A worker writes under the claim that it found at its first write.
+        """
+        name = self._lock_name
+        if (lock := _LOCKS.get(name)) is not None:
+            lock.check()
+            return
+        nonce = read_claim(self.storage).get("nonce")
+        if _NONCES.setdefault(name, nonce) != nonce:
+            raise lock_lost(self.storage)
+
+    def close(self) -> None:
+        """Release the lock, and remove the temporary folder of a run at a URL."""
+        with _GUARD:
+            lock = _LOCKS.pop(self._lock_name, None)
+        if lock is not None:
+            lock.release()
+        if self.remote and "path" in self.__dict__:
+            shutil.rmtree(self.path, ignore_errors=True)
+            del self.__dict__["path"]
+
+    def finish(self) -> None:
+        """Complete the run: write its index, upload all other files, and release the lock."""
+        self.check_lock()
+        self.storage.remove_partial()  # of workers that were killed
+        self.write_index()
+        self.upload()
+        self.close()
+
+    def upload(self) -> None:
+        """Upload tables and figures to the URL; nothing is to be done on a disk."""
+        if self.remote and "path" in self.__dict__:
+            for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
+                self.storage.write(path.relative_to(self.path).as_posix(), path.read_bytes())
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _lock_name(self) -> str:
+        return self.location if self.storage.folder is None else str(self.storage.folder.resolve())
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        name = f"{self}/{MANIFEST}"
+        try:
+            found = json.loads(self.storage.read(MANIFEST).decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise FloatLensError(f"{name} is not valid JSON ({error}); the run cannot be read") from None
+        if not isinstance(found, dict):
+            raise FloatLensError(f"{name} contains {type(found).__name__}, not an object; the run cannot be read")
+        return found
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def put(self, key: Key, value: Mapping[str, Any], trees: Mapping[str, str] | None = None) -> None:
+        """Write a finished sample. `trees` is the result of `save_trace` for it."""
+        self.check_lock()
+        result = Result(tuple(key), dict(value), dict(trees or {}))
+        self.storage.write(result.file, result.to_bytes())
+
+    def results(self) -> list[Result]:
+        """The finished samples whose files are intact, sorted by key."""
+        found = [result for _, result in self._records() if isinstance(result, Result)]
+        return sorted(found, key=lambda result: result.key)
+
+    def _records(self) -> Iterator[tuple[str, Result | str]]:
+        """Each file under `results/` with its result, or with the reason why it is invalid."""
+        for name, content in self.storage.read_many(self.storage.names(RESULTS)):
+            try:
+                yield name, Result.from_bytes(content, name)
+            except (ValueError, RecursionError) as error:
+                yield name, f"{name}: {error}"
+
+    def recover(self) -> list[str]:
+        """Repair an interrupted run: remove partial files, and move broken results to `broken/`.
+
+        Returns what was moved, and why. A result with a broken trace is moved with it; both are computed again.
+        """
+        self.storage.remove_partial()
+        moved: list[str] = []
+        kept: list[Result] = []
+        for name, result in list(self._records()):
+            if isinstance(result, str):
+                moved.append(result)
+                self._move_to_broken(name)
+                continue
+            broken = [tree for tree, digest in result.trees.items() if checksums.of_tree(self.storage, tree) != digest]
+            if broken:
+                moved.append(f"{broken[0]}: the checksum does not match")
+                for each in (name, *(tree for tree in broken if self.storage.exists(tree))):
+                    self._move_to_broken(each)
+            else:
+                kept.append(result)
+        self._write_index(kept)
+        return moved
+
+    def _move_to_broken(self, name: str) -> None:
+        flat = name.replace("/", "-")
+        number = sum(other.removeprefix(f"{BROKEN}/").startswith(flat) for other in self.storage.names(BROKEN))
+        self.storage.move(name, f"{BROKEN}/{flat}.{number}")
+
+    def forget(self, results: Iterable[Result]) -> None:
+        """Remove results, so that they are computed again."""
+        self.check_lock()
+        for result in results:
+            self.storage.remove(result.file)
+
+    # --- the index ----------------------------------------------------------------------------------------------------
+
+    def index(self) -> list[dict[str, Any]]:
+        """One line per result: its key, its file and its checksum. Rebuilt if it does not match the files."""
+        files = self.storage.names(RESULTS)
+        try:
+            lines = [json.loads(line) for line in self.storage.read(INDEX).decode().splitlines()]
+            if sorted(line["file"] for line in lines) == files:
+                return lines
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return [_index_line(result) for result in self.results()]
+
+    def write_index(self) -> None:
+        """Write index.jsonl from the results."""
+        self._write_index(self.results())
+
+    def _write_index(self, results: Iterable[Result]) -> None:
+        lines = [json.dumps(_index_line(result)) for result in sorted(results, key=lambda result: result.key)]
+        self.storage.write(INDEX, "".join(line + "\n" for line in lines).encode())
+
+    # --- traces -------------------------------------------------------------------------------------------------------
+
+    def trace_path(self, sample_id: str) -> Path:
+        """The local path of a sample's trace."""
+        return self.path / SAMPLES / safe_name(sample_id)
+
+    def save_trace(
+        self, sample_id: str, trace: Trace, dtype: str = "float16", detail: Detail = "full"
+    ) -> dict[str, str]:
+        """Write a trace; returns its name and checksum, for the `trees` of the result that it belongs to."""
+        self.check_lock()
+        name = f"{SAMPLES}/{safe_name(sample_id)}"
+        if not self.remote:
+            trace.save(self.path / name, dtype=dtype, detail=detail)
+            return {name: checksums.of_tree(self.storage, name)}
+        with tempfile.TemporaryDirectory(prefix="floatlens-trace-") as folder:
+            trace.save(Path(folder, name), dtype=dtype, detail=detail)
+            self.storage.upload(Path(folder, name), name)
+            return {name: checksums.of_tree(Storage(folder), name)}
+
+    def samples(self) -> list[tuple[str, Path]]:
+        """The finished traces as (sample id, path), sorted by path. Those at a URL are downloaded first.
+
+        A damaged one, or a link that leads out of the run, is left out with a warning.
+        """
+        if self.remote:
+            for name in sorted({tree for result in self.results() for tree in result.trees}):
+                if not (self.path / name).exists():
+                    self.storage.download(name, self.path / name)
+        found, root = [], self.path.resolve()
+        for path in sorted((self.path / SAMPLES).glob("*/zarr.json")):
+            if path.parent.name.startswith("."):
+                continue
+            try:
+                if not path.resolve().is_relative_to(root):
+                    raise FloatLensError(f"{path} is a link that leads out of the run; copy the trace instead")
+                attributes = trace_attributes(path)
+            except FloatLensError as error:
+                warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace
+                continue
+            found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
+        return found
+
+    # --- errors, problems and tables ----------------------------------------------------------------------------------
+
+    def record_error(self, sample_id: str, reason: str) -> None:
+        """Add a failed sample to errors.jsonl: none is dropped silently."""
+        self.check_lock()
+        line = json.dumps({"sample": sample_id, "reason": reason}, ensure_ascii=False)
+        with (self.path / ERRORS).open("a", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(line + "\n")
+
+    def write_errors(self, errors: Iterable[tuple[str, str]]) -> None:
+        """Replace errors.jsonl by these (sample, reason) pairs; there is no file if there are none."""
+        self._write_lines(ERRORS, ({"sample": sample, "reason": reason} for sample, reason in errors))
+
+    def errors(self) -> list[dict[str, str]]:
+        """The samples that failed, each with its reason."""
+        return self._read_lines(ERRORS)
+
+    def write_problems(self, problems: Iterable[Mapping[str, Any]]) -> None:
+        """Replace problems.jsonl by these problems of the data, such as
+        `{"source": "nq.jsonl", "line": 7, "problem": "has no question", "skipped": True}`: all of them, while messages
+        show only the first few. There is no file if there are none.
+        """
+        self._write_lines(PROBLEMS, problems)
+
+    def problems(self) -> list[dict[str, Any]]:
+        """The problems of the data that were recorded."""
+        return self._read_lines(PROBLEMS)
+
+    def _write_lines(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+        self.check_lock()
+        count = 0
+        with atomic_write(self.path / name) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for value in values:
+                file.write(json.dumps(value) + "\n")
+                count += 1
+        if count == 0:
+            (self.path / name).unlink()
+            if self.remote and self.storage.exists(name):  # of an earlier attempt
+                self.storage.remove(name)
+
+    def _read_lines(self, name: str) -> list[dict[str, Any]]:
+        local = self.path / name
+        if local.exists():
+            content = local.read_bytes()
+        else:
+            content = self.storage.read(name) if self.remote and self.storage.exists(name) else b""
+        return [json.loads(line) for line in content.decode("utf-8", "surrogatepass").splitlines() if line.strip()]
+
+    def write_table(self, name: str, table: pd.DataFrame) -> Path:
+        """Write NAME.parquet completely or not at all."""
+        self.check_lock()
+        target = self.path / f"{name}.parquet"
+        with atomic_write(target) as temporary:
+            table.to_parquet(temporary, index=False)
+        return target
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a text file completely or not at all."""
+        self.check_lock()
+        target = self.path / name
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(text.encode("utf-8", "surrogatepass"))
+        return target
+
+
+def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise an error that names the differing settings if a run was started with other ones."""
+    now = json.loads(json.dumps(now, default=str))
+    differing: list[str] = []
+    for part in MATCHED:
+        if part in before and part in now:
+            differing += differences(before[part], now[part], "" if part == "asked" else part)
+    if differing:
+        raise FloatLensError(
+            f"{location} was started with other settings ({'; '.join(differing[:6])}); use the same, or another --out"
+        )
+
+
+def differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """The fields in which two JSON values differ, each with both values.
+
+    >>> differences({"steps": 4, "asking": {"seed": 0}}, {"steps": 4, "asking": {"seed": 1}})
+    ['asking.seed: 0, now 1']
+    """
+    if isinstance(before, dict) and isinstance(now, dict):
+        found: list[str] = []
+        for key in sorted({*before, *now}):
+            found += differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+        return found
+    return [] if before == now else [f"{name}: {_shorten(before)}, now {_shorten(now)}"]
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _index_line(result: Result) -> dict[str, Any]:
+    digest = checksums.of_value({"value": result.value, "trees": result.trees})
+    return {"key": list(result.key), "file": result.file, "sha256": digest}
+
+
+def _only_leftovers(root: Path) -> bool:
+    """Whether a folder contains only files of a run that was killed before it wrote its manifest."""
+    return {path.name for path in root.iterdir() if not path.name.startswith(".")} <= {SAMPLES, LOCK, KERNEL}
+
+
+def trace_attributes(path: Path) -> dict[str, Any]:
+    """The attributes of a trace, read from its zarr.json only."""
+    if not path.is_file():
+        raise FloatLensError(f"{path} is not a regular file; remove it")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("attributes", {})
+        return found if isinstance(found, dict) else {}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise FloatLensError(f"{path} does not describe a trace: {error}; resume the run with --resume") from None

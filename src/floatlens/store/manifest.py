@@ -1,0 +1,170 @@
+"""The manifest of a run: the information to decide whether two runs are the same, and to repeat one.
+
+Runs and reports are shared, so the manifest does not contain the host, the folder, the interpreter or the credentials of
+URLs. Texts from the command line are stored as hashes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from floatlens.data.read import expand
+from floatlens.models.checkpoint import Checkpoint
+from floatlens.registry import plugins
+from floatlens.store import checksums
+from floatlens.store.command_line import get_arguments
+from floatlens.store.storage import hide_credentials
+from floatlens.version import __version__
+
+FORMAT = "floatlens-run/1"
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")  # those that numbers can depend on
+# Files of a checkpoint that are read; those in pickle's format only with --allow-pickle.
+HASHED = (".safetensors", ".json", ".gguf", ".model", ".txt", ".jinja", ".bin", ".pt", ".pth")
+PRIVATE = ("prompt", "text", "ids", "infill", "replay", "passage", "answer")  # settings with the user's own text
+
+
+def describe(
+    command: str,
+    asked: Mapping[str, Any],
+    *,
+    checkpoints: Sequence[Checkpoint] = (),
+    data: Sequence[str] = (),
+    template: str | None = None,
+    seeds: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return settings, hashes of models, data and template, seeds, versions, plug-ins, machine and arguments."""
+    plugins.load()
+    manifest = {
+        "format": FORMAT,
+        "command": command,
+        "asked": {name: hash_texts(value) if name in PRIVATE else value for name, value in asked.items()},
+        "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
+        "data": {each: data_hash(each) for name in data for each in expand(name)},
+        "template": checksums.of_bytes(template.encode()) if template is not None else None,
+        "seeds": dict(seeds or {}),
+        "versions": versions(),
+        "plugins": dict(plugins.loaded),
+        "machine": machine(),
+        "arguments": shareable_arguments(get_arguments()),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return {name: _without_credentials(value) for name, value in manifest.items()}
+
+
+def shareable_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command without --out, with hashes instead of the user's own texts.
+
+    >>> shareable_arguments(["trace", "tiny-mdm", "--out=run", "--answer", "Rusk"])[2:]
+    ['--answer=sha256:2b8ae95c...']
+    """
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        option, has_value, value = word.partition("=")
+        if option == "--out":
+            _ = has_value or next(words, None)
+        elif option.removeprefix("--") in PRIVATE and option.startswith("--"):
+            kept.append(f"{option}={hash_texts(value if has_value else next(words, ''))}")
+        else:
+            kept.append(word)
+    return kept
+
+
+def hash_texts(value: Any) -> Any:
+    """The SHA-256 of a text, or of each text of a list; None stays None."""
+    if isinstance(value, str):
+        return f"sha256:{checksums.of_bytes(value.encode('utf-8', 'surrogatepass'))}"
+    return [hash_texts(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide_credentials(value)
+    if isinstance(value, Mapping):
+        return {_without_credentials(key): _without_credentials(each) for key, each in value.items()}
+    return [_without_credentials(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Family, revision, and the SHA-256 of every file that is read, separately for an adapter.
+
+    A Hub model is identified by its commit; files in the Hub's cache have their hashes as names.
+    """
+    found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
+    if checkpoint.adapter is not None:
+        read = sorted(path for path in checkpoint.adapter.iterdir() if path.suffix in HASHED and path.is_file())
+        found["adapter"] = {path.name: file_hash(path) for path in read}
+    folder = checkpoint.folder
+    if folder is None:
+        return found | {"revision": commit(checkpoint) or checkpoint.revision}
+    if checkpoint.gguf_file:
+        files = [folder / checkpoint.gguf_file]
+    else:
+        files = sorted(path for path in folder.iterdir() if path.suffix in HASHED and path.is_file())
+    with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter's lock
+        return found | {"files": dict(zip((f.name for f in files), pool.map(file_hash, files), strict=True))}
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file; a large file of the Hub's cache has it as its name."""
+    name = path.resolve().name
+    return name if len(name) == 64 and path.is_symlink() else checksums.of_file(path)
+
+
+def commit(checkpoint: Checkpoint) -> str | None:
+    """The commit of a Hub model, from the path of its config in the cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(checkpoint.source, "config.json", revision=checkpoint.revision)
+    return Path(path).parent.name if isinstance(path, str) else None
+
+
+def data_hash(name: str) -> str:
+    """The SHA-256 of a data file or folder; bundled and Hub data sets are identified by their names."""
+    path = Path(name)
+    if path.is_file():
+        return checksums.of_file(path)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.is_file())
+        return checksums.of_value({p.name: checksums.of_file(p) for p in files})
+    return "bundled" if name.startswith("world") else "hub"
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that numbers can depend on."""
+    found = {"floatlens": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The machine that started the run; another one may resume it."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory": _memory(),
+        "gpus": gpus,
+    }
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -1,0 +1,329 @@
+"""Observe a model in the user's own loop: `with observe(model) as watch: model.generate(...)`, then `watch.trace()`.
+
+Every forward pass inside the block is a step. Models of transformers are observed through their attention interface, other
+torch models through the torch functions that they call; see `attention/attention.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from floatlens.attention.attention import observing, passes_interface, shared
+from floatlens.attention.implicit import RULE
+from floatlens.attention.inputs import CROSS, ENCODER
+from floatlens.attention.registry import DEFAULT, expand
+from floatlens.attention.session import Implementation, Session
+from floatlens.data.prompt import Prompt, Region
+from floatlens.errors import FloatLensError
+from floatlens.models.describe import attention_layers, is_state_space, shape
+from floatlens.models.family import Family
+from floatlens.models.registry import FAMILIES, check_family_name
+from floatlens.models.tokenizer import find_mask_id
+from floatlens.trace.observed_trace import ModelFacts, make_trace
+from floatlens.trace.pass_log import NotingSession, ObservedStep, PassLog, Results
+from floatlens.trace.trace import Trace
+from floatlens.trace.watch import check_observed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from floatlens.lens import Lens
+
+WITHOUT_TOKENS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm")
+CROSS_NAMES = re.compile(
+    r"(^|\.)(encoder_attn|EncDecAttention|encoder_decoder_attention|cross_?attn|cross_?attention|multihead_attn)(\.|$)"
+)
+Regions = Prompt | Mapping[str, tuple[int, int]] | Sequence[Region | tuple[str, int, int]]
+
+
+class Observation:
+    """The result of a block of `observe`: the observed steps, and the traces made from them.
+
+    steps     one `ObservedStep` per forward pass: tokens, and `results[name][layer]` of (B, *dims of the statistic)
+    encoder   the steps of the encoder, for an encoder-decoder model; empty otherwise
+    """
+
+    def __init__(self, log: PassLog, encoder: PassLog | None, facts: ModelFacts) -> None:
+        self._log, self._encoder, self._facts = log, encoder, facts
+
+    @property
+    def steps(self) -> list[ObservedStep]:
+        """One `ObservedStep` per forward pass."""
+        return self._log.steps
+
+    @property
+    def encoder(self) -> list[ObservedStep]:
+        """The steps of the encoder, for an encoder-decoder model."""
+        return self._encoder.steps if self._encoder is not None else []
+
+    @property
+    def results(self) -> Results:
+        """The results of the last forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
+        if not self.steps:
+            raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
+        return self.steps[-1].results
+
+    @property
+    def cross(self) -> Results:
+        """The results of the last forward pass for cross-attention; positions are those of the encoder's sequence."""
+        if not self.steps:
+            raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
+        return self.steps[-1].cross
+
+    def traces(
+        self, *, generation: int = -1, output: torch.Tensor | Sequence[Sequence[int]] | None = None
+    ) -> list[Trace]:
+        """The traces of a generation, one per row of the batch.
+
+        Parameters
+        ----------
+        generation
+            Index of the generation, if several ran inside the block; the last by default. A new generation begins when
+            the tokens of a pass do not continue those of the previous pass.
+        output
+            The finished sequences (batch, length), including prompt and padding. Not needed with `model.generate`, whose
+            result is observed. Otherwise, without it, the last step is assumed to write its most likely tokens.
+        """
+        if output is not None:
+            self._log.finish(torch.as_tensor(output))
+        steps = [step for step in self.steps if step.tokens_BT is not None]
+        rows = steps[-1].tokens_BT.shape[0] if steps and steps[-1].tokens_BT is not None else 1
+        return [make_trace(self._log, self._facts, row=row, generation=generation) for row in range(rows)]
+
+    def trace(
+        self,
+        row: int = 0,
+        *,
+        generation: int = -1,
+        output: torch.Tensor | Sequence[Sequence[int]] | None = None,
+        sample_id: str = "",
+    ) -> Trace:
+        """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
+        if output is not None:
+            self._log.finish(torch.as_tensor(output))
+        return make_trace(self._log, self._facts, row=row, generation=generation, sample_id=sample_id)
+
+    def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
+        """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
+        if self._encoder is None:
+            raise FloatLensError("the model has no separate encoder; use `trace`")
+        return make_trace(self._encoder, self._facts, row=row, generation=generation)
+
+
+@contextmanager
+def observe(
+    model: torch.nn.Module | Lens,
+    record: Sequence[str] | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    regions: Regions | Sequence[Regions] | None = None,
+    family: str | Family | None = None,
+    mask_id: int | None = None,
+    prompt_length: int | None = None,
+    matrices: Sequence[str] = (),
+    layers: Collection[int] | None = None,
+    matrix_layers: Collection[int] | None = None,
+    rows: int | None = None,
+    implementation: Implementation = "stream",
+) -> Iterator[Observation]:
+    """Observe a model while you run it; each forward pass inside the block is a step.
+
+    Parameters
+    ----------
+    model
+        Any torch model, or a `Lens`, whose model, tokenizer, family and mask token are then used. The passes of `model`
+        itself are the steps.
+    record
+        Names of statistics; by default all that need no full matrices, and for a model without token ids those that need
+        no tokens either.
+    tokenizer
+        The tokenizer, for token strings, the mask token and the end tokens of the trace.
+    regions
+        Named spans of the prompt, counted from its first token that is not padding: a `Prompt`, `{"doc1": (4, 20)}`, or a
+        list of `(name, start, end)`; pass a list of these to give each row its own. A `Prompt` also has the gold evidence.
+    family
+        Name of the model's family, which determines whether row j or j - 1 writes position j (as in "dream"). By default,
+        a model that receives mask tokens writes each one from its own row, and any other model appends tokens.
+    mask_id
+        The mask token; by default that of the model's config or of the tokenizer.
+    prompt_length
+        Length of the prompt, including padding; by default up to the first mask, or the first pass of an autoregressive
+        model. Set it if a prompt is read in several passes.
+    matrices, layers, matrix_layers, implementation
+        As in `Lens.watch`.
+    rows
+        Observe only the first `rows` rows of the batch, for example when guidance adds a second copy of it.
+
+    >>> attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    >>> x = torch.ones(1, 4, 8)
+    >>> with observe(attention, ["received"]) as watch:
+    ...     _ = attention(x, x, x)
+    >>> watch.results["received"][0].shape
+    torch.Size([1, 2, 4])
+    """
+    prompts = prompts_of(regions)
+    lens: Any = model if hasattr(model, "checkpoint") else None
+    if lens is not None:
+        model, tokenizer, family = lens.model, tokenizer or lens.tokenizer, family or lens.family
+        mask_id = lens.mask_id if mask_id is None and lens.has_mask else mask_id
+    if isinstance(family, str):
+        check_family_name(family)
+        family = FAMILIES[family]
+    assert isinstance(model, torch.nn.Module)
+    config = getattr(model, "config", None)
+    if mask_id is None and (config is not None or tokenizer is not None):
+        mask_id = find_mask_id(config, tokenizer)
+    if family is not None and family.kind == "mdm" and family.mask_token and mask_id is None:
+        raise FloatLensError(f"family {family.name!r} replaces mask tokens; pass the mask token as mask_id=")
+    encoder, decoder = encoder_and_decoder(model)
+    takes_tokens = hasattr(model, "get_input_embeddings")
+    names = [*expand(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
+    # An arbitrary model may overwrite its queries and keys after the call, so calls are processed immediately.
+    options: dict[str, Any] = {"implementation": implementation, "rows": rows}
+    options |= {} if takes_tokens and passes_interface(model) else {"room": 0}
+    session = NotingSession(names, layers=layers, matrix_layers=matrix_layers, **options)
+    cross = Session(("received", "entropy"), apart=True, **options)
+    log = PassLog(decoder or model, session, cross, prompts, family, mask_id, prompt_length)
+    inner = None
+    if encoder is not None:
+        inner = PassLog(encoder, NotingSession(names, layers=layers, matrix_layers=matrix_layers, **options))
+    facts = facts_of(model, tokenizer, mask_id)
+    if lens is not None:
+        facts = replace(facts, name=lens.name, end_ids=lens.end_ids, special_ids=lens.special_ids)
+    watch = Observation(log, inner, facts)
+    others = {CROSS: cross} | ({ENCODER: inner.session} if inner is not None else {})
+    with ExitStack() as stack:
+        stack.enter_context(observing(model, session, others=others, parts=parts_of(model, encoder)))
+        stack.enter_context(shared())
+        for one, end in ((log, model), (inner, encoder)):
+            if one is not None and end is not None:
+                stack.enter_context(_hooked(one, end, model))
+        if hasattr(model, "generate"):
+            stack.enter_context(_listening(model, log, encoder is not None))
+        yield watch
+    if log.steps and not (session.observed or cross.observed or (inner is not None and inner.session.observed)):
+        raise FloatLensError(
+            f"no attention was observed in {len(log.steps)} forward passes of {type(model).__name__}: it calls neither "
+            f"scaled_dot_product_attention nor a softmax between two matrix products"
+        )
+
+
+@contextmanager
+def _hooked(log: PassLog, end: torch.nn.Module, model: torch.nn.Module) -> Iterator[None]:
+    """Log every pass: it begins in the log's module and ends in `end`."""
+    expected = attention_layers(model.config) if hasattr(model, "config") and end is model else []
+
+    def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        log.begin(args, kwargs)
+
+    def finish(_: Any, __: Any, ___: Any, output: Any) -> None:
+        log.end(output)
+        if output is not None and expected:
+            check_observed(model, log.session.unobserved(expected))
+
+    hooks = [
+        log.module.register_forward_pre_hook(begin, with_kwargs=True),
+        end.register_forward_hook(finish, with_kwargs=True, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        log.close()
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
+    """Wrap `model.generate` to get the length of the prompt and the written tokens."""
+    generate = model.generate
+    wanted = log.prompt_length
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        log.fresh = True
+        inputs = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        if wanted is None and not has_encoder and isinstance(inputs, torch.Tensor) and inputs.ndim == 2:
+            log.prompt_length = inputs.shape[1]
+        try:
+            made = generate(*args, **kwargs)
+        finally:
+            log.prompt_length = wanted
+        final = made if isinstance(made, torch.Tensor) else made.sequences
+        beams = kwargs.get("num_beams") or getattr(kwargs.get("generation_config"), "num_beams", None)
+        beams = beams or getattr(getattr(model, "generation_config", None), "num_beams", None) or 1
+        if beams > 1:
+            log.problems[log.generation] = f"beam search with {beams} beams moves rows between the steps"
+        elif log.tokens_BT is not None and final.shape[0] == log.tokens_BT.shape[0]:
+            log.finish(final)
+        log.fresh = True
+        return made
+
+    model.__dict__["generate"] = observed
+    try:
+        yield
+    finally:
+        del model.__dict__["generate"]
+
+
+def encoder_and_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
+    """The encoder and decoder of an encoder-decoder model; None for other models."""
+    if isinstance(model, torch.nn.Transformer):
+        return model.encoder, model.decoder
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None, None
+    parts: Any = model
+    encoder, decoder = parts.get_encoder(), parts.get_decoder()
+    if encoder is model or decoder is model:
+        raise FloatLensError(f"{type(model).__name__} does not define which module is its encoder or its decoder")
+    return encoder, decoder
+
+
+def parts_of(model: torch.nn.Module, encoder: torch.nn.Module | None) -> dict[int, str]:
+    """The part of each module that belongs to an encoder or to cross-attention, by module id."""
+    found = {id(module): CROSS for name, module in model.named_modules() if CROSS_NAMES.search(name)}
+    if encoder is not None:
+        found |= {id(module): ENCODER for module in encoder.modules()}
+    return found
+
+
+def prompts_of(regions: Regions | Sequence[Regions] | None) -> list[Prompt]:
+    """Prompts with the given regions: one for all rows, or one per row.
+
+    >>> [prompt.regions for prompt in prompts_of({"doc1": (0, 4)})]
+    [[Region(name='doc1', start=0, end=4)]]
+    """
+    if regions is None:
+        return []
+    if isinstance(regions, Prompt):
+        return [regions]
+    if isinstance(regions, Mapping):
+        return [Prompt("", [], [Region(name, start, end) for name, (start, end) in regions.items()])]
+    given = list(regions)
+    if all(isinstance(one, Region) or (isinstance(one, tuple) and one and isinstance(one[0], str)) for one in given):
+        parts = [one if isinstance(one, Region) else Region(*one) for one in given]  # type: ignore[misc]
+        return [Prompt("", [], parts)]
+    return [prompt for one in given for prompt in prompts_of(one)]  # type: ignore[arg-type]
+
+
+def facts_of(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, mask_id: int | None) -> ModelFacts:
+    """The facts about a model that are stored in a trace."""
+    config = getattr(model, "config", None)
+    ends: list[int] = []
+    generation = getattr(model, "generation_config", None)
+    for source in (generation,) if generation is not None else (config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
+    special = {*ends, *(() if mask_id is None else (mask_id,)), *getattr(tokenizer, "all_special_ids", ())}
+    if (pad := getattr(config, "pad_token_id", None)) is not None:
+        special.add(pad)
+    sizes: Mapping[str, int | None] = shape(config) if config is not None else {}
+    name = getattr(config, "name_or_path", "") or getattr(config, "_name_or_path", "") or type(model).__name__
+    rules = (RULE,) if is_state_space(config) else ()
+    layers, heads = sizes.get("layers") or 0, sizes.get("heads") or 0
+    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), layers, heads, rules)

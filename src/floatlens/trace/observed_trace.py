@@ -1,0 +1,304 @@
+"""Make a Trace from the forward passes of a user's own loop: one row of the batch, as if it had run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import xarray as xr
+
+from floatlens.attention.call import PositionLayout
+from floatlens.attention.prompt_batch import PromptBatch
+from floatlens.attention.statistic import Statistic
+from floatlens.data.prompt import Prompt
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError
+from floatlens.trace.generation import cut_at_end
+from floatlens.trace.labels import as_json, versions
+from floatlens.trace.pass_log import ObservedStep, PassLog, Results, gold_names, span
+from floatlens.trace.recorder import GROWING, Recorder
+from floatlens.trace.trace import Trace
+from floatlens.version import __version__
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass
+class KeptResults:
+    """The part of a session that a `Recorder` reads: the results of one row, step by step."""
+
+    statistics: Mapping[str, type[Statistic]]
+    layout: PositionLayout
+    implementation: str
+    results: Results
+
+    def begin(self) -> None:
+        """Do nothing; called by the recorder after each step."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts about the model. `end_ids` end an answer; `rules` define the weights of layers without softmax attention."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase | None
+    end_ids: Collection[int]
+    special_ids: Sequence[int]
+    layers: int
+    heads: int
+    rules: tuple[str, ...] = ()
+
+
+def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sample_id: str = "") -> Trace:
+    """The trace of one row of a generation."""
+    if getattr(getattr(log.module, "config", None), "model_type", None) == "diffusion_gemma":
+        raise FloatLensError(
+            "observe makes no trace of DiffusionGemma, whose canvas of random tokens does not show what a pass wrote; "
+            "use floatlens.load(...).trace(...), which writes the tokens of its generate() with the same seed"
+        )
+    numbers = sorted({step.generation for step in log.steps})
+    if not numbers:
+        raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
+    try:
+        number = numbers[generation]
+    except IndexError:
+        raise FloatLensError(f"generation {generation} does not exist; {len(numbers)} were observed") from None
+    if reason := log.problems.get(number):
+        raise FloatLensError(f"no trace can be made of this generation: {reason}")
+    if log.family is not None and log.family.kind == "mdm" and not log.family.mask_token:
+        raise FloatLensError(
+            f"family {log.family.name!r} writes without mask tokens, so its passes do not show what they commit; use "
+            f"Lens.trace"
+        )
+    steps = [step for step in log.steps if step.generation == number]
+    tokens_BT = steps[-1].tokens_BT
+    if tokens_BT is None:
+        raise FloatLensError("the model was not called with token ids, so there is no trace; `results` holds each pass")
+    if not 0 <= row < tokens_BT.shape[0]:
+        raise FloatLensError(f"row {row} does not exist; the batch has {tokens_BT.shape[0]}")
+    start = log.starts[number][row]
+    steps = [step for step in steps if step.tokens_BT is not None and step.tokens_BT.shape[1] >= start]
+    diffusion = log.is_diffusion(number)
+    moments = diffusion_steps(log, steps, row) if diffusion else appending_steps(log, steps, row, facts.end_ids)
+    steps = steps[: len(moments)]
+    length = moments[-1].tokens_BT.shape[1]
+    first, last = span(steps[-1].real_BT, row, length)
+    if last == length:
+        last = moments[-1].after_BT.shape[1]
+    start = min(start, last)  # a prompt that is padded on the right, as in a batch of the Trainer
+    prompt = replace(log.prompt(row), ids=moments[0].tokens_BT[0, first:start].tolist())
+    shifted = log.family.shifted if log.family is not None else not diffusion
+    batch = PromptBatch([prompt], torch.tensor([prompt.ids]).long(), None, [0])
+    layout = batch.layout(last - start, shifted)
+    kept = KeptResults(log.session.statistics, layout, log.session.implementation, {})
+    recorder = Recorder(
+        batch,
+        kept,  # type: ignore[arg-type]
+        new_tokens=last - start,
+        steps=list(range(len(moments))),
+        heads=None,
+        shifted=bool(shifted),
+        special_ids=facts.special_ids,
+        revises=any(revised(moment, log.mask) for moment in moments),
+    )
+    for step, moment in zip(steps, moments, strict=True):
+        kept.results = {
+            name: {layer: crop(log, step, name, value[row], (first, last), start) for layer, value in layers.items()}
+            for name, layers in step.results.items()
+        }
+        recorder.add(cut(moment, first, last))
+    data = recorder.dataset(0)
+    data.attrs = labels(log, facts, data, prompt, number, sample_id, steps)
+    return Trace(add_cross(data, steps, row))
+
+
+def revised(step: Step, mask: int) -> bool:
+    """Whether a step replaces tokens that are not masks."""
+    before_BT = step.tokens_BT
+    after_BT = step.after_BT[:, : before_BT.shape[1]]
+    return bool(((before_BT != after_BT) & (before_BT != mask) & (after_BT != mask)).any())
+
+
+def diffusion_steps(log: PassLog, steps: Sequence[ObservedStep], row: int) -> list[Step]:
+    """The steps of a row of a diffusion model."""
+    found = []
+    for index, step in enumerate(steps):
+        assert step.tokens_BT is not None
+        tokens_T = step.tokens_BT[row]
+        after_T = next_tokens(log, steps, index, row)
+        if after_T is None:
+            after_T = tokens_T.clone()
+            if step.proposed_BT is not None:
+                after_T = torch.where(tokens_T == log.mask, step.proposed_BT[row], tokens_T)
+        T = len(tokens_T)
+        committed_T = torch.zeros(len(after_T), dtype=torch.bool)
+        committed_T[:T] = (after_T[:T] != tokens_T) & (after_T[:T] != log.mask)
+        confidence_T = torch.full((len(after_T),), torch.nan)
+        if step.confidence_BT is not None:
+            confidence_T[:T] = step.confidence_BT[row, :T]
+        found.append(one_row(index, tokens_T, after_T, committed_T, confidence_T, step.active))
+    return found
+
+
+def appending_steps(log: PassLog, steps: Sequence[ObservedStep], row: int, end_ids: Collection[int]) -> list[Step]:
+    """The steps of a row of an autoregressive model, up to the one that writes its end token."""
+    found: list[Step] = []
+    for index, step in enumerate(steps):
+        assert step.tokens_BT is not None
+        tokens_T = step.tokens_BT[row]
+        T = len(tokens_T)
+        after_T = next_tokens(log, steps, index, row)
+        if after_T is None and step.proposed_BT is not None and len(steps) > 1:  # a single pass writes nothing
+            after_T = torch.cat([tokens_T, step.proposed_BT[row, T:]])
+        after_T = tokens_T if after_T is None else after_T
+        committed_T = torch.zeros(len(after_T), dtype=torch.bool)
+        committed_T[T:] = True
+        confidence_T = torch.full((len(after_T),), torch.nan)
+        if step.confidence_BT is not None and len(after_T) > T:
+            confidence_T[T] = step.confidence_BT[row, T]
+        found.append(one_row(index, tokens_T, after_T, committed_T, confidence_T, step.active))
+        if any(int(token) in end_ids for token in after_T[T:]):
+            break
+    return found
+
+
+def next_tokens(log: PassLog, steps: Sequence[ObservedStep], index: int, row: int) -> torch.Tensor | None:
+    """The tokens of a row after a step; None if they are not known."""
+    step = steps[index]
+    assert step.tokens_BT is not None
+    if step.after_BT is not None:
+        following = steps[index + 1].tokens_BT if index + 1 < len(steps) else None
+        known = step.after_BT[row] if following is None else following[row]
+        if following is None and len(known) > len(step.tokens_BT[row]) + 1 and step.proposed_BT is not None:
+            known = known[: step.proposed_BT.shape[1]]
+        return known
+    return None
+
+
+def one_row(
+    index: int,
+    tokens_T: torch.Tensor,
+    after_T: torch.Tensor,
+    committed_T: torch.Tensor,
+    confidence_T: torch.Tensor,
+    active: range | None,
+) -> Step:
+    """A step of a batch of one."""
+    whole = active is None or len(active) == len(tokens_T)
+    return Step(index, tokens_T[None], after_T[None], committed_T[None], confidence_T[None], None if whole else active)
+
+
+def cut(step: Step, first: int, last: int) -> Step:
+    """A step without the positions outside first..last."""
+    active = step.active
+    if active is not None:
+        active = range(max(active.start, first) - first, min(active.stop, last) - first)
+    return Step(
+        step.index,
+        step.tokens_BT[:, first:last],
+        step.after_BT[:, first:last],
+        step.committed_BT[:, first:last],
+        step.confidence_BT[:, first:last],
+        active,
+    )
+
+
+def crop(
+    log: PassLog, step: ObservedStep, name: str, value: torch.Tensor, span: tuple[int, int], start: int
+) -> torch.Tensor:
+    """A row's result without the row's padding: (1, *dims)."""
+    assert step.tokens_BT is not None
+    T, (first, last) = step.tokens_BT.shape[1], span
+    for axis, dim in enumerate(log.session.statistics[name].dims):
+        count = value.shape[axis]
+        if dim == "query":
+            begin = step.active.start if step.active is not None else T - count
+            value = value.narrow(axis, max(0, first - begin), min(last, begin + count) - max(first, begin))
+        elif dim in GROWING:
+            value = value.narrow(axis, first, min(last, count) - first)
+        elif dim == "writer":
+            # Writing rows are stored from the first one of the batch; the recorder counts from the first of this row.
+            shifted = log.family.shifted if log.family is not None else not log.is_diffusion(step.generation)
+            earliest = min(max(0, s - int(shifted)) for s in log.starts[step.generation])
+            skipped = min(count, max(0, start - int(shifted) - earliest))
+            value = value.narrow(axis, skipped, count - skipped)
+    if name == "evidence":
+        value = value.clone()
+        value[..., 1] -= first
+    return value[None]
+
+
+def labels(
+    log: PassLog,
+    facts: ModelFacts,
+    data: xr.Dataset,
+    prompt: Prompt,
+    generation: int,
+    sample_id: str,
+    steps: Sequence[ObservedStep],
+) -> dict[str, Any]:
+    """The attributes of a trace."""
+    family, P = log.family, len(prompt.ids)
+    both = log.session.bidirectional if log.session.bidirectional is not None else log.is_diffusion(generation)
+    written = data["final_tokens"].values[P:].tolist()
+    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
+    pieces = [f"<{i}>" for i in seen]
+    output = " ".join(map(str, cut_at_end(written, facts.end_ids)[0]))
+    if facts.tokenizer is not None:
+        pieces = facts.tokenizer.convert_ids_to_tokens(seen)
+        output = str(facts.tokenizer.decode(cut_at_end(written, facts.end_ids)[0], skip_special_tokens=True)).strip()
+    text = prompt.text
+    if not text and facts.tokenizer is not None and P:
+        text = str(facts.tokenizer.decode(prompt.ids))
+    regions = [asdict(region) for region in prompt.regions]
+    regions += [{"name": "answer", "start": P, "end": P + len(written)}] if written else []
+    present = [region["name"] for region in regions]
+    return {
+        "model": facts.name,
+        "revision": "",
+        "family": family.name if family is not None else "observed",
+        "kind": "mdm" if log.is_diffusion(generation) or (family is None and both) else "arm",
+        "attention": family.attention if family is not None else "bidirectional" if both else "causal",
+        "cached": int(any(step.start for step in steps)),
+        "n_layers": facts.layers,
+        "n_heads": facts.heads,
+        "sampler": "observed",
+        "settings": as_json({}),
+        "seed": 0,
+        "implementation": log.session.used,
+        "final_tokens_from": "given" if generation in log.finals else "most likely tokens of the last step",
+        "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
+        "interventions": as_json([]),
+        "versions": as_json(versions()),
+        "floatlens": __version__,
+        "rules": as_json(list(facts.rules)),
+        "sample_id": sample_id,
+        "prompt": text,
+        "question": prompt.question,
+        "built_from": as_json(None),
+        "output": output,
+        "answers": as_json(list(prompt.answers)),
+        "prompt_length": P,
+        "regions": as_json(regions),
+        "gold": as_json([name for name in present if name in gold_names(prompt)]),
+        "vocabulary": as_json({str(i): str(piece) for i, piece in zip(seen, pieces, strict=True)}),
+        "special_ids": as_json([i for i in facts.special_ids if i in seen]),
+    }
+
+
+def add_cross(data: xr.Dataset, steps: Sequence[ObservedStep], row: int) -> xr.Dataset:
+    """Add cross-attention to a trace's data: `cross_received` (step, cross_layer, head, source), `cross_entropy`."""
+    steps = [steps[int(number)] for number in data["step"].values]
+    layers = sorted(steps[0].cross.get("received", {}))
+    if not layers:
+        return data
+    received = torch.stack([torch.stack([s.cross["received"][layer][row] for layer in layers]) for s in steps])
+    entropy = torch.stack([torch.stack([s.cross["entropy"][layer][row] for layer in layers]) for s in steps])
+    head = "head" if data.sizes.get("head") == received.shape[2] else "cross_head"
+    return data.assign(
+        cross_received=(("step", "cross_layer", head, "source"), received.numpy()),
+        cross_entropy=(("step", "cross_layer", head), entropy.numpy()),
+    ).assign_coords(cross_layer=layers)

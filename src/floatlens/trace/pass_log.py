@@ -1,0 +1,406 @@
+"""A log of forward passes in a user's own loop, stored as steps: input, observations and result.
+
+The tokens of a pass are known from its arguments and the length of its cache. The tokens that it committed are known when
+the next pass starts: masks that were replaced, or tokens that were appended.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from floatlens.attention.call import PositionLayout
+from floatlens.attention.prompt_batch import ANSWER, OTHER
+from floatlens.attention.session import Session
+from floatlens.data.prompt import Prompt
+from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leave_pass
+from floatlens.errors import FloatLensError
+from floatlens.models.family import Family
+
+Results = dict[str, dict[int, torch.Tensor]]
+
+
+class NotingSession(Session):
+    """A session that also records whether queries may see later positions."""
+
+    bidirectional: bool | None = None
+
+    def see(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> torch.Tensor | None:
+        Q, T = query.shape[2], key.shape[2]
+        if self.bidirectional is None and Q == T and Q > 1:
+            mask = options["mask"]
+            if options["causal"] or mask is None:
+                self.bidirectional = not options["causal"]
+            else:
+                visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+                later = torch.ones(Q, T, dtype=torch.bool, device=mask.device).triu(1)
+                self.bidirectional = bool((visible & later).any())
+        return super().see(layer, query, key, value, **options)
+
+
+@dataclass
+class ObservedStep:
+    """One forward pass. B rows; T positions so far, including padding.
+
+    tokens_BT      ids of the sequence, including those in the cache; None if the model was not called with token ids
+    start          position of the first query
+    active         positions of the queries that the statistics cover
+    real_BT        False for padding; None when nothing is padded
+    results        `results[name][layer]` is (B, *dims of the statistic)
+    cross          results for cross-attention; positions are those of the encoder's sequence
+    after_BT       ids after the step; None until they are known
+    proposed_BT    the most likely token of each position that the step may write, -1 elsewhere
+    confidence_BT  probability of that token, or of the token that was written once it is known; NaN elsewhere
+    """
+
+    index: int
+    generation: int
+    tokens_BT: torch.Tensor | None
+    start: int
+    active: range | None
+    real_BT: torch.Tensor | None
+    results: Results
+    cross: Results
+    after_BT: torch.Tensor | None = None
+    proposed_BT: torch.Tensor | None = None
+    confidence_BT: torch.Tensor | None = None
+
+
+@dataclass
+class OpenPass:
+    """A pass that has started."""
+
+    tokens_BT: torch.Tensor | None
+    real_BT: torch.Tensor | None
+    forward: ForwardPass | None
+    token: Token[ForwardPass | None] | None
+
+
+@dataclass
+class PassLog:
+    """The passes of one module: `begin` and `end` are called around each.
+
+    prompts         each row's prompt with its regions and gold evidence; a single one applies to all rows
+    mask_id         the mask token of a diffusion model
+    prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
+    problems        the reason why no trace can be made of a generation, by generation number
+    """
+
+    module: torch.nn.Module
+    session: NotingSession
+    cross: Session | None = None
+    prompts: Sequence[Prompt] = ()
+    family: Family | None = None
+    mask_id: int | None = None
+    prompt_length: int | None = None
+    steps: list[ObservedStep] = field(default_factory=list)
+    problems: dict[int, str] = field(default_factory=dict)
+    starts: dict[int, list[int]] = field(default_factory=dict)
+    finals: dict[int, torch.Tensor] = field(default_factory=dict)
+    generation: int = -1
+    fresh: bool = True  # the next pass begins a generation
+    rows: int = 0  # positions whose rows are in the running means
+    tokens_BT: torch.Tensor | None = None
+    open: OpenPass | None = None
+    pending: tuple[torch.Tensor, torch.Tensor] | None = (
+        None  # (row, position) pairs (n, 2) that may be written, and their logits
+    )
+
+    def __post_init__(self) -> None:
+        self.signature = inspect.signature(self.module.forward)
+
+    # --- before a pass --------------------------------------------------------------------------------------------------
+
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Start a pass with these arguments."""
+        self.close()
+        self.session.begin()
+        if self.cross is not None:
+            self.cross.begin()
+        given = arguments(self.signature, args, kwargs)
+        ids = given.get("input_ids")
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point():
+            self.session.layout = None
+            self.open = OpenPass(None, None, None, None)
+            self._new_generation([])
+            return
+        forward, token = current_pass(), None
+        if forward is None:
+            forward = self._pass(ids, cached_length(given.get("past_key_values")))
+            token = enter_pass(forward)
+        tokens_BT = forward.tokens_BT.detach()
+        if self._begins(tokens_BT):
+            self._settle(None)
+            self._new_generation(self._prompt_ends(tokens_BT))
+            self.rows = 0
+        else:
+            self._settle(tokens_BT)
+            if not self.steps or self.steps[-1].generation != self.generation:  # only a cache was filled so far
+                self.starts[self.generation] = self._prompt_ends(tokens_BT)
+        if token is not None:
+            self._count_rows(forward)
+        mask = given.get("attention_mask")
+        real_BT = None
+        if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.shape[1] >= tokens_BT.shape[1]:
+            real_BT = mask[:, : tokens_BT.shape[1]].bool()
+            real_BT = None if bool(real_BT.all()) else real_BT
+        self.tokens_BT = tokens_BT.clone()
+        self.session.layout = self._layout(self.tokens_BT, real_BT)
+        self.open = OpenPass(self.tokens_BT, real_BT, forward, token)
+
+    def _begins(self, tokens_BT: torch.Tensor) -> bool:
+        """Whether a pass with these tokens begins a generation instead of continuing the previous pass."""
+        if self.fresh or self.tokens_BT is None:
+            return True
+        starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
+        return not continues(self.tokens_BT, tokens_BT, self.mask, starts)
+
+    def _pass(self, ids_BQ: torch.Tensor, start: int) -> ForwardPass:
+        B = ids_BQ.shape[0]
+        if not start:
+            return ForwardPass.appended(ids_BQ, 0)
+        before = self.tokens_BT
+        known = before is not None and before.shape[0] == B and before.shape[1] >= start
+        before = before if before is not None and known else ids_BQ.new_full((B, start), -1)
+        tokens_BT = torch.cat([before[:, :start].to(ids_BQ.device), ids_BQ], 1)
+        if not known or (self.family is not None and self.family.attention != "causal"):
+            # Earlier rows are not known, or the rows of a block are computed repeatedly: observe these rows only.
+            return ForwardPass(tokens_BT, start, range(start, tokens_BT.shape[1]), range(0))
+        return ForwardPass.appended(tokens_BT, start)
+
+    def _count_rows(self, forward: ForwardPass) -> None:
+        """Record a cache that was filled elsewhere or rolled back: means over all rows so far would be wrong."""
+        if bool((forward.tokens_BT[:, : forward.start] < 0).any()):
+            self.problems[self.generation] = f"the cache held {forward.start} positions that were computed before"
+        elif forward.start and forward.final and forward.start != self.rows:
+            self.problems.setdefault(
+                self.generation,
+                f"step {len(self.steps)} continues from position {forward.start} of {self.rows} that were computed, as "
+                f"assisted generation does",
+            )
+        self.rows = forward.tokens_BT.shape[1]
+
+    def _new_generation(self, starts: list[int]) -> None:
+        self.generation += 1
+        self.starts[self.generation] = starts
+        self.fresh = False
+        self.pending = None
+
+    def _prompt_ends(self, tokens_BT: torch.Tensor) -> list[int]:
+        """The position where each row's prompt ends, including padding."""
+        B, T = tokens_BT.shape
+        if self.prompt_length is not None:
+            return [self.prompt_length] * B
+        masked_BT = tokens_BT == self.mask
+        return [int(row.nonzero()[0]) if bool(row.any()) else T for row in masked_BT]
+
+    def _layout(self, tokens_BT: torch.Tensor, real_BT: torch.Tensor | None) -> PositionLayout:
+        B, T = tokens_BT.shape
+        region_BT = torch.zeros(B, T, dtype=torch.long)
+        gold_BT, writes_BT = (torch.zeros(B, T, dtype=torch.bool) for _ in range(2))
+        names, shifted = [], self.shifted
+        diffusion = self.is_diffusion(self.generation)
+        for row in range(B):
+            prompt, (first, _) = self.prompt(row), span(real_BT, row, T)
+            start = self.starts[self.generation][row]
+            for index, part in enumerate(prompt.regions, start=1):
+                region_BT[row, first + part.start : first + part.end] = index
+                gold_BT[row, first + part.start : first + part.end] |= part.name in gold_names(prompt)
+            region_BT[row, start:] = len(prompt.regions) + 1
+            names.append([OTHER, *(part.name for part in prompt.regions), ANSWER])
+            writes_BT[row, max(0, start - shifted) : T - shifted if diffusion else T] = True
+        if real_BT is not None:
+            region_BT[~real_BT.cpu()] = -1
+        device = tokens_BT.device
+        return PositionLayout(real_BT, region_BT.to(device), names, gold_BT.to(device), writes_BT.to(device), self.mask)
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, with its regions and gold evidence."""
+        if not self.prompts:
+            return Prompt("", [])
+        return self.prompts[row if len(self.prompts) > 1 else 0]
+
+    def is_diffusion(self, generation: int) -> bool:
+        """Whether a generation replaces masks."""
+        if self.family is not None:
+            return self.family.kind == "mdm"
+        first = next((step for step in self.steps if step.generation == generation), None)
+        tokens_BT = self.tokens_BT if first is None else first.tokens_BT
+        return self.mask_id is not None and tokens_BT is not None and bool((tokens_BT == self.mask_id).any())
+
+    @property
+    def mask(self) -> int:
+        """The mask token, or -1 if there is none."""
+        return -2 if self.mask_id is None else self.mask_id
+
+    @property
+    def shifted(self) -> int:
+        """1 if the row that writes position j is j - 1."""
+        if self.family is not None:
+            return int(self.family.shifted)
+        return int(not self.is_diffusion(self.generation))
+
+    # --- after a pass ---------------------------------------------------------------------------------------------------
+
+    def end(self, output: Any) -> None:
+        """Finish the pass; `output` is None if it failed."""
+        opened = self.open
+        if opened is None:
+            return
+        self.close()
+        if output is None or (opened.forward is not None and not opened.forward.active):
+            return  # it failed, or only filled a cache
+        active = None if opened.forward is None else opened.forward.active
+        step = ObservedStep(
+            len(self.steps),
+            self.generation,
+            None if opened.tokens_BT is None else opened.tokens_BT.cpu(),
+            0 if opened.forward is None else opened.forward.start,
+            active,
+            None if opened.real_BT is None else opened.real_BT.cpu(),
+            on_cpu(self.session.results),
+            {} if self.cross is None else on_cpu(self.cross.results),
+        )
+        logits = logits_of(output)
+        if step.tokens_BT is not None and logits is not None:
+            self._propose(step, logits)
+        self.steps.append(step)
+
+    def close(self) -> None:
+        """Abandon the pass that has started, if there is one."""
+        if self.open is not None and self.open.token is not None:
+            leave_pass(self.open.token)
+        self.open = None
+
+    @torch.no_grad()
+    def _propose(self, step: ObservedStep, logits_BNV: torch.Tensor) -> None:
+        """Keep the most likely tokens of the positions that the step may write, and their logits until the next pass."""
+        assert step.tokens_BT is not None
+        B, T = step.tokens_BT.shape
+        if self.is_diffusion(step.generation):
+            positions = (step.tokens_BT == self.mask).nonzero()
+            rows = (positions[:, 1] - self.shifted).clamp_min(0)
+            length = T
+        else:
+            positions = torch.tensor([[row, T] for row in range(B)])
+            rows, length = torch.full((B,), T - 1), T + 1
+        rows = rows - (T - logits_BNV.shape[1])
+        positions, rows = positions[rows >= 0], rows[rows >= 0]
+        step.proposed_BT = torch.full((B, length), -1, dtype=torch.long)
+        step.confidence_BT = torch.full((B, length), torch.nan)
+        device = logits_BNV.device
+        kept_nV = logits_BNV[positions[:, 0].to(device), rows.to(device)].detach().float()
+        best, token = kept_nV.softmax(-1).max(-1)
+        step.proposed_BT[positions[:, 0], positions[:, 1]] = token.cpu()
+        step.confidence_BT[positions[:, 0], positions[:, 1]] = best.cpu()
+        self.pending = (positions, kept_nV)
+
+    def _settle(self, tokens_BT: torch.Tensor | None) -> None:
+        """Store the tokens after the last step; None if they are not known."""
+        pending, self.pending = self.pending, None
+        if not self.steps or tokens_BT is None:
+            return
+        step = self.steps[-1]
+        if step.tokens_BT is None or step.generation != self.generation:
+            return
+        after_BT = tokens_BT.cpu()
+        step.after_BT = after_BT
+        if pending is None or step.confidence_BT is None:
+            return
+        positions, kept_nV = pending
+        inside = positions[:, 1] < after_BT.shape[1]
+        positions, kept_nV = positions[inside], kept_nV[inside.to(kept_nV.device)]
+        token = after_BT[positions[:, 0], positions[:, 1]]
+        written = (token >= 0) & (token != self.mask)
+        positions, kept_nV, token = positions[written], kept_nV[written.to(kept_nV.device)], token[written]
+        chosen = kept_nV.softmax(-1).gather(-1, token[:, None].to(kept_nV.device))[:, 0]
+        step.confidence_BT[positions[:, 0], positions[:, 1]] = chosen.cpu()
+
+    def finish(self, tokens_BT: torch.Tensor) -> None:
+        """Finish the generation with the tokens that were written."""
+        self._settle(tokens_BT)
+        self.finals[self.generation] = tokens_BT.cpu()
+        self.fresh = True
+
+
+def arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    found = dict(signature.bind_partial(*args, **kwargs).arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found |= found.pop(parameter.name, {})
+    return found
+
+
+def cached_length(cache: Any) -> int:
+    """Number of positions whose keys a cache holds."""
+    return int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+
+
+def continues(
+    before_BT: torch.Tensor, now_BT: torch.Tensor, mask: int = -2, starts: Sequence[int] | None = None
+) -> bool:
+    """Whether tokens continue those of the last pass: they are equal wherever neither is a mask.
+
+    `starts` are the ends of the rows' prompts, for a model that may also replace tokens it has written; a new generation
+    then begins only when all of them are masked again.
+
+    >>> continues(torch.tensor([[5, 0, 0]]), torch.tensor([[5, 7, 0]]), mask=0)
+    True
+    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8, 9]]))
+    False
+    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8]]), mask=0, starts=[1])
+    True
+    """
+    B, T = before_BT.shape
+    if now_BT.shape[0] != B or now_BT.shape[1] < T:
+        return False
+    before_BT, now_BT = before_BT.cpu(), now_BT[:, :T].cpu()
+    same_BT = (before_BT == now_BT) | (before_BT == mask) | (now_BT == mask) | (before_BT < 0)
+    for row, start in enumerate(starts or ()):
+        again = start < T and bool((now_BT[row, start:] == mask).all()) and bool((before_BT[row, start:] != mask).any())
+        same_BT[row, start:] = not again
+    return bool(same_BT.all())
+
+
+def span(real_BT: torch.Tensor | None, row: int, length: int) -> tuple[int, int]:
+    """First and last position (exclusive) of a row that is not padding."""
+    if real_BT is None:
+        return 0, length
+    positions = real_BT[row].nonzero()[:, 0]
+    if not len(positions):
+        raise FloatLensError(f"row {row} of the batch is all padding; leave it out")
+    first, end = int(positions[0]), int(positions[-1]) + 1
+    if end - first != len(positions):
+        raise FloatLensError(f"row {row} has padding between its tokens; expected it before or after them")
+    return first, end
+
+
+def gold_names(prompt: Prompt) -> set[str]:
+    """Names of the regions that hold the gold evidence."""
+    return {f"doc{index + 1}" for index in prompt.gold}
+
+
+def logits_of(output: Any) -> torch.Tensor | None:
+    """The logits (B, N, V) of a model's output (an object, a dict, a tuple or a tensor)."""
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, tuple | list) and output:
+        found = next((x for x in output if isinstance(x, torch.Tensor) and x.ndim == 3), None)
+    if found is None and isinstance(output, torch.Tensor):
+        found = output
+    return found if isinstance(found, torch.Tensor) and found.ndim == 3 else None
+
+
+def on_cpu(results: Results) -> Results:
+    """A copy of results in main memory."""
+    return {
+        name: {layer: value.detach().to("cpu", torch.float32, copy=True) for layer, value in layers.items()}
+        for name, layers in results.items()
+    }

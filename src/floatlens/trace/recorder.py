@@ -1,0 +1,263 @@
+"""Recorder: arrays allocated once and filled step by step with the observed statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+
+from floatlens.attention.prompt_batch import PromptBatch
+from floatlens.attention.registry import MATRICES
+from floatlens.attention.session import Session
+from floatlens.decode.step import Step
+from floatlens.errors import FloatLensError, NotANumber
+
+NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
+FINITE = ("received", "entropy", "qk", "value_norm")
+GROWING = ("position", "query", "key")
+Rows: TypeAlias = slice | list[int]  # all rows of a batch, or some
+
+
+class Recorder:
+    """Stores the results of a session at the chosen steps, for every row of a batch.
+
+    `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
+    `shown_only` are statistics that are not kept. `revises`: the sampler may replace tokens, and these are counted.
+    """
+
+    def __init__(
+        self,
+        batch: PromptBatch,
+        session: Session,
+        *,
+        new_tokens: int,
+        steps: Sequence[int],
+        heads: Sequence[int] | None,
+        shifted: bool,
+        special_ids: Sequence[int],
+        shown_only: Collection[str] = (),
+        revises: bool = False,
+    ) -> None:
+        self.batch, self.session, self.steps, self.shown_only = batch, session, list(steps), shown_only
+        self.heads = None if heads is None else list(heads)
+        self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
+        B, P = batch.ids_BP.shape
+        self.N = P + new_tokens
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.layers: dict[str, list[int]] = {}
+        self.tokens = np.full((B, len(steps), self.N), -1, np.int64)
+        self.confidence = np.full((B, len(steps), self.N), np.nan, np.float32)
+        self.committed_at = np.full((B, self.N), -1, np.int64)
+        self.committed_token = np.full((B, self.N), -1, np.int64)
+        self.revised = np.zeros((B, self.N), np.int64) if revises else None
+        self.last = [-1] * B  # each row's last step
+        self.length = [P] * B  # positions after it
+        self.count = np.zeros((B, len(steps)), np.int64)
+        self.final = np.full((B, self.N), -1, np.int64)
+        self.final[:, :P] = batch.ids_BP.cpu().numpy()
+
+    def add(self, step: Step) -> None:
+        """Record a step; the session still holds the results of its forward pass.
+
+        A row that waits for others takes no step: steps are counted per row.
+        """
+        length = step.after_BT.shape[1]
+        after, rows = step.after_BT.cpu().numpy(), list(range(len(self.last)))
+        if step.running_B is not None:
+            rows = step.running_B.nonzero()[:, 0].tolist()
+        for row in rows:
+            self.final[row, :length], self.length[row] = after[row], length
+            self.last[row] += 1
+        committed, positions = np.nonzero(step.committed_BT.cpu().numpy())
+        if self.revised is not None:
+            again = self.committed_at[committed, positions] >= 0
+            again &= self.committed_token[committed, positions] != after[committed, positions]
+            self.revised[committed[again], positions[again]] += 1
+            self.committed_token[committed, positions] = after[committed, positions]
+        self.committed_at[committed, positions] = np.array(self.last)[committed]
+        kept = [row for row in rows if self.last[row] in self.steps]
+        for at in sorted({self.steps.index(self.last[row]) for row in kept}):
+            taking = [row for row in kept if self.steps.index(self.last[row]) == at]
+            self._keep(at, slice(None) if len(taking) == len(self.last) else taking, step)
+        self.session.begin()
+
+    def _numbers(self, rows: Rows) -> list[int]:
+        return list(range(len(self.last))) if isinstance(rows, slice) else rows
+
+    def _keep(self, at: int, rows: Rows, step: Step) -> None:
+        """Record a step of some rows at index `at` of the kept steps."""
+        for array in self.arrays.values():
+            array[rows, at] = np.nan
+        self.tokens[rows, at, : step.tokens_BT.shape[1]] = step.tokens_BT[rows].cpu().numpy()
+        self.confidence[rows, at, : step.after_BT.shape[1]] = step.confidence_BT[rows].float().cpu().numpy()
+        for name, layers in self.session.results.items():
+            if name in self.shown_only:
+                continue
+            if name == "evidence":
+                self._evidence(at, rows, layers, step)
+            elif name == "received_writing":
+                self._writing(at, rows, layers, step)
+            else:
+                self._store(name, at, rows, layers, step)
+
+    def _empty(self, *sizes: int) -> np.ndarray[Any, Any]:
+        """An array for all steps, NaN up to the last one taken; the rest costs no memory until it is written."""
+        made = np.empty((len(self.tokens), len(self.steps), *sizes), np.float32)
+        taken = sum(step <= max(self.last) for step in self.steps)
+        made[:, :taken] = np.nan
+        return made
+
+    def _store(self, name: str, at: int, rows: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
+        if not layers:
+            return
+        dims, order = self.session.statistics[name].dims, sorted(layers)
+        value_BL = stack_layers([layers[layer].detach() for layer in order])
+        if "head" in dims and self.heads is not None:
+            value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
+        if self.batch.real_BP is None and name in FINITE and not math.isfinite(checked_sum(name, value_BL)):
+            bad = next((layer for layer in order if not math.isfinite(checked_sum(name, layers[layer]))), None)
+            if bad is not None:  # otherwise layers have different numbers of heads, and were padded with NaN
+                raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
+        if name not in self.arrays:
+            sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
+            self.arrays[name] = self._empty(len(order), *sizes)
+            self.layers[name] = order
+        where: list[Any] = []
+        for dim, size in zip(dims, value_BL.shape[2:], strict=True):
+            first = step.first_query(size) if dim == "query" else 0
+            where.append(slice(first, first + size))
+        self.arrays[name][(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
+
+    def _writing(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
+        """Store the mean attention of the rows that wrote at the step."""
+        layout, name = self.session.layout, "received_writing"
+        assert layout is not None
+        first, end = layout.writing_span
+        if not layers or first == end:
+            return
+        if name not in self.arrays:
+            self.arrays[name] = self._empty(len(layers), self.N)
+            self.layers[name] = sorted(layers)
+        for row in self._numbers(taking):
+            rows = step.committed_BT[row].cpu().nonzero()[:, 0] - self.shifted - first
+            rows = rows[(rows >= 0) & (rows < end - first)]
+            for index, layer in enumerate(self.layers[name]):
+                value_WT = layers[layer][row].detach().float().cpu()[rows]
+                if len(rows):
+                    self.arrays[name][row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
+
+    def _evidence(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
+        """Store, over committed tokens that occur in the gold evidence: mean mass on it, share whose top key is a copy."""
+        layout = self.session.layout
+        assert layout is not None
+        gold_BN, tokens_BT, after_BT = layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
+        if not bool(gold_BN.any()):
+            return
+        T, positions = tokens_BT.shape[1], {}
+        for row in self._numbers(taking):
+            evidence = tokens_BT[row][gold_BN[row, :T]]
+            copied = torch.isin(after_BT[row], evidence) & ~torch.isin(after_BT[row], self.special)
+            positions[row] = (step.committed_BT[row].cpu() & copied).nonzero()[:, 0]
+            self.count[row, at] = len(positions[row])
+        for index, layer in enumerate(sorted(layers)):
+            pairs_BHQ2 = layers[layer].detach().float().cpu()
+            if self.heads is not None:
+                pairs_BHQ2 = pairs_BHQ2[:, self.heads]
+            if "evidence_mass" not in self.arrays:
+                for name in ("evidence_mass", "evidence_hit"):
+                    self.arrays[name] = self._empty(len(layers), pairs_BHQ2.shape[1])
+                    self.layers[name] = sorted(layers)
+            first = step.first_query(pairs_BHQ2.shape[2])
+            for row, at_N in positions.items():
+                at_N = at_N[at_N - self.shifted >= first]  # the row that writes may lie before those of the step
+                if len(at_N):
+                    mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)
+                    top_HN = top_HN.long()
+                    hit_HN = gold_BN[row][top_HN] & (tokens_BT[row][top_HN] == after_BT[row, at_N])
+                    self.arrays["evidence_mass"][row, at, index] = mass_HN.mean(1).numpy()
+                    self.arrays["evidence_hit"][row, at, index] = hit_HN.float().mean(1).numpy()
+
+    def dataset(self, row: int) -> xr.Dataset:
+        """The record of one row, without its padding and without steps after its end."""
+        pad = self.batch.pads[row]
+        last, end = self.last[row], self.length[row]
+        keep = [i for i, step in enumerate(self.steps) if step <= last]
+        if not keep:
+            raise FloatLensError(
+                f"none of the requested steps was reached: the run ended after step {last}; record an earlier one"
+            )
+        span = slice(pad, end)
+        layout = self.session.layout
+        assert layout is not None
+        data: dict[str, Any] = {
+            "tokens": (("step", "position"), self.tokens[row][keep][:, span]),
+            "committed_at": (("position",), self.committed_at[row, span]),
+            "final_tokens": (("position",), self.final[row, span]),
+            "confidence": (("step", "position"), self.confidence[row][keep][:, span]),
+        }
+        if self.revised is not None:
+            data["revised"] = (("position",), self.revised[row, span])
+        # `layer` belongs to the statistics; matrices of other layers have a separate dimension.
+        common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
+        layers = sorted({layer for chosen in common.values() for layer in chosen})
+        names = layout.region_names[row]
+        own: dict[str, Any] = {}
+        dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
+        dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
+        for name, whole in self.arrays.items():
+            if name in NEEDS_GOLD and not layout.gold_BN[row].any():
+                continue
+            dims, array = dims_of[name], whole[row][keep]
+            kind = self.session.statistics.get(name)
+            if kind is not None and kind.final and np.isnan(array).all():  # this prompt has no final rows
+                continue
+            for axis, dim in enumerate(dims, start=2):
+                if dim in GROWING:
+                    array = array[(slice(None),) * axis + (span,)]
+                elif dim in ("region", "region_to"):
+                    array = array[(slice(None),) * axis + (slice(0, len(names)),)]
+            if name in ("queries", "keys"):
+                dims = tuple("position" if dim == "query" else dim for dim in dims)
+            layer_dim = "layer" if self.layers[name] == layers else f"{name}_layer"
+            kind = self.session.statistics.get(name)
+            attributes = {"whole": 1} if kind is not None and kind.whole else {}
+            data[name] = (("step", layer_dim, *dims), array, attributes)
+            if kind is not None:
+                own |= {dim: list(labels) for dim, labels in kind.coords.items()}
+            if layer_dim != "layer":
+                data[layer_dim] = ((layer_dim,), self.layers[name])
+        if "evidence_mass" in data:
+            data["evidence_count"] = (("step",), self.count[row][keep])
+        made = xr.Dataset(data)
+        coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad), **own}
+        if "layer" in made.dims:
+            coords["layer"] = layers
+        if "head" in made.dims:
+            coords["head"] = list(range(made.sizes["head"])) if self.heads is None else self.heads
+        for dim in ("region", "region_to"):
+            if dim in made.dims:
+                coords[dim] = names
+        made = made.assign_coords(coords)
+        return made.set_coords([name for name in made.data_vars if str(name).endswith("_layer")])
+
+
+def checked_sum(name: str, value: torch.Tensor) -> float:
+    """A sum that is finite if the values are. `qk` is NaN at positions outside the window of every query."""
+    return float(value[..., -1].sum() if name == "qk" else value.sum())
+
+
+def stack_layers(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The values of several layers (B, layer, ...); layers with fewer key/value heads or dims are padded with NaN."""
+    shapes = [value.shape for value in values]
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    if all(list(shape) == largest for shape in shapes):
+        return torch.stack(list(values), 1)
+    made = values[0].new_full((largest[0], len(values), *largest[1:]), torch.nan, dtype=torch.float32)
+    for index, value in enumerate(values):
+        where: list[Any] = [slice(None), index, *(slice(0, size) for size in value.shape[1:])]
+        made[tuple(where)] = value.float()
+    return made

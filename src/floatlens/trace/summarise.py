@@ -1,0 +1,91 @@
+"""A summary of a trace: means over heads instead of single heads, for runs of many or large models.
+
+The numbers of single heads that findings need are computed when the summary is made, with anchors by the rules below.
+Numbers that need a single head at a position, or anchors of single heads by another rule, cannot be computed from a
+summary and raise an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from floatlens.anchors import COMMON_RULES, find_anchors, parse_rule
+from floatlens.trace.head_summaries import quarters_overlap, split, step_cosine
+
+HEADS = ("head", "kv_head")
+PARTS = ("qk_advantage", "qk_norm_part", "qk_angle_part")
+
+
+def summarise(data: xr.Dataset, attention: str) -> xr.Dataset:
+    """The dataset of a trace without single heads at single positions; matrices stay, since they were requested.
+
+    | variable | dims | what |
+    |---|---|---|
+    | received_mean, qk_mean, value_norm_mean, … | step, layer, position | mean over heads |
+    | anchors | rule, step, layer, position | anchors by each rule, in the mean over heads |
+    | received_cos | step, layer, head | cosine of received attention with that of the step before |
+    | received_lasting | layer, head | overlap of received attention in the first and the last quarter of the steps |
+    | qk_advantage, qk_norm_part, qk_angle_part | rule, step, layer, head | the anchors' advantage in score, and its split |
+    """
+    wide = [str(name) for name, one in data.data_vars.items() if is_per_head(one)]
+    means = {f"{name}_mean": mean_over_heads(data[name]) for name in wide}
+    made = data.drop_vars(wide).assign(means)
+    if "received" in wide:
+        made = made.assign(_of_single_heads(data, made["received_mean"], attention))
+    return made.assign_attrs(detail="summary")
+
+
+def is_per_head(variable: xr.DataArray) -> bool:
+    """Whether a variable has a number per head and position; queries and keys have more."""
+    dims = set(variable.dims)
+    return "position" in dims and bool(dims.intersection(HEADS)) and "dim" not in dims
+
+
+def mean_over_heads(variable: xr.DataArray) -> xr.DataArray:
+    """Mean over heads; NaN where a position does not exist. Heads that a layer does not have are left out."""
+    head = next(dim for dim in variable.dims if dim in HEADS)
+    values = np.moveaxis(variable.values, variable.dims.index(head), 0)
+    mean = np.asarray(values.mean(axis=0, dtype=np.float32))
+    missing = np.isnan(mean)
+    if missing.any():  # NaN in all heads: the position does not exist yet; in some: the layer has fewer heads
+        of_missing = values[:, missing]
+        count = np.isfinite(of_missing).sum(axis=0)
+        mean[missing] = np.where(count > 0, np.nansum(of_missing, axis=0) / np.maximum(count, 1), np.nan)
+    dims = [dim for dim in variable.dims if dim != head]
+    coords = {name: one for name, one in variable.coords.items() if head not in one.dims}
+    return xr.DataArray(mean, coords=coords, dims=dims, name=variable.name, attrs=variable.attrs)
+
+
+def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> dict[str, Any]:
+    """The numbers of single heads that findings need, and the anchors that they use."""
+    rules = [parse_rule(rule).id for rule in COMMON_RULES]
+    layer = str(mean.dims[1])
+    anchors_RSLT = np.array([find_anchors(mean.values, rule, attention) for rule in rules])
+    received = data["received"].transpose("step", layer, "head", "position")
+    S, L, H, _ = received.shape
+    cosine_SLH = np.full((S, L, H), np.nan, np.float32)
+    lasting_LH = np.full((L, H), np.nan, np.float32)
+    for n in range(L):
+        a_SHT = received[:, n].values
+        cosine_SLH[1:, n] = step_cosine(a_SHT)
+        lasting_LH[n] = quarters_overlap(a_SHT)
+    found: dict[str, Any] = {
+        "anchors": (("rule", "step", layer, "position"), anchors_RSLT),
+        "received_cos": (("step", layer, "head"), cosine_SLH),
+        "received_lasting": ((layer, "head"), lasting_LH),
+        "rule": ("rule", rules),
+    }
+    if {"qk", "qk_norm"} <= set(data.data_vars) and data["qk"].dims == data["qk_norm"].dims == received.dims:
+        others_SLT = np.isfinite(mean.values)
+        parts = np.full((len(PARTS), len(rules), S, L, H), np.nan, np.float32)
+        for n in range(L):
+            score_SHT, norm_SHT = (data[name][:, n].values for name in ("qk", "qk_norm"))
+            for r in range(len(rules)):
+                anchors_ST = anchors_RSLT[r, :, n]
+                others_ST = others_SLT[:, n] & ~anchors_ST
+                parts[:, r, :, n] = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
+        found |= {name: (("rule", "step", layer, "head"), one) for name, one in zip(PARTS, parts, strict=True)}
+    return found

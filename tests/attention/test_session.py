@@ -1,0 +1,97 @@
+"""How calls are grouped: layers of the same kind are processed together, within the memory limit, and none is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import floatlens
+import floatlens.attention.statistics.received
+from floatlens.attention.attention import observing
+from floatlens.attention.call import Call
+from floatlens.attention.session import Session
+from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
+from tests.models import checkpoints
+
+IDS = list(range(3, 27))
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Every call that statistics were taken of, in order."""
+    seen: list[Call] = []
+    start = floatlens.attention.statistics.received.Received.start
+    monkeypatch.setattr(
+        floatlens.attention.statistics.received.Received,
+        "start",
+        lambda self, call: seen.append(call) or start(self, call),
+    )
+    return seen
+
+
+def test_the_layers_of_a_step_are_one_call_with_the_kernels_own_sums(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.llada(tmp_path)), dtype="float32")
+    lens.trace(IDS, max_new_tokens=4, steps=2, implementation="sdpa")
+    assert [call.layers for call in looks] == [(0, 1, 2)] * 2
+    assert all(call.lse_BHQ is not None for call in looks)
+
+
+def test_the_layers_of_a_step_are_one_call_whose_weights_have_passed(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.llada(tmp_path)), dtype="float32")
+    lens.trace(IDS, max_new_tokens=4, steps=2)
+    assert [call.layers for call in looks] == [(0, 1, 2)] * 2
+    assert all(call.passed for call in looks)
+
+
+def test_a_cache_is_extended_in_the_group_that_the_prompt_formed(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.native(tmp_path, "qwen2")), dtype="float32")
+    lens.end_ids = ()
+    lens.trace(IDS, max_new_tokens=4)
+    assert [(call.layers, call.Q) for call in looks] == [((0, 1, 2), len(IDS))] + [((0, 1, 2), 1)] * 3
+
+
+def test_layers_that_do_not_fit_together_are_looked_at_one_by_one(tmp_path: Path, looks: list[Call]) -> None:
+    lens = floatlens.load(str(checkpoints.llada(tmp_path)), dtype="float32")
+    ids = torch.tensor([IDS])
+    found = {}
+    for room in (0, 1 << 26):
+        with observing(lens.model, Session(["received", "entropy"], room=room)) as session, torch.no_grad():
+            lens.model(ids)
+            found[room] = {name: torch.stack([*by_layer.values()]) for name, by_layer in session.results.items()}
+    assert [call.layers for call in looks] == [(0,), (1,), (2,), (0, 1, 2)]
+    for name in ("received", "entropy"):
+        torch.testing.assert_close(found[0][name], found[1 << 26][name], atol=1e-6, rtol=0)
+
+
+def test_a_step_that_is_not_kept_still_counts_in_a_running_sum(tmp_path: Path) -> None:
+    lens = floatlens.load(str(checkpoints.native(tmp_path, "llama")), dtype="float32")
+    lens.end_ids = ()
+    whole = lens.trace(IDS, max_new_tokens=4)
+    last = lens.trace(IDS, max_new_tokens=4, record_steps=[3])
+    np.testing.assert_array_equal(last.data["received"].sel(step=3), whole.data["received"].sel(step=3))
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_keys_beyond_the_sequence_are_an_error_unless_the_mask_hides_them(visible: bool) -> None:
+    """Learned keys after the positions have no received attention; those of a static cache are not yet written."""
+    query, keys = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
+    mask = torch.ones(1, 1, 4, 6, dtype=torch.bool)
+    mask[..., 4:] = visible
+    session = Session(["received"])
+    token = enter_pass(ForwardPass.whole(torch.zeros(1, 4, dtype=torch.long)))
+    try:
+        if visible:
+            with pytest.raises(
+                floatlens.FloatLensError, match="6 keys at 4 positions: some of its keys are not positions"
+            ):
+                session.see(0, query, keys, keys, scaling=None, mask=mask, causal=False)
+        else:
+            session.see(0, query, keys, keys, scaling=None, mask=mask, causal=False)
+            received = session.results["received"][0]
+            weights = (query @ keys[:, :, :4].transpose(-1, -2) * 8**-0.5).softmax(-1)
+            torch.testing.assert_close(received, weights.mean(-2), atol=1e-6, rtol=0)
+    finally:
+        leave_pass(token)

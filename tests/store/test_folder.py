@@ -1,0 +1,298 @@
+"""A run folder keeps results complete, and never uses an id from data as a path."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import given
+
+from floatlens import FloatLensError
+from floatlens.cli import main
+from floatlens.files import atomic_write
+from floatlens.store.diff import compare
+from floatlens.store.folder import RunFolder, safe_name
+from floatlens.trace.trace import Trace
+from tests.store import bucket  # noqa: F401  (the protocol bucket://)
+from tests.store.conftest import TRACED, Undisturbed, Words
+
+
+@given(st.text(max_size=300))
+def test_any_id_becomes_one_plain_file_name(sample_id: str) -> None:
+    name = safe_name(sample_id)
+    assert Path(name).name == name and 0 < len(name) < 64 and not name.startswith((".", "-"))
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_different_ids_have_different_names(a: str, b: str) -> None:
+    assert (safe_name(a) == safe_name(b)) == (a == b)
+
+
+def test_a_run_is_not_overwritten_and_resumes_only_with_the_same_settings(tmp_path: Path) -> None:
+    asked = {"asked": {"model": "x", "steps": 4}}
+    RunFolder.create(tmp_path / "run", asked)
+    with pytest.raises(FloatLensError, match="use --resume"):
+        RunFolder.create(tmp_path / "run", asked)
+    RunFolder.create(tmp_path / "run", asked, resume=True)
+    with pytest.raises(FloatLensError, match="other settings \\(steps: 4, now 5\\)"):
+        RunFolder.create(tmp_path / "run", {"asked": {"model": "x", "steps": 5}}, resume=True)
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear")
+    with pytest.raises(FloatLensError, match="is not empty and is not a run folder"):
+        RunFolder.create(tmp_path, {})
+    with pytest.raises(FloatLensError, match="is not a run folder"):
+        RunFolder.open(tmp_path)
+
+
+def test_errors_and_tables_are_read_back(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {"command": "eval"})
+    run.record_error("q\n1", "too long")
+    run.write_table("answers", pd.DataFrame({"id": ["a"], "em": [1.0]}))
+    assert RunFolder.open(run.path).errors() == [{"sample": "q\n1", "reason": "too long"}]
+    assert pd.read_parquet(run.path / "answers.parquet")["id"].tolist() == ["a"]
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic_write(target) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert target.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+PLACES = ["disk", "memory", "bucket"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "run") if request.param == "disk" else f"{request.param}://{tmp_path.name}/run"
+
+
+def some_trace() -> Trace:
+    data = {
+        "tokens": (("step", "position"), np.array([[1, 2, 3], [1, 2, 4]])),
+        "committed_at": (("position",), np.array([-1, 0, 1])),
+        "confidence": (("step", "position"), np.ones((2, 3), np.float32)),
+    }
+    return Trace(xr.Dataset(data, attrs={"sample_id": "../q1"}))
+
+
+def test_results_are_there_once_however_often_they_are_put(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        for value in (1, 2):
+            for id_ in ("a", "../a", "a\n", ""):
+                run.put(("model", id_), {"value": value})
+        assert [(r.key[1], r.value["value"]) for r in run.results()] == [("", 2), ("../a", 2), ("a", 2), ("a\n", 2)]
+        assert len(run.storage.names("results")) == 4
+
+
+def test_an_index_that_is_missing_or_old_is_made_from_what_is_there(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.put(("a",), {})
+        run.write_index()
+        run.put(("b",), {})
+        assert [line["key"] for line in run.index()] == [["a"], ["b"]]
+        run.write_index()
+        written = run.storage.read("index.jsonl")
+        run.storage.write("index.jsonl", written[:-9])
+        assert [line["key"] for line in run.index()] == [["a"], ["b"]]
+        run.storage.remove("index.jsonl")
+        run.finish()
+        assert run.storage.read("index.jsonl") == written
+
+
+@pytest.mark.parametrize("harm", ["truncated", "bit flipped", "emptied", "not JSON", "of another kind"])
+def test_a_broken_result_is_set_aside_and_can_be_done_again(place: str, harm: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.put(("a",), {"answer": "Rusk"})
+        run.put(("b",), {"answer": "Molen"})
+        [name] = [line["file"] for line in run.index() if line["key"] == ["a"]]
+        whole = run.storage.read(name)
+        at = whole.index(b"Rusk")
+        harmed = {
+            "truncated": whole[:-7],
+            "bit flipped": whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
+            "emptied": b"",
+            "not JSON": b"\xff\x00",
+            "of another kind": b"[1]",
+        }[harm]
+        run.storage.write(name, harmed)
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        assert [r.key for r in run.results()] == [("b",)]
+        [broken] = run.storage.names("broken")
+        assert run.storage.read(broken) == harmed
+
+
+def test_a_broken_trace_takes_its_result_along(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        trees = run.save_trace("q1", some_trace())
+        run.put(("q1",), {}, trees)
+        run.put(("q2",), {}, run.save_trace("q2", some_trace()))
+        chunk = max((n for n in run.storage.names(*trees) if "/c." in n), key=lambda n: len(run.storage.read(n)))
+        content = run.storage.read(chunk)
+        run.storage.write(chunk, content[:5] + bytes([content[5] ^ 4]) + content[6:])
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        assert [r.key for r in run.results()] == [("q2",)] and len(run.samples()) == 1
+
+
+def test_traces_come_back_from_anywhere(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.put(("q1",), {}, run.save_trace("q1", some_trace()))
+    with RunFolder.open(place) as run:
+        [(name, path)] = run.samples()
+        assert name == "../q1" and Trace.open(path).data["tokens"].values.tolist() == [[1, 2, 3], [1, 2, 4]]
+
+
+def test_what_was_being_written_is_swept_up(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {"asked": {}})
+    run.put(("a",), {})
+    [name] = run.storage.names("results")
+    (run.path / name).with_name(".partial-1").write_text("{")
+    (run.path / "samples" / ".q1.xyz").mkdir()
+    run.close()
+    with RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True):
+        assert not [p for p in (tmp_path / "run").rglob(".*")]
+
+
+def test_a_run_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
+    (tmp_path / "run" / "samples").mkdir(parents=True)
+    (tmp_path / "run" / "lock").write_text("")
+    (tmp_path / "run" / ".partial-2").write_text("{")
+    RunFolder.create(tmp_path / "run", {"asked": {}}).close()
+
+
+def test_a_run_at_a_url_is_the_one_on_disk_also_when_it_was_cut_off_and_damaged(
+    words: Words, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    place = f"bucket://{tmp_path.name}/deep/run"
+    line = [str(word) for word in (*words["trace"], "--out", place)]
+    assert main.run(line) == 0
+    run = RunFolder.open(place)
+    for name in run.storage.names("results")[:3]:
+        run.storage.remove(name)
+    [tree] = run.results()[-1].trees
+    chunk = next(name for name in run.storage.names(tree) if "/received/c." in name)
+    run.storage.write(chunk, b"harm")
+    assert main.run([*line, "--resume"]) == 0
+    found = compare(RunFolder.open(undisturbed["trace"]), run)
+    assert not found.settings and not found.results_differ and found.same == TRACED
+    assert run.storage.names("broken") and not run.storage.exists("lock")
+
+
+# --- what a power cut and an exit leave -------------------------------------------------------------------------------
+
+
+def test_a_result_reaches_the_disk_before_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        events.append("sync folder" if folder else "sync content")
+        real_sync(descriptor)
+
+    def replace(source: Any, target: Any) -> None:
+        events.append("rename")
+        real_replace(source, target)
+
+    with RunFolder.create(tmp_path / "run", {"asked": {}}) as run:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "replace", replace)
+        run.put(("a",), {})
+        monkeypatch.undo()
+    assert events == ["sync content", "rename", "sync folder"]
+
+
+LEAVE = """
+import sys
+sys.path[:0] = {path!r}
+from floatlens.store.folder import RunFolder
+from tests.store.test_folder import some_trace
+
+run = RunFolder.create("memory://run", {{"asked": {{}}}})
+run.put(("q1",), {{}}, run.save_trace("q1", some_trace()))
+run.write_text("results.json", "{{}}")
+run.record_error("q2", "failed")
+assert len(RunFolder.open("memory://run").samples()) == 1
+"""
+
+
+def test_a_run_at_a_url_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    code = LEAVE.format(path=[str(root / "src"), str(root)])
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_nobody_closed_is_not_locked_after_its_process(tmp_path: Path) -> None:
+    code = f"from floatlens.store.folder import RunFolder; RunFolder.create({str(tmp_path / 'run')!r}, {{}})"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["manifest.json", "samples"]
+
+
+def test_all_problems_of_the_data_are_in_the_run_folder(place: str) -> None:
+    problems = [{"source": "nq.jsonl", "line": n, "problem": "has no question", "skipped": True} for n in range(250)]
+    with RunFolder.create(place, {"asked": {}}) as run:
+        run.write_problems(iter(problems))
+        run.finish()
+    assert RunFolder.open(place).problems() == problems
+    with RunFolder.create(place, {"asked": {}}, resume=True) as run:
+        run.write_problems([])
+        assert run.remote or not (run.path / "problems.jsonl").exists()
+
+
+def test_a_damaged_trace_and_a_link_out_of_the_run_are_left_out_and_named(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {"asked": {}})
+    for name in ("good", "cut", "pipe"):
+        run.save_trace(name, some_trace())
+    cut, pipe = (run.trace_path(name) / "zarr.json" for name in ("cut", "pipe"))
+    cut.write_text(cut.read_text()[:40])
+    pipe.unlink()
+    os.mkfifo(pipe)
+    shutil.copytree(run.trace_path("good"), tmp_path / "mine")
+    (run.path / "samples" / "linked").symlink_to(tmp_path / "mine")
+    with pytest.warns(UserWarning) as warned:
+        assert [path for _, path in run.samples()] == [run.trace_path("good")]
+    said = "\n".join(str(warning.message) for warning in warned)
+    assert said.count("left out: ") == 3
+    for part in (f"{cut} does not describe a trace", f"{pipe} is not a regular file", "leads out of the run"):
+        assert part in said
+    run.close()
+
+
+def test_errors_that_are_gone_are_gone_at_a_url_too(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/errors"
+    with RunFolder.create(url, {"asked": {}}) as run:
+        run.write_errors([("q1", "failed")])
+        run.finish()
+    assert len(RunFolder.open(url).errors()) == 1
+    with RunFolder.create(url, {"asked": {}}, resume=True) as run:
+        run.write_errors([])
+        run.finish()
+    assert RunFolder.open(url).errors() == []
+
+
+def test_what_killed_workers_were_writing_is_removed_at_the_end(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run", {"asked": {}}) as run:
+        run.put(("q1",), {})
+        (run.path / "results" / ".partial-1").write_text("half")
+        run.finish()
+    assert not list((tmp_path / "run").rglob(".*"))
