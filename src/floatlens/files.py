@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -12,23 +13,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PARTIAL = ".partial-"  # temporary names start with a dot; a resumed run removes those that a killed process left
+# Names of unfinished files. A resumed run removes what a killed process left under them, and nothing else.
+UNFINISHED = re.compile(r"\.floatlens-[0-9a-f]{32}")
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+
+
+def unfinished_name() -> str:
+    """A new name that `UNFINISHED` matches."""
+    return f".floatlens-{uuid.uuid4().hex}"
 
 
 @contextmanager
 def atomic_write(target: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `target` when the block succeeds and is removed when it fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)) / target.name
+    folder = target.parent / unfinished_name()
+    folder.mkdir(mode=0o700)
+    temporary = folder / target.name
     try:
         yield temporary
         if target.is_dir() and not target.is_symlink():
-            retired = temporary.parent / "retired"
+            retired = folder / "retired"
             os.replace(target, retired)
         os.replace(temporary, target)
     finally:
-        shutil.rmtree(temporary.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_durably(target: Path, content: bytes) -> None:
@@ -89,7 +98,7 @@ def sync_folder(folder: Path) -> None:
 
 def _write_temporary(target: Path, content: bytes) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f"{PARTIAL}{uuid.uuid4().hex}"
+    temporary = target.parent / unfinished_name()
     try:
         with temporary.open("xb") as file:
             file.write(content)

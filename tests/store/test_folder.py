@@ -19,7 +19,7 @@ from hypothesis import given
 
 from floatlens import FloatLensError
 from floatlens.cli import main
-from floatlens.files import atomic_write
+from floatlens.files import atomic_write, unfinished_name
 from floatlens.store.diff import compare
 from floatlens.store.folder import RunFolder, safe_name
 from floatlens.trace.trace import Trace
@@ -162,8 +162,8 @@ def test_what_was_being_written_is_swept_up(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"asked": {}})
     run.put(("a",), {})
     [name] = run.storage.names("results")
-    (run.path / name).with_name(".partial-1").write_text("{")
-    (run.path / "samples" / ".q1.xyz").mkdir()
+    (run.path / name).with_name(unfinished_name()).write_text("{")
+    (run.path / "samples" / unfinished_name()).mkdir()
     run.close()
     with RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True):
         assert not [p for p in (tmp_path / "run").rglob(".*")]
@@ -172,7 +172,7 @@ def test_what_was_being_written_is_swept_up(tmp_path: Path) -> None:
 def test_a_run_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / "run" / "samples").mkdir(parents=True)
     (tmp_path / "run" / "lock").write_text("")
-    (tmp_path / "run" / ".partial-2").write_text("{")
+    (tmp_path / "run" / unfinished_name()).write_text("{")
     RunFolder.create(tmp_path / "run", {"asked": {}}).close()
 
 
@@ -293,6 +293,6 @@ def test_errors_that_are_gone_are_gone_at_a_url_too(tmp_path: Path) -> None:
 def test_what_killed_workers_were_writing_is_removed_at_the_end(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", {"asked": {}}) as run:
         run.put(("q1",), {})
-        (run.path / "results" / ".partial-1").write_text("half")
+        (run.path / "results" / unfinished_name()).write_text("half")
         run.finish()
     assert not list((tmp_path / "run").rglob(".*"))

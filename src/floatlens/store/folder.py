@@ -35,7 +35,7 @@ import pandas as pd
 
 from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
-from floatlens.files import atomic_write, temporary_folder
+from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store import checksums
 from floatlens.store.lock import KERNEL, RunLock, lock_lost, read_claim
 from floatlens.store.lock import NAME as LOCK
@@ -500,8 +500,17 @@ def _index_line(result: Result) -> dict[str, Any]:
 
 
 def _only_leftovers(root: Path) -> bool:
-    """Whether a folder contains only files of a run that was killed before it wrote its manifest."""
-    return {path.name for path in root.iterdir() if not path.name.startswith(".")} <= {SAMPLES, LOCK, KERNEL}
+    """Whether a folder contains only what a run creates before its manifest: anything else is somebody else's file."""
+    for path in root.iterdir():
+        if path.name == SAMPLES and path.is_dir():
+            mine = not any(path.iterdir())
+        elif path.name == LOCK:
+            mine = path.is_file() and (path.stat().st_size == 0 or "nonce" in read_claim(Storage(root)))
+        else:
+            mine = UNFINISHED.fullmatch(path.name) is not None or (path.name == KERNEL and path.stat().st_size == 0)
+        if not mine:
+            return False
+    return True
 
 
 def trace_attributes(path: Path) -> dict[str, Any]:

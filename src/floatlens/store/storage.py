@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import Any
 import fsspec
 
 from floatlens.errors import FloatLensError
-from floatlens.files import create_durably, write_durably
+from floatlens.files import UNFINISHED, create_durably, unfinished_name, write_durably
 
 CONNECTIONS = 16  # requests to a server at a time
 CHUNK = 256  # files whose contents are in memory at the same time
@@ -207,7 +206,7 @@ class Storage:
 
     def age(self, name: str) -> float:
         """Seconds since a file was written, by the clock of the storage, since clocks of machines may differ."""
-        mark = f".clock-{uuid.uuid4().hex}"
+        mark = unfinished_name()
         self.write(mark, b"")
         try:
             return (self._modified(mark) - self._modified(name)).total_seconds()
@@ -226,7 +225,8 @@ class Storage:
             return
         for pattern in (".*", "results/.*", "results/*/.*", "samples/.*", "figures/.*", "findings/.*"):
             for path in self.folder.glob(pattern):
-                self.remove(path.relative_to(self.folder).as_posix())
+                if UNFINISHED.fullmatch(path.name):
+                    self.remove(path.relative_to(self.folder).as_posix())
 
     def _path(self, name: str) -> str:
         """The full path of a name; raise an error if it leads out of the run, after following links."""
