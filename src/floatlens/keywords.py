@@ -1,0 +1,87 @@
+"""The keywords of Python functions that take options, with their types.
+
+Written from options.py by `python -m tests.test_options`, because type checkers do not read dataclasses as keywords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LoadKeywords(TypedDict, total=False):
+    """How models are loaded."""
+
+    family: str | None
+    revision: str | None
+    adapter: str | Path | None
+    sampler: str | None
+    block_length: int | None
+    dtype: str | torch.dtype
+    device_map: str | dict[str, Any] | None
+    quantization_config: Any
+    attn_implementation: str | None
+    tp_plan: str | dict[str, str] | None
+    allow_pickle: bool
+
+
+class DataKeywords(TypedDict, total=False):
+    """Which questions of the data are asked, with which passages, and in which words."""
+
+    split: str | None
+    limit: int | None
+    seed: int | None
+    passages: int | None
+    max_passages: int | None
+    retriever: str | None
+    corpus: str | None
+    columns: Mapping[str, str] | None
+    layout: str | None
+    strict: bool
+    template: Any
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """How answers are generated; None is the sampler's own default."""
+
+    max_new_tokens: int
+    steps: int | None
+    block_length: int | None
+    temperature: float
+    seed: int | None
+    sampler: Mapping[str, Any] | None
+
+
+class RecordingKeywords(TypedDict, total=False):
+    """What is recorded of a generation, and how it is stored."""
+
+    record: Sequence[str]
+    layers: Collection[int] | None
+    heads: Collection[int] | None
+    record_steps: Collection[int] | None
+    matrices: Sequence[str]
+    matrix_layers: Collection[int] | None
+    show: Sequence[str]
+    implementation: str
+    trace_dtype: str
+    detail: Literal["full", "summary"]
+
+
+class RunKeywords(TypedDict, total=False):
+    """Where the work runs, and whether it resumes."""
+
+    batch_size: int
+    engine: str
+    workers: int | None
+    address: str | None
+    gpus_per_worker: float | None
+    resume: bool
+    retry_errors: bool
+
+
+class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
+    """How an answer is generated, and what is recorded of it."""

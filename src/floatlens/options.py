@@ -1,0 +1,194 @@
+"""Every option that travels between layers, declared once: its type, its default and its help.
+
+The command line lists these fields as options, the manifest stores them (`recorded`), and Python functions take them as
+keywords (`keywords.py` has their types). `make` turns keywords into values; inside, only the values are passed on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def option(default: Any, help: str, *, flag: str | None = "", least: float | None = None, recorded: bool = True) -> Any:
+    """Declare an option.
+
+    `flag` is its name on the command line, by default that of the field; None keeps it off the command line. `least` is the
+    smallest number that is allowed. `recorded` is whether results depend on it, so that it belongs to the manifest.
+    """
+    about = {"help": help, "flag": flag, "least": least, "recorded": recorded}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How models are loaded."""
+
+    panel: ClassVar[str] = "Model"
+
+    family: str | None = option(None, "Family of the model; detected from its config by default.")
+    revision: str | None = option(None, "Branch, tag or commit of a Hub model.")
+    adapter: str | Path | None = option(None, "Folder of a LoRA adapter in peft's format, applied to the model.")
+    sampler: str | None = option(None, "Sampler, where the family has several, such as llada2.1.")
+    block_length: int | None = option(
+        None, "Tokens per block of a block-causal model whose config does not define it (family a2d-block).", flag=None
+    )
+    dtype: str | torch.dtype = option(
+        "auto", "Type of the weights: auto (the checkpoint's; float32 on a CPU), float32, bfloat16 or float16."
+    )
+    device_map: str | dict[str, Any] | None = option(
+        None, "Device: cpu, cuda, …; auto distributes a large model over all GPUs.", flag="device", recorded=False
+    )
+    quantization_config: Any = option(None, "Passed to transformers.", flag=None, recorded=False)
+    attn_implementation: str | None = option(None, "Passed to transformers.", flag=None, recorded=False)
+    tp_plan: str | dict[str, str] | None = option(
+        None, "auto splits each layer over the processes of torchrun.", flag=None, recorded=False
+    )
+    allow_pickle: bool = option(False, "Allow pickled weights (.bin files) if there are no others.", recorded=False)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which questions of the data are asked, with which passages, and in which words."""
+
+    panel: ClassVar[str] = "Input"
+
+    split: str | None = option(None, "Split of the data: train, validation or test.")
+    limit: int | None = option(None, "Maximum number of questions: the first ones, or with a seed a random draw.")
+    seed: int | None = option(None, "Seed of every random draw and of the sampler.")
+    passages: int | None = option(
+        None, "Number of passages per question, including the gold one (0 = closed book).", least=0
+    )
+    max_passages: int | None = option(
+        None, "Maximum number of passages per question, for data that has its own; the first ones are kept.", least=0
+    )
+    retriever: str | None = option(None, "bm25: retrieve passages from the corpus.")
+    corpus: str | None = option(None, "File of passages to retrieve from: JSONL, CSV or parquet.")
+    columns: Mapping[str, str] | None = option(
+        None, "Columns of the data by role, such as question=ask,answers=target."
+    )
+    layout: str | None = option(
+        None, "Layout of the records: kilt, middle, hotpot, keyvalue, infill, continue or columns; detected by default."
+    )
+    strict: bool = option(False, "Stop at the first line of the data that cannot be used.")
+    template: Any = option(None, "Text file with the slots {passages} and {question}.")
+
+    def __post_init__(self) -> None:
+        if self.retriever not in (None, "bm25"):
+            raise FloatLensError(f"--retriever {self.retriever!r} is not known; use bm25")
+        if self.retriever is not None and self.corpus is None:
+            raise FloatLensError("--retriever bm25 needs passages to search; name a file of them with --corpus")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are generated; None is the sampler's own default."""
+
+    panel: ClassVar[str] = "Decoding"
+
+    max_new_tokens: int = option(32, "Maximum number of tokens per answer.")
+    steps: int | None = option(None, "Denoising steps of a masked diffusion model; one per token by default.")
+    block_length: int | None = option(None, "Tokens per block, for samplers that write in blocks.")
+    temperature: float = option(0.0, "Sampling temperature; 0 is greedy.")
+    seed: int | None = option(None, "Seed of every random draw and of the sampler.")
+    sampler: Mapping[str, Any] | None = option(
+        None, "Setting of one sampler, such as top_p=0.9; `floatlens models NAME` lists them.", flag="sampler-set"
+    )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is recorded of a generation, and how it is stored."""
+
+    panel: ClassVar[str] = "Recording"
+
+    record: Sequence[str] = option(
+        ("default",), "Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token."
+    )
+    layers: Collection[int] | None = option(None, "Layers to record, such as 0,4-7 or 0:32:4.")
+    heads: Collection[int] | None = option(None, "Heads to record.")
+    record_steps: Collection[int] | None = option(None, "Steps to record.")
+    matrices: Sequence[str] = option((), "Full matrices to record: attention, attention_mean, queries, keys.")
+    matrix_layers: Collection[int] | None = option(None, "Layers of the full matrices; by default those of --layers.")
+    show: Sequence[str] = option(
+        (), "Statistics or matrices that are shown at each step without being kept in the trace.", flag=None
+    )
+    implementation: str = option(
+        "stream",
+        "stream (default: the fastest on the device), fused (attention computed once), sdpa (output bit-equal "
+        "to the model's own), kernel (GPU) or exact (slow reference).",
+    )
+    trace_dtype: str = option("float16", "Precision of per-head data on disk: float16 or float32.")
+    detail: Literal["full", "summary"] = option(
+        "full", "What traces keep: full (every head) or summary (means over heads)."
+    )
+
+    def __post_init__(self) -> None:
+        if self.detail not in ("full", "summary"):
+            raise FloatLensError(f"detail {self.detail!r} is not known; use full or summary")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where the work runs, and whether it resumes."""
+
+    panel: ClassVar[str] = "Run"
+
+    batch_size: int = option(32, "Number of questions decoded together.", least=1)
+    engine: str = option("local", "Where to run: local, or ray for a cluster.", recorded=False)
+    workers: int | None = option(None, "Number of processes, one model each; 1 by default.", recorded=False)
+    address: str | None = option(None, "Address of a Ray cluster: auto, host:port or ray://….", recorded=False)
+    gpus_per_worker: float | None = option(None, "Number of GPUs per worker.", recorded=False)
+    resume: bool = option(False, "Resume the run in --out.", recorded=False)
+    retry_errors: bool = option(False, "With --resume: retry what failed.", recorded=False)
+
+    def check_out(self, out: str | None) -> None:
+        """Raise an error if there is nothing to resume."""
+        if self.resume and out is None:
+            raise FloatLensError("--resume needs --out, the folder of the run to resume")
+
+
+GROUPS: tuple[type[Any], ...] = (Load, Data, Sampling, Recording, Run)
+
+
+def make(given: Mapping[str, Any], *kinds: type[Any]) -> tuple[Any, ...]:
+    """Return one value per kind from keywords; an option that two kinds have goes to both.
+
+    >>> make({"steps": 8, "layers": [0]}, Sampling, Recording)[0].steps
+    8
+    >>> make({"step": 8}, Sampling)
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: unknown option 'step'; did you mean 'steps'?
+    """
+    names = [[each.name for each in fields(kind)] for kind in kinds]
+    known = {name for several in names for name in several}
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            way = f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}"
+            if not close and Sampling in kinds:
+                way = f"settings of one sampler are passed as sampler={{{name!r}: …}}"
+            raise FloatLensError(f"unknown option {name!r}; {way}")
+    return tuple(
+        kind(**{name: given[name] for name in several if name in given})
+        for kind, several in zip(kinds, names, strict=True)
+    )
+
+
+def recorded(value: Any) -> dict[str, Any]:
+    """Return the options of a value that results depend on, for the manifest.
+
+    >>> recorded(Run(batch_size=4, workers=2))
+    {'batch_size': 4}
+    """
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.metadata["recorded"]}

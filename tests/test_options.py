@@ -1,0 +1,63 @@
+"""Options are declared once: `keywords.py` is written from `options.py` by `python -m tests.test_options`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from floatlens import options
+from floatlens.errors import FloatLensError
+
+KEYWORDS = Path(options.__file__).with_name("keywords.py")
+HEAD = '''"""The keywords of Python functions that take options, with their types.
+
+Written from options.py by `python -m tests.test_options`, because type checkers do not read dataclasses as keywords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    import torch
+
+'''
+TAIL = '''
+
+class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
+    """How an answer is generated, and what is recorded of it."""
+'''
+
+
+def keywords() -> str:
+    """Return the text of keywords.py."""
+    parts = [HEAD]
+    for kind in options.GROUPS:
+        parts.append(f'\nclass {kind.__name__}Keywords(TypedDict, total=False):\n    """{kind.__doc__}"""\n\n')
+        parts += [f"    {each.name}: {each.type}\n".replace("'", '"') for each in fields(kind)]
+    return "".join(parts).replace("\nclass", "\n\nclass").replace("\n\n\n\nclass", "\n\n\nclass") + TAIL
+
+
+def test_the_keywords_are_those_of_the_options() -> None:
+    assert KEYWORDS.read_text(encoding="utf-8") == keywords()
+
+
+def test_every_option_has_a_help_text_of_its_own() -> None:
+    helps = [each.metadata["help"] for kind in options.GROUPS for each in fields(kind)]
+    assert all(re.fullmatch(r"[\w-].*[.]", text) for text in helps), helps
+
+
+def test_an_unknown_keyword_is_refused_with_the_closest_one() -> None:
+    with pytest.raises(FloatLensError, match="unknown option 'tempreature'; did you mean 'temperature'"):
+        options.make({"tempreature": 1.0}, options.Sampling, options.Recording)
+    with pytest.raises(FloatLensError, match="passed as sampler={'top_p': …}"):
+        options.make({"top_p": 0.9}, options.Sampling)
+
+
+if __name__ == "__main__":
+    KEYWORDS.write_text(keywords(), encoding="utf-8")
