@@ -285,6 +285,15 @@ def test_a_damaged_chunk_is_refused(run: RunFolder, tmp_path: Path) -> None:
     refused("figure", "drift", run.path, "--out", tmp_path / "figures")
 
 
+def test_a_deleted_trace_is_a_difference(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    assert main.run(["diff", str(run.path), str(copy)]) == 0
+    [(_, path)] = RunFolder.open(copy).samples()
+    shutil.rmtree(path)
+    assert main.run(["diff", str(run.path), str(copy)]) == 1
+    assert "trace: missing in the second run" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
 @pytest.mark.parametrize("words", [("figure", "drift"), ("rerun",), ("diff", "SELF")])
 def test_a_nasty_manifest_is_refused(run: RunFolder, content: bytes, words: tuple[str, ...], tmp_path: Path) -> None:

@@ -47,6 +47,38 @@ def test_an_untouched_trace_opens(stored: Path) -> None:
     assert Trace.open(stored).data.sizes["position"] == 20
 
 
+def test_a_trace_with_a_missing_file_is_refused(stored: Path) -> None:
+    """Zarr reads a missing chunk as zeros, and a group without an array as a trace that never had it."""
+    files = [path for path in sorted(stored.rglob("*")) if path.is_file()]
+    for file in files:
+        content = file.read_bytes()
+        file.unlink()
+        with pytest.raises(FloatLensError, match=r"is missing|has no zarr\.json|it has no zarr\.json"):
+            Trace.open(stored)
+        file.write_bytes(content)
+    shutil.rmtree(stored / "received")
+    with pytest.raises(FloatLensError, match="metadata do not match their checksum"):
+        Trace.open(stored)
+
+
+def test_a_changed_bit_is_refused_or_changes_nothing(stored: Path) -> None:
+    before, rng = Trace.open(stored).load().data, np.random.default_rng(0)
+    refused = 0
+    for file in sorted(path for path in stored.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        for bit in rng.choice(8 * len(content), min(24, 8 * len(content)), replace=False):
+            changed = bytearray(content)
+            changed[bit // 8] ^= 1 << (bit % 8)
+            file.write_bytes(changed)
+            try:
+                xr.testing.assert_identical(Trace.open(stored).load().data, before)
+            except FloatLensError:
+                refused += 1
+        file.write_bytes(content)
+    assert refused > 200
+    assert Trace.open(stored).load().data.identical(before)
+
+
 def test_a_store_of_format_2_with_pickled_objects_is_refused_and_runs_nothing(stored: Path, tmp_path: Path) -> None:
     import numcodecs
 
@@ -109,9 +141,25 @@ def test_an_absurd_shape_is_refused_before_anything_is_read(stored: Path, monkey
     def grow(found: dict[str, Any]) -> None:
         found["shape"] = [100_000_000]
         found["chunk_grid"]["configuration"]["chunk_shape"] = [1_000_000]
+        found["chunk_key_encoding"]["configuration"]["separator"] = "/"  # an early trace, whose chunks may be missing
 
     edit(stored / "committed_at" / "zarr.json", grow)
     with pytest.raises(FloatLensError, match="declares"):
+        Trace.open(stored)
+
+
+def test_metadata_that_declare_millions_of_chunks_are_refused_before_anything_is_read(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xarray.open_dataset", lambda *a, **k: pytest.fail("opened before it was checked"))
+
+    def grow(found: dict[str, Any]) -> None:
+        found["shape"], found["data_type"] = [2, 4_000_000], "int8"
+        found["chunk_grid"]["configuration"]["chunk_shape"] = [1, 1]
+        found["chunk_key_encoding"]["configuration"]["separator"] = "/"
+
+    edit(stored / "tokens" / "zarr.json", grow)
+    with pytest.raises(FloatLensError, match=r"tokens declares 8,.* chunks; at most"):
         Trace.open(stored)
 
 
@@ -150,8 +198,8 @@ def test_a_shuffled_chunk_that_unpacks_to_more_than_its_array_is_refused(
     from floatlens.trace.zarr_check import blosc_size
 
     chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
-    assert blosc_size(chunk) == len(numcodecs.Blosc().decode(chunk.read_bytes()))
-    chunk.write_bytes(numcodecs.Blosc("zstd").encode(np.zeros(50 << 20, np.uint8)))
+    assert blosc_size(chunk, 4) == len(numcodecs.Blosc().decode(chunk.read_bytes()[:-4]))
+    chunk.write_bytes(bytes(numcodecs.Blosc("zstd").encode(np.zeros(50 << 20, np.uint8))) + bytes(4))
     assert chunk.stat().st_size < 1 << 20
     monkeypatch.setattr(xr, "open_dataset", lambda *a, **k: pytest.fail("the store was opened"))
     with pytest.raises(FloatLensError, match="unpacks to 52,4.* bytes; a chunk of its array has"):
@@ -163,7 +211,7 @@ def test_a_shuffled_chunk_of_another_compressor_or_length_is_refused(stored: Pat
 
     chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
     good = chunk.read_bytes()
-    for bad in (good[:-1], good + b"x", numcodecs.Blosc("lz4").encode(numcodecs.Blosc().decode(good)), b"x"):
+    for bad in (good[:-1], good + b"x", numcodecs.Blosc("lz4").encode(numcodecs.Blosc().decode(good[:-4])), b"x"):
         chunk.write_bytes(bad)
         with pytest.raises(FloatLensError, match="is damaged"):
             Trace.open(stored)

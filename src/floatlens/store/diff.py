@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floatlens.store.folder import Key, Result, RunFolder, differences
@@ -12,6 +12,7 @@ from floatlens.store.run_list import all_runs
 
 SETTINGS = ("command", "asked", "models", "data", "template", "seeds", "versions")
 SHOWN = 20
+MISSING = "missing"
 
 
 @dataclass
@@ -67,9 +68,7 @@ def compare(first: RunFolder, second: RunFolder) -> RunDiff:
     for part in SETTINGS:
         found.settings += differences(before.get(part), after.get(part), part)
     found.machine = differences(before.get("machine"), after.get("machine"), "machine")
-    ours, theirs = (
-        {result.key: result for part in all_runs(run) for result in part.results()} for run in (first, second)
-    )
+    ours, theirs = (_results(run) for run in (first, second))
     found.only_first = sorted(ours.keys() - theirs.keys())
     found.only_second = sorted(theirs.keys() - ours.keys())
     for key in sorted(ours.keys() & theirs.keys()):
@@ -88,9 +87,27 @@ def fields_that_differ(one: Result, other: Result) -> list[str]:
     ['f1: 0.5, now 1.0']
     """
     fields = differences(_with_nan_as_text(one.value), _with_nan_as_text(other.value))
-    if one.trees.keys() != other.trees.keys() or any(other.trees[name] != one.trees[name] for name in one.trees):
+    lost = [name for name, result in (("first", one), ("second", other)) if MISSING in result.trees.values()]
+    if lost:
+        fields.append(f"trace: missing in the {' and the '.join(lost)} run")
+    elif one.trees != other.trees:
         fields.append("trace: different numbers")
     return fields
+
+
+def _results(run: RunFolder) -> dict[Key, Result]:
+    """All results of a run by key, with `MISSING` as the checksum of a trace that was deleted."""
+    return {
+        result.key: replace(
+            result,
+            trees={
+                tree: digest if part.storage.exists(f"{tree}/zarr.json") else MISSING
+                for tree, digest in result.trees.items()
+            },
+        )
+        for part in all_runs(run)
+        for result in part.results()
+    }
 
 
 def _with_nan_as_text(value: Mapping[str, Any]) -> dict[str, Any]:

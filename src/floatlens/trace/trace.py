@@ -23,7 +23,7 @@ from floatlens.files import atomic_write
 from floatlens.trace.detail import Detail, check_detail
 from floatlens.trace.summarise import mean_over_heads, summarise
 from floatlens.trace.widened import widen
-from floatlens.trace.zarr_check import check_store
+from floatlens.trace.zarr_check import CHECKSUM, check_store
 from floatlens.trace.zarr_write import write_group
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
@@ -247,7 +247,8 @@ class Trace:
             for dim, attribute in NAMED_DIMS.items():
                 if attribute in data.attrs and dim in data.dims:
                     data = data.assign_coords({dim: json.loads(data.attrs[attribute])})
-            return cls(widen(data))
+            data.attrs.pop(CHECKSUM, None)
+            return cls(widen(data, str(path)))
         except (
             ValueError,
             KeyError,

@@ -1,4 +1,4 @@
-"""Read half-precision arrays of a stored trace as single precision, so that means are not computed in half precision."""
+"""Arrays of a stored trace, read when they are used: half precision as single precision, damaged chunks as an error."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from floatlens.errors import FloatLensError
 
-class WidenedArray(BackendArray):
-    """An array on disk that is converted to float32 when it is read; only the requested part is read."""
 
-    def __init__(self, stored: xr.Variable) -> None:
-        self.stored, self.shape, self.dtype = stored, stored.shape, np.dtype(np.float32)
+class StoredArray(BackendArray):
+    """An array on disk; only the requested part is read, float16 as float32 so that means are computed in float32."""
+
+    def __init__(self, stored: xr.Variable, name: str) -> None:
+        self.stored, self.name, self.shape = stored, name, stored.shape
+        self.dtype = np.dtype(np.float32) if stored.dtype == np.float16 else stored.dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-        return np.asarray(self.stored[key].values, self.dtype)
+        try:
+            return np.asarray(self.stored[key].values, self.dtype)
+        except (ValueError, RuntimeError, OSError) as error:  # a checksum that does not match, a chunk that is no Blosc
+            raise FloatLensError(f"{self.name} is damaged ({error}); copy or record the trace again") from None
 
 
-def widen(data: xr.Dataset) -> xr.Dataset:
-    """The dataset with its float16 variables as float32; nothing is read yet."""
-    halves = {name: one.variable for name, one in data.data_vars.items() if one.dtype == np.float16}
-    wide = {
-        name: xr.Variable(one.dims, indexing.LazilyIndexedArray(WidenedArray(one)), one.attrs, one.encoding)
-        for name, one in halves.items()
+def widen(data: xr.Dataset, path: str) -> xr.Dataset:
+    """The dataset of a stored trace with its arrays as `StoredArray`; nothing is read yet."""
+    lazy = {
+        name: xr.Variable(
+            one.dims, indexing.LazilyIndexedArray(StoredArray(one.variable, f"{path}/{name}")), one.attrs, one.encoding
+        )
+        for name, one in data.data_vars.items()
     }
-    return data.assign(wide)
+    return data.assign(lazy)

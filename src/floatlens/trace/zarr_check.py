@@ -7,10 +7,14 @@ memory. So the JSON files of a store are read here first, and anything that Floa
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import google_crc32c
 
 from floatlens.errors import FloatLensError
 
@@ -19,6 +23,8 @@ DATA_TYPES = {
     "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "blosc"], ["transpose", "bytes", "blosc"])
+CHECKSUM = "crc32c"  # the last codec of what FloatLens writes; earlier traces have none
+CHECKSUM_BYTES = 4
 SHUFFLES = ("bitshuffle", "shuffle")  # what FloatLens writes, and what it wrote before
 BLOSC_ZSTD = 4  # the number of Zstandard in the flags of a Blosc file
 ARRAY_FIELDS = {
@@ -30,6 +36,7 @@ MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trac
 MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
 FREE_BYTES = 64 << 20  # declared bytes up to this size are not compared with the size on disk
 MAX_RATIO = 1000  # declared bytes per byte on disk beyond that
+MAX_CHUNKS = 1 << 16  # of a trace; Zarr takes about a kilobyte of memory per chunk, and a chunk that we write has 4 MB
 ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
@@ -44,18 +51,22 @@ def check_store(path: str | Path) -> None:
     """
     root = Path(path)
     _check_files(root)
-    _check_group(_read(root / "zarr.json"), root / "zarr.json")
-    declared = coordinates = 0
+    group = _read(root / "zarr.json")
+    _check_group(group, root / "zarr.json")
+    declared = coordinates = chunks = held = 0
+    metadata: dict[str, dict[str, Any]] = {}
     for folder in sorted(entry for entry in root.iterdir() if entry.is_dir()):
         file = folder / "zarr.json"
         if not file.is_file():
             raise FloatLensError(f"{folder} has no zarr.json; the trace is damaged or was not written by FloatLens")
-        array = _read(file)
+        array = metadata[folder.name] = _read(file)
         size, dimensions = _check_array(array, file)
-        _check_chunks(folder, array)
         declared += size
         coordinates += size if dimensions < 2 else 0
-    held = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+        chunks += math.prod(_chunk_counts(array))
+        if chunks > MAX_CHUNKS:
+            raise FloatLensError(f"{folder} declares {chunks:,} chunks; at most {MAX_CHUNKS:,} are read")
+        held += _check_chunks(folder, array)
     if declared > FREE_BYTES and declared > MAX_RATIO * held:
         raise FloatLensError(
             f"{root} declares arrays of {declared:,} bytes but holds {held:,}; it is damaged or not to be trusted"
@@ -64,6 +75,15 @@ def check_store(path: str | Path) -> None:
         raise FloatLensError(
             f"{root} declares {coordinates:,} bytes of one-dimensional arrays; at most {MAX_COORDINATES:,} are read"
         )
+    attributes = group.get("attributes", {})
+    if CHECKSUM in attributes and attributes[CHECKSUM] != metadata_checksum(attributes, metadata):
+        raise FloatLensError(f"{root} is damaged: its metadata do not match their checksum; copy or record it again")
+
+
+def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Any]]) -> int:
+    """The checksum of a group's attributes and of its arrays' metadata, which is itself an attribute."""
+    described = [{name: value for name, value in attributes.items() if name != CHECKSUM}, arrays]
+    return int(google_crc32c.value(json.dumps(described, sort_keys=True).encode()))
 
 
 def _check_files(root: Path) -> None:
@@ -76,18 +96,48 @@ def _check_files(root: Path) -> None:
             raise FloatLensError(f"{entry} is not a regular file; remove it")
 
 
-def _check_chunks(folder: Path, array: dict[str, Any]) -> None:
-    """Raise an error for chunks that unpack to more than the metadata declares, or whose unpacked size is unknown."""
+def _check_chunks(folder: Path, array: dict[str, Any]) -> int:
+    """Return the bytes of an array's chunks on disk.
+
+    Raises an error for a chunk that is missing, that unpacks to more than the metadata declare, or whose unpacked size is
+    unknown. Zarr reads a missing chunk as zeros. Only xarray's writer, which made the earliest traces and put chunks into
+    folders, left out chunks of zeros.
+    """
     expected = math.prod(array["chunk_grid"]["configuration"]["chunk_shape"]) * DATA_TYPES[array["data_type"]]
-    measure = {"zstd": unpacked_size, "blosc": blosc_size}.get(
-        array["codecs"][-1]["name"], lambda file: file.stat().st_size
-    )
-    for chunk in (file for file in folder.rglob("*") if file.is_file() and file != folder / "zarr.json"):
-        size = measure(chunk)
+    codecs = [codec["name"] for codec in array["codecs"]]
+    checksum = CHECKSUM_BYTES if codecs[-1] == CHECKSUM else 0
+    held = 0
+    for name in _chunk_names(array):
+        chunk = folder / name
+        if not chunk.is_file():
+            if "/" in name:
+                continue
+            raise FloatLensError(f"{chunk} is missing, so the trace is damaged; copy or record it again")
+        held += chunk.stat().st_size
+        if "zstd" in codecs:
+            size = unpacked_size(chunk)
+        else:
+            size = blosc_size(chunk, checksum) if "blosc" in codecs else chunk.stat().st_size - checksum
         if size is None:
             raise FloatLensError(f"{chunk} is damaged: it is not a complete Zstandard file")
         if size > expected:
             raise FloatLensError(f"{chunk} unpacks to {size:,} bytes; a chunk of its array has {expected:,}")
+    return held
+
+
+def _chunk_counts(array: dict[str, Any]) -> list[int]:
+    """The number of chunks along each dimension."""
+    shape, chunk = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
+    return [math.ceil(size / length) for size, length in zip(shape, chunk, strict=True)]
+
+
+def _chunk_names(array: dict[str, Any]) -> Iterator[str]:
+    """The names of an array's chunks in its folder."""
+    encoding = array.get("chunk_key_encoding", {"name": "default"})
+    default = encoding["name"] == "default"
+    separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+    for key in itertools.product(*map(range, _chunk_counts(array))):
+        yield separator.join((["c"] if default else []) + [str(n) for n in key]) or "0"
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -133,13 +183,15 @@ def _check_array(found: dict[str, Any], file: Path) -> tuple[int, int]:
     _expect(file, "chunk_grid", grid, fits, "regular chunks of at least 1 and at most the shape")
     codecs = found.get("codecs")
     known = isinstance(codecs, list) and all(isinstance(codec, dict) for codec in codecs)
-    known = known and [codec.get("name") for codec in codecs or []] in CODECS
+    listed = [codec.get("name") for codec in codecs or []] if known else []
+    known = known and (listed[:-1] if listed[-1:] == [CHECKSUM] and "zstd" not in listed else listed) in CODECS
     known = known and all(_is_known_blosc(codec) for codec in codecs or [] if codec["name"] == "blosc")
     known = known and all(_is_order(codec, len(shape)) for codec in codecs or [] if codec["name"] == "transpose")
     _expect(file, "codecs", codecs, known, "'bytes', or 'bytes' and 'zstd' or 'blosc' with Zstandard")
     keys = found.get("chunk_key_encoding", {"name": "default"})
-    separator = keys.get("configuration", {}).get("separator", "/") if isinstance(keys, dict) else None
-    plain = isinstance(keys, dict) and keys.get("name") in ("default", "v2") and separator in ("/", ".")
+    settings = keys.get("configuration", {}) if isinstance(keys, dict) else None
+    plain = isinstance(keys, dict) and keys.get("name") in ("default", "v2") and isinstance(settings, dict)
+    plain = plain and isinstance(settings, dict) and settings.get("separator", "/") in ("/", ".")
     _expect(file, "chunk_key_encoding", keys, plain, "'default' or 'v2'")
     _expect(file, "storage_transformers", "…", not found.get("storage_transformers"), "nothing")
     _expect(file, "attributes", "…", isinstance(found.get("attributes", {}), dict), "an object")
@@ -213,10 +265,14 @@ def unpacked_size(file: Path) -> int | None:
         return total if stream.tell() == end else None
 
 
-def blosc_size(file: Path) -> int | None:
-    """Return the size that a Blosc file of Zstandard blocks unpacks to, from its header; None if it is damaged."""
+def blosc_size(file: Path, after: int = 0) -> int | None:
+    """Return the size that a Blosc file of Zstandard blocks unpacks to, from its header; None if it is damaged.
+
+    `after` is the number of bytes that follow it in the file.
+    """
     with file.open("rb") as stream:
         header = stream.read(16)
-    if len(header) < 16 or header[2] >> 5 != BLOSC_ZSTD or int.from_bytes(header[12:], "little") != file.stat().st_size:
+    size = file.stat().st_size - after
+    if len(header) < 16 or header[2] >> 5 != BLOSC_ZSTD or int.from_bytes(header[12:], "little") != size:
         return None
     return int.from_bytes(header[4:8], "little")

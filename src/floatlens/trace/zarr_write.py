@@ -12,12 +12,13 @@ import math
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import google_crc32c
 import numpy as np
 import xarray as xr
 from numcodecs import Blosc
 
 from floatlens.errors import FloatLensError
-from floatlens.trace.zarr_check import DATA_TYPES
+from floatlens.trace.zarr_check import CHECKSUM, CHECKSUM_BYTES, DATA_TYPES, metadata_checksum
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CHUNK_BYTES = 4 << 20
@@ -32,9 +33,13 @@ def write_group(data: xr.Dataset, folder: Path, dtype: str) -> None:
     if beside:
         attributes["coordinates"] = " ".join(beside)
     folder.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        str(name): write_array(variable, folder / str(name), stored_type(variable, dtype))
+        for name, variable in data.variables.items()
+    }
+    attributes = _as_stored(attributes)
+    attributes[CHECKSUM] = metadata_checksum(attributes, arrays)
     _write_json(folder, {"zarr_format": 3, "node_type": "group", "attributes": attributes})
-    for name, variable in data.variables.items():
-        write_array(variable, folder / str(name), stored_type(variable, dtype))
 
 
 def stored_type(variable: xr.Variable, dtype: str) -> np.dtype[Any]:
@@ -52,11 +57,11 @@ def stored_type(variable: xr.Variable, dtype: str) -> np.dtype[Any]:
     return np.dtype(np.float16 if largest <= np.finfo(np.float16).max else np.float32)
 
 
-def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> None:
-    """Write one variable.
+def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Write one variable; returns its metadata.
 
     The steps of a number lie side by side, since few of its bits change from one step to the next. Bits are shuffled (the
-    first of all numbers, then the second, and so on) and compressed by Zstandard.
+    first of all numbers, then the second, and so on) and compressed by Zstandard; a checksum follows.
     """
     if dtype.name not in DATA_TYPES:
         raise FloatLensError(f"variable {folder.name!r} has the type {dtype}, which a trace cannot store; use numbers")
@@ -71,8 +76,9 @@ def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> No
     if variable.ndim:
         blosc = {"typesize": dtype.itemsize, "cname": "zstd", "clevel": LEVEL, "shuffle": "bitshuffle", "blocksize": 0}
         codecs.append({"name": "blosc", "configuration": blosc})
+    codecs.append({"name": CHECKSUM})
     folder.mkdir(parents=True)
-    about = {
+    about: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(variable.shape),
@@ -86,6 +92,7 @@ def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> No
         "dimension_names": list(variable.dims),
         "storage_transformers": [],
     }
+    about = _as_stored(about)
     _write_json(folder, about)
     compressor = Blosc(cname="zstd", clevel=LEVEL, shuffle=Blosc.BITSHUFFLE)
     counts = [math.ceil(size / length) for size, length in zip(variable.shape, chunk, strict=True)]
@@ -97,7 +104,9 @@ def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> No
             part = np.pad(part, missing)
         stored = np.ascontiguousarray(part.transpose(order))
         file = folder / ".".join(("c", *map(str, key)))
-        file.write_bytes(compressor.encode(stored) if variable.ndim else stored.tobytes())
+        packed = bytes(compressor.encode(stored)) if variable.ndim else stored.tobytes()
+        file.write_bytes(packed + google_crc32c.value(packed).to_bytes(CHECKSUM_BYTES, "little"))
+    return about
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -113,6 +122,10 @@ def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def _as_stored(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object that will be read again: NumPy's numbers as plain ones, tuples as lists."""
+    return dict(json.loads(json.dumps(value, default=lambda number: number.item(), allow_nan=False)))
+
+
 def _write_json(folder: Path, value: dict[str, Any]) -> None:
-    text = json.dumps(value, default=lambda number: number.item(), allow_nan=False)
-    (folder / "zarr.json").write_text(text, encoding="utf-8")
+    (folder / "zarr.json").write_text(json.dumps(value), encoding="utf-8")
