@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.checkpoint import Checkpoint, check_links, read_json
 from floatlens.models.family import Family
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def check_folder(folder: Path) -> None:
     """Raise an error for anything that is not the folder of an adapter, before any weight is read."""
     if not folder.is_dir():
         raise FloatLensError(f"adapter {str(folder)!r} is not a folder; pass the folder with {CONFIG}")
+    check_links(folder)
     read_config(folder)
 
 
@@ -112,9 +113,8 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from floatlens.models.weights import check_header, check_links
+    from floatlens.models.weights import check_header
 
-    check_links(folder)
     if not (folder / WEIGHTS).is_file():
         if not (folder / PICKLE).is_file():
             raise FloatLensError(f"{folder / WEIGHTS} is missing: an adapter holds its weights as safetensors")

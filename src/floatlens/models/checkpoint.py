@@ -27,6 +27,7 @@ LOADER_FIELDS = {
 }
 
 SMOLLM2 = "smollm2"
+LARGEST_JSON = 200 << 20  # the tokenizer.json of a large vocabulary has 35 MB
 
 
 # raised by transformers for a config with invalid values, such as no heads
@@ -191,6 +192,7 @@ def check_name(name: str) -> None:
         if not path.is_file():
             raise FloatLensError(f"model {name!r}: the file {path} does not exist")
     elif path.is_dir():
+        check_links(path)
         read_json(path / "config.json", f"{name} is not a checkpoint folder")
     elif path.exists() or not HUB_ID.fullmatch(name):
         raise FloatLensError(
@@ -215,10 +217,26 @@ def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
     return Checkpoint(name, source, config, found, revision, family_given=family is not None)
 
 
+def check_links(folder: Path) -> None:
+    """Raise an error for links that leave the folder: a checkpoint must not read files elsewhere.
+
+    The Hub's cache consists of links into its own blobs/, next to snapshots/; these are allowed.
+    """
+    home = folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and not any(path.resolve().is_relative_to(place) for place in allowed):
+            raise FloatLensError(f"{path} is a link to {path.resolve()}, outside the checkpoint; copy the file instead")
+
+
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
     """Read a JSON object from a file; raise an error with the reason if this fails."""
     if not path.is_file():
         raise FloatLensError(f"{otherwise}: {path} is missing")
+    if path.stat().st_size > LARGEST_JSON:
+        raise FloatLensError(f"{path} is larger than {LARGEST_JSON >> 20} MB; expected a short JSON file")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -1,12 +1,22 @@
-"""Load the tokenizer of a checkpoint with native classes only."""
+"""Load the tokenizer of a checkpoint with native classes only, from a cleaned copy of its files.
+
+transformers passes every field of tokenizer_config.json to the tokenizer's class, and several of them open a `vocab` that
+is text as a file: a checkpoint could show any file of the user as its vocabulary. So the classes read a folder that holds
+only regular files of the checkpoint, with the fields of FIELDS in them.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint
+from floatlens.models.checkpoint import Checkpoint, read_json
 from floatlens.models.quiet import quietly
 
 if TYPE_CHECKING:
@@ -14,30 +24,187 @@ if TYPE_CHECKING:
 
 MASK_TOKENS = ("<|mask|>", "<empty_output>")  # the second is unused in SmolLM2
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model")
+# Endings of the vocabulary files of all tokenizer classes; files of JSON are checked before they are copied.
+COPIED = (".txt", ".model", ".jinja", ".codes", ".spm", ".tokenizer", ".tiktoken", ".v1", ".v2", ".v3")
+LARGEST_FILE = 200 << 20
+LARGEST_ID = 1 << 21  # of an added token: some classes fill the numbers below it with placeholders
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 10_000
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_token(value: Any) -> bool:
+    """Text, a flag such as add_bos_token, or the fields of transformers' AddedToken."""
+    if isinstance(value, dict):
+        known = {"__type", "content", "lstrip", "rstrip", "normalized", "single_word", "special", "id"}
+        return isinstance(value.get("content"), str) and value.keys() <= known
+    return isinstance(value, str | bool)
+
+
+def _is_tokens(value: Any) -> bool:
+    tokens = list(value.values()) if isinstance(value, dict) else value
+    return isinstance(tokens, list) and all(map(_is_token, tokens))
+
+
+def _is_added(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        re.fullmatch(r"\d{1,7}", key) and int(key) < LARGEST_ID and isinstance(token, dict) and _is_token(token)
+        for key, token in value.items()
+    )
+
+
+def _is_template(value: Any) -> bool:
+    if isinstance(value, list):  # several templates, as older versions of transformers wrote them
+        return all(
+            isinstance(one, dict) and all(_is_text(one.get(key)) for key in ("name", "template")) for one in value
+        )
+    return _is_text(value) or (isinstance(value, dict) and all(map(_is_text, value.values())))
+
+
+# The fields of tokenizer_config.json that reach a tokenizer's class; none of them names a file.
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(
+        ("errors", "language", "padding_side", "source_lang", "src_lang", "target_lang", "task", "tgt_lang",
+         "token_type_ids_pattern", "tokenizer_class", "truncation_side", "wordpieces_prefix"), _is_text),
+    **dict.fromkeys(
+        ("add_prefix_space", "clean_text", "clean_up_tokenization_spaces", "do_basic_tokenize", "do_lower_case",
+         "do_lowercase", "do_lowercase_and_remove_accent", "fix_mistral_regex", "keep_accents", "legacy",
+         "legacy_behaviour", "normalize", "remove_space", "spaces_between_special_tokens", "split_by_punct",
+         "split_special_tokens", "strip_accents", "tokenize_chinese_chars", "trim_offsets", "use_default_system_prompt"),
+        _is_flag),
+    **dict.fromkeys(("extra_ids", "offset", "unk_id"), _is_count),
+    **dict.fromkeys(("model_input_names", "never_split"), _is_list),
+    **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), _is_tokens),
+    "added_tokens_decoder": _is_added,
+    "chat_template": _is_template,
+    "model_max_length": _is_number,
+}  # fmt: skip
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
     """The tokenizer, or None if the folder has none (such a lens takes token ids)."""
     import transformers
 
-    folder = checkpoint.folder
-    if folder and not checkpoint.gguf_file and not any((folder / name).exists() for name in FILES):
-        return None
-    options: dict[str, Any] = {"revision": checkpoint.revision, "trust_remote_code": False}
-    try:
-        if checkpoint.gguf_file:
-            from floatlens.models.gguf import load_tokenizer as load_from_gguf
+    if checkpoint.gguf_file:
+        from floatlens.models.gguf import load_tokenizer as load_from_gguf
 
-            return load_from_gguf(Path(checkpoint.source) / checkpoint.gguf_file)
-        # A family whose tokenizer is published as remote code names the native class that reads the same files.
-        named = checkpoint.family.tokenizer
-        has_fast = folder is not None and (folder / "tokenizer.json").exists()
-        kind = getattr(transformers, named) if named and not has_fast else transformers.AutoTokenizer
-        with quietly():
-            return kind.from_pretrained(checkpoint.source, **options)
-    except Exception as error:  # the tokenizers library raises Exception itself for a file that it cannot read
+        return load_from_gguf(Path(checkpoint.source) / checkpoint.gguf_file)
+    folder = checkpoint.folder or _download(checkpoint)
+    if not any((folder / name).exists() for name in FILES):
+        return None
+    # A family whose tokenizer is published as remote code names the native class that reads the same files.
+    named = checkpoint.family.tokenizer
+    kind = getattr(transformers, named) if named and not (folder / "tokenizer.json").exists() else None
+    with tempfile.TemporaryDirectory(prefix="floatlens-tokenizer-") as name, quietly():
+        copy_clean(folder, Path(name), checkpoint.config)
+        try:
+            if kind is not None:
+                return _named(kind.from_pretrained(name), checkpoint)
+            options = {"config": _config(name, checkpoint.source), "trust_remote_code": False}
+            return _named(transformers.AutoTokenizer.from_pretrained(name, **options), checkpoint)
+        except Exception as error:  # the tokenizers library raises Exception itself for a file that it cannot read
+            reason = " ".join(str(error).replace(name, str(folder)).split())
+            raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error
+
+
+def copy_clean(folder: Path, target: Path, config: dict[str, Any]) -> None:
+    """Copy the files that tokenizer classes read, without the fields that would make them read others."""
+    for path in sorted(folder.iterdir()):
+        if not path.is_file() or path.suffix not in (".json", *COPIED) or path.name.endswith(".index.json"):
+            continue
+        if path.stat().st_size > LARGEST_FILE:
+            raise FloatLensError(f"{path} is larger than {LARGEST_FILE >> 20} MB; expected the file of a tokenizer")
+        if path.name in ("tokenizer_config.json", "special_tokens_map.json"):
+            fields = _clean(read_json(path, str(folder)), path)
+            (target / path.name).write_text(json.dumps(fields), encoding="utf-8")
+            continue
+        if path.name == "tokenizer.json":
+            _check_core(read_json(path, str(folder)), path)
+        elif path.name == "added_tokens.json":
+            _check_added_tokens(read_json(path, str(folder)), path)
+        shutil.copyfile(path, target / path.name)
+    kept = ("model_type", "tokenizer_class", "transformers_version")
+    named = {key: config[key] for key in kept if isinstance(config.get(key), str)}
+    (target / "config.json").write_text(json.dumps(named), encoding="utf-8")
+
+
+def _clean(fields: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The allowed fields; raise an error for an allowed field of the wrong type."""
+    found = {}
+    for name, value in fields.items():
+        allows = FIELDS.get(name) or (_is_token if name.endswith("_token") else None)
+        if allows is None or value is None:
+            continue
+        if not allows(value):
+            raise FloatLensError(f"{path}: field {name!r} has the unexpected value {repr(value)[:100]}")
+        found[name] = value
+    return found
+
+
+def _check_core(tokenizer: dict[str, Any], path: Path) -> None:
+    """Raise an error for a tokenizer.json whose vocabulary or merges are text: some classes open it as a file."""
+    model = tokenizer.get("model")
+    if not isinstance(model, dict):
+        raise FloatLensError(f"{path}: field 'model' should be an object, found {type(model).__name__}")
+    for name in ("vocab", "merges"):
+        if not isinstance(model.get(name, []), dict | list):
+            raise FloatLensError(f"{path}: field 'model.{name}' should list tokens, found {repr(model[name])[:100]}")
+
+
+def _check_added_tokens(tokens: dict[str, Any], path: Path) -> None:
+    for token, number in tokens.items():
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < LARGEST_ID:
+            raise FloatLensError(
+                f"{path}: the token {token!r} has the number {number!r}; expected 0 to {LARGEST_ID - 1:,}"
+            )
+
+
+def _download(checkpoint: Checkpoint) -> Path:
+    """The folder of the Hub's cache with the tokenizer's files of a Hub model."""
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", *(f"*{ending}" for ending in COPIED)]
+    try:
+        return Path(snapshot_download(checkpoint.source, revision=checkpoint.revision, allow_patterns=patterns))
+    except Exception as error:  # of the network, the Hub or the disk
         reason = " ".join(str(error).split())
-        raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error
+        raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be downloaded: {reason[:300]}") from error
+
+
+def _config(folder: str, source: str) -> Any:
+    """The config by which transformers chooses a tokenizer class; for some models it also looks at the Hub id."""
+    from transformers import AutoConfig, PreTrainedConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError):  # a model type that transformers does not know
+        config = PreTrainedConfig.from_pretrained(folder)
+    config._name_or_path = source
+    return config
+
+
+def _named(tokenizer: Any, checkpoint: Checkpoint) -> Any:
+    if not hasattr(tokenizer, "get_vocab"):
+        raise TypeError(f"a {type(tokenizer).__name__} has no vocabulary of its own")
+    tokenizer.name_or_path = checkpoint.source
+    return tokenizer
 
 
 def find_mask_id(config: PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase | None) -> int | None:

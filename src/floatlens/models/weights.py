@@ -47,7 +47,6 @@ def load_model(
     config = checkpoint.native_config()
     check_supported(checkpoint.name, config, checkpoint.family)
     if checkpoint.folder is not None and checkpoint.gguf_file is None:
-        check_links(checkpoint.folder)
         files = check_files(checkpoint.folder, allow_pickle=allow_pickle)
         use_safetensors = files[0].suffix == ".safetensors"
     options: dict[str, Any] = {
@@ -219,20 +218,6 @@ def check_no_adapter(checkpoint: Checkpoint) -> None:
 def pickled_files(folder: Path) -> list[str]:
     """Names of the files of a folder that hold pickled weights."""
     return sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
-
-
-def check_links(folder: Path) -> None:
-    """Raise an error for links that leave the folder: a checkpoint must not read files elsewhere.
-
-    The Hub's cache consists of links into its own blobs/, next to snapshots/; these are allowed.
-    """
-    home = folder.resolve()
-    allowed = [home]
-    if home.parent.name == "snapshots":
-        allowed.append(home.parent.parent / "blobs")
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() and not any(path.resolve().is_relative_to(place) for place in allowed):
-            raise FloatLensError(f"{path} is a link to {path.resolve()}, outside the checkpoint; copy the file instead")
 
 
 def check_header(file: Path) -> None:
