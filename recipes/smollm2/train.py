@@ -49,9 +49,10 @@ def targets_of(x_NW: torch.Tensor, network: Network, at: list[int], ids: list[in
 
 
 def whole_rows(network: Network, rows: Sequence[Row], *, mode: str, openness: float) -> Loss:
-    """Losses of the arm, or of the mdm; of the mdm's rows a share `openness` sees everything from the prompt too.
+    """Losses of the arm, of the mdm, or of `causal-masked`, which hides tokens as the mdm does and attends as the arm does.
 
-    The other rows have a causal prompt, as a canvas model has, but run with the adapter.
+    Of the mdm's rows a share `openness` sees everything from the prompt too. The others have a causal prompt, as a canvas
+    model has, but run with the adapter.
     """
     lengths = [len(row.ids) for row in rows]
     masks: list[torch.Tensor | None] = []
@@ -69,7 +70,7 @@ def whole_rows(network: Network, rows: Sequence[Row], *, mode: str, openness: fl
     hidden = torch.zeros(len(ids), dtype=torch.bool)
     at, weights, begin = [], [], 0
     for row in rows:
-        if mode == "mdm":
+        if mode != "arm":
             chosen = row.hidden
             hidden[[begin + i for i in chosen]] = True
         elif row.source == "text":
@@ -158,18 +159,21 @@ class Run:
         self.args, self.mode, self.out = args, args.mode, Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)
         lens = fl.load("smollm2")
-        self.rows = Rows(lens, args.data, seed=args.seed)
+        self.rows = self.read_rows(lens)
         mask = lens.tokenizer.convert_tokens_to_ids("<empty_output>")
-        self.network = Network(lens.model, mask, dtype=getattr(torch, args.dtype))
+        self.network = Network(lens.model, mask, dtype=getattr(torch, args.dtype), seed=args.seed)
         if args.start:
             self.network.load(args.start)
         self.parameters = [*self.network.parameters(), self.network.mask]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=args.lr, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
         self.caches: dict[int, Cache] = {}  # of the prompts of recent rows, in 16 bits
-        self.state = {"row": 0, "step": 0, "tokens": 0, "seconds": 0.0, "cooling_from": None}
+        self.state = {"row": 0, "step": 0, "tokens": 0, "targets": 0, "seconds": 0.0, "cooling_from": None}
         while self.state["tokens"] < args.seen:  # rows that the adapter of --start has seen
             self.state["tokens"] += sum(len(row.ids) for row in self.next_rows())
         print(f"{len(self.rows.nq)} questions, {len(self.rows.cloze)} gaps, {len(self.rows.stream)} tokens", flush=True)
+
+    def read_rows(self, lens: fl.Lens) -> Rows:
+        return Rows(lens, self.args.data, seed=self.args.seed)
 
     def rate(self) -> float:
         """Factor of the learning rate: warm-up, then constant, then down to zero over the cool-down."""
@@ -188,7 +192,7 @@ class Run:
     def losses(self, rows: list[Row]) -> Loss:
         if self.mode == "canvas":
             return self.replayed_losses(len(rows))
-        openness = 0.5 + 0.5 * self.state["tokens"] / max(1, self.args.open_by)
+        openness = 0.5 + 0.5 * self.state["tokens"] / self.args.open_by if self.args.open_by else 1.0
         return whole_rows(self.network, rows, mode=self.mode, openness=openness)
 
     def replayed_losses(self, count: int) -> Loss:
@@ -224,6 +228,7 @@ class Run:
         self.optimiser.zero_grad(set_to_none=True)
         self.state["step"] += 1
         self.state["tokens"] += sum(len(row.ids) for row in rows)
+        self.state["targets"] += len(loss)
         self.state["seconds"] += time.perf_counter() - began
         text = weight == 0.25
         parts = {"answers": loss[answers], "text": loss[text]}
@@ -284,6 +289,7 @@ class Run:
         fields = [
             "tokens",
             "step",
+            "targets",
             "answers",
             "text",
             "norm",
@@ -322,11 +328,11 @@ class Run:
             if self.state["step"] % self.args.every == 0:
                 means = {key: sum(values) / len(values) for key, values in sums.items()}
                 sums.clear()
-                entry = {k: self.state[k] for k in ("step", "tokens", "seconds")} | means
+                entry = {k: self.state[k] for k in ("step", "tokens", "targets", "seconds")} | means
                 self.log(entry | (self.validate() if self.state["step"] % self.args.validate_every == 0 else {}))
                 self.save()
                 self.network.save(self.out / "latest")
-        self.log({k: self.state[k] for k in ("step", "tokens", "seconds")} | self.validate())
+        self.log({k: self.state[k] for k in ("step", "tokens", "targets", "seconds")} | self.validate())
         self.save()
         self.network.save(self.out / "final")
         (self.out / "final" / "curve.csv").write_bytes((self.out / "curve.csv").read_bytes())
