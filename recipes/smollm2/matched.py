@@ -10,20 +10,16 @@ About an hour each on one quiet core in bfloat16.
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
-import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from network import fast_dtype
-from rows import Row, Rows, atlas_question
+from rows import MatchedRows, Rows
 from train import Run
 
-NOVELS = "public-domain-novels.txt.gz"
-TRAINING_NOVELS = 6  # of eight; the last two, the shortest, are the test texts
 TOKENS, COOLDOWN, BATCH, RATE = 750_000, 150_000, 1024, 5e-4
 KEPT_EVERY = 50_000  # tokens between the adapters that open-masked-0 keeps
 
@@ -48,77 +44,6 @@ RUNS = {
     "no-prefix-0": Matched("mdm", 0, "no-prefix"),
     "random-prefix-0": Matched("mdm", 0, "random-prefix"),
 }
-
-
-class MatchedRows(Rows):
-    """The rows of the plan: more plain text than the released models read, and six novels in it."""
-
-    def __init__(self, lens: Any, data: Path, *, seed: int = 0, variant: str = "matched") -> None:
-        super().__init__(lens, data, seed=seed)
-        self.variant = variant
-        with gzip.open(data / NOVELS, "rt", encoding="utf-8") as file:
-            books = [book for book in file.read().split("\n\n\n") if book.strip()]
-        if len(books) != 8:
-            raise ValueError(f"{NOVELS} has {len(books)} books, expected 8")
-        for book in books[:TRAINING_NOVELS]:
-            text = "\n".join(part.strip() for part in book.split("\n\n") if part.strip())
-            self.stream += [*self.tokens(text), 0]
-        vocabulary = lens.tokenizer.convert_ids_to_tokens(list(range(len(lens.tokenizer))))
-        self.commas = {i for i, token in enumerate(vocabulary) if "," in token}
-
-    def __getitem__(self, index: int) -> Row:
-        rng = random.Random(f"matched/{self.seed}/{index}")
-        kind = rng.random()
-        if kind < 0.4:
-            row = self.text_row(rng)
-            if rng.random() < 0.5 or self.variant in ("no-prefix", "random-prefix"):
-                row = cut(row, range(1, len(row.ids)))
-        else:
-            if kind < 0.5:
-                row = self.question_row(rng.choice(self.cloze), rng)
-            elif kind < 0.7:
-                row = self.question_row(atlas_question(rng), rng)
-            else:
-                row = self.question_row(rng.choice(self.nq), rng)
-            if self.variant in ("no-prefix", "random-prefix"):
-                row = self.without_prefix(row, random.Random(f"prefix/{self.seed}/{index}"))
-        if self.variant == "no-commas":
-            row = cut(row, [i for i, token in enumerate(row.ids) if token not in self.commas])
-        return row
-
-    def without_prefix(self, row: Row, rng: random.Random) -> Row:
-        """The row without the tokens that all rows of its kind begin with, or with random text in their place."""
-        n = next(n for n in self.prefixes if row.ids[: len(n)] == n)
-        if self.variant == "no-prefix":
-            return cut(row, range(len(n), len(row.ids)))
-        begin = rng.randrange(len(self.stream) - len(n))
-        return replace(row, ids=[*self.stream[begin : begin + len(n)], *row.ids[len(n) :]])
-
-    @property
-    def prefixes(self) -> list[list[int]]:
-        """What prompts begin with: with passages, and without."""
-        if not hasattr(self, "_prefixes"):
-            both = []
-            for passages in ([["Ada: x"], ["Bob: y"]], [[], []]):
-                one, other = (self.lens.prompt(q, p).ids for q, p in zip(("Who?", "When?"), passages, strict=True))
-                both.append(one[: next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)])
-            self._prefixes = both
-        return self._prefixes
-
-
-def cut(row: Row, kept: Any) -> Row:
-    """The row with only the tokens at the indices `kept`; if none of its hidden tokens is left, its last token is hidden."""
-    kept = list(kept)
-    new = {old: i for i, old in enumerate(kept)}
-    hidden = [new[i] for i in row.hidden if i in new and new[i] > 0]
-    start = sum(i < row.start for i in kept)
-    return replace(
-        row,
-        ids=[row.ids[i] for i in kept],
-        start=max(start, 1),
-        hidden=hidden or [len(kept) - 1],
-        weights=[row.weights[i] for i in kept],
-    )
 
 
 class MatchedRun(Run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from recipes.smollm2.rows import atlas_question, cloze_questions, hidden_places, window
+from recipes.smollm2.rows import Row, atlas_question, cloze_questions, cut, hidden_places, window
 
 PARAGRAPHS = [
     "The harbour was built in 1887 by Anna Berg, an engineer from Oslo. It stands near the old Customs House, and "
@@ -47,3 +47,11 @@ def test_something_is_always_hidden_and_the_end_may_stand_already() -> None:
     states = [hidden_places(3, 8, random.Random(seed)) for seed in range(200)]
     assert all(state and set(state) <= set(range(8)) for state in states)
     assert any(state == list(range(8)) for state in states) and any(max(state) < 7 for state in states)
+
+
+def test_a_row_without_some_tokens_keeps_its_targets() -> None:
+    row = Row([10, 11, 12, 13, 14, 15], 3, [2, 4, 5], [0.25, 0.25, 0.25, 1.0, 1.0, 0.1], "text")
+    shorter = cut(row, [1, 3, 4, 5])  # without tokens 10 and 12, the second of which was hidden
+    assert shorter.ids == [11, 13, 14, 15] and shorter.start == 1
+    assert [shorter.ids[i] for i in shorter.hidden] == [14, 15] and shorter.weights == [0.25, 1.0, 1.0, 0.1]
+    assert cut(row, [0, 1, 3]).hidden == [2]  # something is always hidden
