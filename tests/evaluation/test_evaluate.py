@@ -267,3 +267,11 @@ def test_names_from_outside_are_escaped():
     assert r"=A\_1" in table.latex() and r"50\%" in table.latex()
     assert table.csv().splitlines()[1].startswith("'=A_1,50.0000,,")
     assert "–" in table.markdown()
+
+
+def test_a_text_that_begins_with_a_mask_is_answered():
+    """Its prompt is empty: all of its tokens come at or after the first mask."""
+    texts = ["[MASK] is the capital of France.", "The [MASK] of France is Paris."]
+    samples = [Sample(f"q{i}", text, ["capital"], infill=True) for i, text in enumerate(texts)]
+    answers = fl.evaluate(fl.load("tiny-mdm"), samples)
+    assert not answers["error"].any() and answers["answer"].str.len().all()

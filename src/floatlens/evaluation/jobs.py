@@ -212,7 +212,10 @@ class AnswerJob:
             for questions in window.batches:
                 wanted = [missing[q.id] for q in questions]
                 if any(wanted):
-                    made, prompts = [records[q.id] for q in questions], [q.prompt for q in questions if q.prompt]
+                    made, prompts = (
+                        [records[q.id] for q in questions],
+                        [q.prompt for q in questions if q.prompt is not None],
+                    )
                     batches.append(
                         QuestionBatch(
                             self.key,

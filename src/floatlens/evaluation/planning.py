@@ -102,7 +102,7 @@ def plan_windows(
         origins = {q.id: key for q in questions if q.prompt is not None and (key := origin(q)) is not None}
         asked = [q for q in questions if q.prompt is not None and q.id not in origins]
         # The longest prompts first: if memory runs out, it does so early.
-        asked.sort(key=lambda q: len(q.prompt.ids) if q.prompt else 0, reverse=True)
+        asked.sort(key=lambda q: len(q.prompt.ids) if q.prompt is not None else 0, reverse=True)
         size = asking.batch_size if lens.batched else 1
         yield QuestionWindow(questions, list(_batches(asked, size)), origins)
 
