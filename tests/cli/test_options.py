@@ -10,6 +10,7 @@ import pytest
 
 from floatlens.cli import options
 from floatlens.cli.main import COMMANDS
+from floatlens.errors import FloatLensError
 
 GROUPS = {
     "data": options.DataOptions,
@@ -41,3 +42,9 @@ def test_a_command_has_all_options_of_a_group_or_those_that_it_needs(command: st
     assert {group for group in GROUPS if names[group] <= given} == HAVE.get(command, set())
     others = set().union(*(names[group] for group in GROUPS if group not in HAVE.get(command, set())))
     assert given & others == SOME.get(command, set())
+
+
+def test_a_huge_range_of_numbers_is_refused_at_once():
+    for text in ("0-99999999999", "0:99999999999999999999", "0:-99999999999:-1"):
+        with pytest.raises(FloatLensError, match="--layers"):
+            options.parse_numbers(text, "--layers")

@@ -213,6 +213,9 @@ class RunOptions:
         )
 
 
+MOST_NUMBERS = 1_000_000  # more than a model has layers or a generation has steps
+
+
 def parse_numbers(text: str | None, option: str) -> list[int] | None:
     """Parse a list of numbers of the command line; None stays None.
 
@@ -225,13 +228,16 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
     try:
         for part in text.split(","):
             if ":" in part:
-                found += range(*(int(word) for word in part.split(":")))
+                numbers = range(*(int(word) for word in part.split(":")))
             elif "-" in part:
                 first, last = part.split("-")
-                found += range(int(first), int(last) + 1)
+                numbers = range(int(first), int(last) + 1)
             else:
-                found.append(int(part))
-    except (ValueError, TypeError):
+                numbers = range(int(part), int(part) + 1)
+            if len(numbers) > MOST_NUMBERS:
+                raise FloatLensError(f"{option} {text!r} is more than {MOST_NUMBERS:,} numbers; use a shorter range")
+            found += numbers
+    except (ValueError, TypeError, OverflowError):
         raise FloatLensError(
             f"{option} {text!r} is not understood; write numbers as 0,4-7 or start:end:step as 0:32:4"
         ) from None
