@@ -408,3 +408,77 @@ def test_a_row_that_is_padded_on_the_right_is_traced_as_if_alone(tmp_path: Path)
     assert short.final_tokens.tolist() == [5, 9, 40, 7] and short.prompt_length == 4
     for name, values in expected.data.data_vars.items():
         np.testing.assert_allclose(short.data[name].values, values.values, atol=1e-5, err_msg=str(name))
+
+
+# --- training, and blocks that are refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointing", [None, {"use_reentrant": False}, {"use_reentrant": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_gradients_of_an_observed_training_step_are_bit_equal(
+    dtype: torch.dtype, checkpointing: dict[str, bool] | None, tmp_path: Path
+) -> None:
+    """Gradient checkpointing computes each layer again in the backward pass, which is no step."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoints.native(tmp_path, "llama"), dtype=dtype
+    ).train()
+    if checkpointing is not None:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=checkpointing)
+        model.enable_input_require_grads()
+    ids = torch.tensor([[5, 9, 40, 7, 3], [8, 3, 17, 4, 9]])
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        for _ in range(2):
+            model(ids, labels=ids, use_cache=False).loss.backward()
+        return [weight.grad.clone() for weight in model.parameters()]
+
+    plain = gradients()
+    with floatlens.observe(model) as watch:
+        observed = gradients()
+    assert all(torch.equal(one, other) for one, other in zip(plain, observed, strict=True))
+    with floatlens.observe(model) as alone, torch.no_grad():
+        model.eval()(ids)
+    assert len(watch.steps) == 2
+    for found in watch.steps:
+        for layer, values in alone.results["received"].items():
+            torch.testing.assert_close(found.results["received"][layer], values, atol=1e-5, rtol=0)
+
+
+def test_a_refused_pass_leaves_nothing_behind(tmp_path: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoints.native(tmp_path, "llama")).eval()
+    refused, ids = torch.tensor([[8, 3, 17, 4], [1, 1, 1, 1]]), torch.tensor([[5, 9, 40, 7], [6, 2, 3, 11]])
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]])
+    with torch.no_grad():
+        with pytest.raises(FloatLensError, match="all padding"), floatlens.observe(model):
+            model(refused, attention_mask=mask)
+        with floatlens.observe(model) as watch:
+            model(ids)
+    assert [trace.final_tokens.tolist() for trace in watch.traces()] == ids.tolist()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_left_padding_is_left_out_with_a_static_cache(arm: floatlens.Lens, given: bool) -> None:
+    """A static cache makes `generate` pass masks of four dims to the model; without a mask it takes the pad token's."""
+    prompts = [arm.prompt(QUESTION, PASSAGES, gold=0), arm.prompt("Who?")]
+    pad = next(i for i in range(10, 1000) if not any(i in prompt.ids for prompt in prompts))
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt.ids) for prompt in prompts])
+    options: dict[str, Any] = {"attention_mask": (ids != pad).long()} if given else {"pad_token_id": pad}
+    with floatlens.observe(arm, regions=prompts) as watch:
+        arm.model.generate(ids, max_new_tokens=4, do_sample=False, cache_implementation="static", **options)
+    for found, wanted in zip(watch.traces(), arm.traces(prompts, max_new_tokens=4), strict=True):
+        assert_same(found, wanted)
+
+
+def test_layers_that_do_not_exist_and_nested_blocks_are_refused(arm: floatlens.Lens) -> None:
+    with pytest.raises(FloatLensError, match="layer -1 does not exist"), floatlens.observe(arm, layers=[-1]):
+        pass
+    attention = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(FloatLensError, match="layer -1 does not exist"), floatlens.observe(attention, layers=[-1]):
+        pass
+    with floatlens.observe(arm) as watch:
+        with pytest.raises(FloatLensError, match="is already observed"), floatlens.observe(arm):
+            pass
+        arm.generate(QUESTION, max_new_tokens=2)
+    assert watch.steps and "generate" not in arm.model.__dict__

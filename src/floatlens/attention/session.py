@@ -92,6 +92,7 @@ class Session:
         self.passing: ForwardPass | None = None
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
         self.paused = False
+        self.trains = False  # gradients are taken of this pass: its output must be that of the model's own function
         self.observed: set[int] = set()  # layers whose attention was called
         self.ways: set[str] = set()  # implementations that were used; "stream" chooses one for each call
         self.room = room
@@ -120,6 +121,7 @@ class Session:
         """The implementations that were used so far, such as "fused"; that which was asked for before any call."""
         return ", ".join(way for way in IMPLEMENTATIONS if way in self.ways) or self.implementation
 
+    @torch.no_grad()
     def _finish(self) -> None:
         """Take the statistics of all waiting calls and close their groups."""
         for group in self.open.values():
@@ -177,7 +179,7 @@ class Session:
 
     def computes(self, layer: int, inputs: Inputs) -> bool:
         """Whether `see` can compute the output of a call itself, from the weights that the statistics use."""
-        if self.implementation not in ("stream", "fused") or self.paused or not can_fuse(inputs):
+        if self.implementation not in ("stream", "fused") or self.paused or self.trains or not can_fuse(inputs):
             return False
         if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
             return False

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
@@ -26,6 +27,7 @@ from floatlens.models.family import Family
 from floatlens.models.registry import FAMILIES, check_family_name
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.observed_trace import ModelFacts, make_trace
+from floatlens.trace.options import check_range
 from floatlens.trace.pass_log import NotingSession, ObservedStep, PassLog, Results
 from floatlens.trace.trace import Trace
 from floatlens.trace.watch import check_observed
@@ -176,12 +178,19 @@ def observe(
         check_family_name(family)
         family = FAMILIES[family]
     assert isinstance(model, torch.nn.Module)
+    if model in _observed:
+        raise FloatLensError(
+            f"this {type(model).__name__} is already observed; use one `observe` block with all `record`"
+        )
     config = getattr(model, "config", None)
     if mask_id is None and (config is not None or tokenizer is not None):
         mask_id = find_mask_id(config, tokenizer)
     if family is not None and family.kind == "mdm" and family.mask_token and mask_id is None:
         raise FloatLensError(f"family {family.name!r} replaces mask tokens; pass the mask token as mask_id=")
     encoder, decoder = encoder_and_decoder(model)
+    count = shape(config)["layers"] if config is not None and encoder is None else None
+    for chosen in (layers, matrix_layers):
+        check_range(chosen, count, "layer")
     takes_tokens = hasattr(model, "get_input_embeddings")
     names = [*expand(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
     # An arbitrary model may overwrite its queries and keys after the call, so calls are processed immediately.
@@ -199,6 +208,8 @@ def observe(
     watch = Observation(log, inner, facts)
     others = {CROSS: cross} | ({ENCODER: inner.session} if inner is not None else {})
     with ExitStack() as stack:
+        _observed.add(model)
+        stack.callback(_observed.discard, model)
         stack.enter_context(observing(model, session, others=others, parts=parts_of(model, encoder)))
         stack.enter_context(shared())
         for one, end in ((log, model), (inner, encoder)):
@@ -212,6 +223,9 @@ def observe(
             f"no attention was observed in {len(log.steps)} forward passes of {type(model).__name__}: it calls neither "
             f"scaled_dot_product_attention nor a softmax between two matrix products"
         )
+
+
+_observed: WeakSet[torch.nn.Module] = WeakSet()
 
 
 @contextmanager
@@ -248,12 +262,13 @@ def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
     def observed(*args: Any, **kwargs: Any) -> Any:
         log.fresh = True
         inputs = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        if wanted is None and not has_encoder and isinstance(inputs, torch.Tensor) and inputs.ndim == 2:
-            log.prompt_length = inputs.shape[1]
+        if not has_encoder and isinstance(inputs, torch.Tensor) and inputs.ndim == 2:
+            log.prompt_length = inputs.shape[1] if wanted is None else wanted
+            log.prompt_mask = prompt_mask(model, inputs, kwargs)
         try:
             made = generate(*args, **kwargs)
         finally:
-            log.prompt_length = wanted
+            log.prompt_length, log.prompt_mask = wanted, None
         final = made if isinstance(made, torch.Tensor) else made.sequences
         beams = kwargs.get("num_beams") or getattr(kwargs.get("generation_config"), "num_beams", None)
         beams = beams or getattr(getattr(model, "generation_config", None), "num_beams", None) or 1
@@ -269,6 +284,18 @@ def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
         yield
     finally:
         del model.__dict__["generate"]
+
+
+def prompt_mask(model: Any, ids_BP: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor | None:
+    """The mask (B, P) of a prompt that `generate` was called with, or else finds out; with a static cache no pass has it."""
+    mask = options.get("attention_mask")
+    if isinstance(mask, torch.Tensor) and mask.shape == ids_BP.shape:
+        return mask
+    config = options.get("generation_config") or getattr(model, "generation_config", None)
+    pad, end = (options.get(name, getattr(config, name, None)) for name in ("pad_token_id", "eos_token_id"))
+    if mask is not None or pad is None or pad in (end if isinstance(end, list | tuple) else [end]):
+        return None
+    return ids_BP != pad
 
 
 def encoder_and_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:

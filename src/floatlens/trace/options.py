@@ -78,17 +78,19 @@ class RecordOptions:
 
 
 def check_range(chosen: Collection[int] | None, count: int | None, what: str) -> None:
-    """Raise an error for layers, heads or steps that do not exist.
+    """Raise an error for layers, heads or steps that do not exist; `count` is None if their number is not known.
 
     >>> check_range([3], 3, "layer")
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: layer 3 does not exist; there are 3, from 0 to 2
     """
-    if chosen is None or count is None:
+    if chosen is None:
         return
+    last = "the last one" if count is None else count - 1
     if not chosen:
-        raise FloatLensError(f"no {what} was selected; pass at least one of 0 to {count - 1}")
+        raise FloatLensError(f"no {what} was selected; pass at least one of 0 to {last}")
     for number in chosen:
-        if not 0 <= number < count:
-            raise FloatLensError(f"{what} {number} does not exist; there are {count}, from 0 to {count - 1}")
+        if number < 0 or (count is not None and number >= count):
+            known = "" if count is None else f"there are {count}, "
+            raise FloatLensError(f"{what} {number} does not exist; {known}from 0 to {last}")

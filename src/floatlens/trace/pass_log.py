@@ -90,6 +90,7 @@ class PassLog:
     prompts         each row's prompt with its regions and gold evidence; a single one applies to all rows
     mask_id         the mask token of a diffusion model
     prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
+    prompt_mask     the mask (B, P) of the prompt that `generate` was called with
     problems        the reason why no trace can be made of a generation, by generation number
     """
 
@@ -100,6 +101,7 @@ class PassLog:
     family: Family | None = None
     mask_id: int | None = None
     prompt_length: int | None = None
+    prompt_mask: torch.Tensor | None = None
     steps: list[ObservedStep] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
     starts: dict[int, list[int]] = field(default_factory=dict)
@@ -120,7 +122,15 @@ class PassLog:
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Start a pass with these arguments."""
+        try:
+            self._begin(args, kwargs)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.close()
+        self._pause(False)
         self.session.begin()
         if self.cross is not None:
             self.cross.begin()
@@ -135,6 +145,7 @@ class PassLog:
         if forward is None:
             forward = self._pass(ids, cached_length(given.get("past_key_values")))
             token = enter_pass(forward)
+        self.open = OpenPass(None, None, forward, token)
         tokens_BT = forward.tokens_BT.detach()
         if self._begins(tokens_BT):
             self._settle(None)
@@ -146,14 +157,22 @@ class PassLog:
                 self.starts[self.generation] = self._prompt_ends(tokens_BT)
         if token is not None:
             self._count_rows(forward)
-        mask = given.get("attention_mask")
-        real_BT = None
-        if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.shape[1] >= tokens_BT.shape[1]:
-            real_BT = mask[:, : tokens_BT.shape[1]].bool()
-            real_BT = None if bool(real_BT.all()) else real_BT
+        real_BT = self._real(given.get("attention_mask"), tokens_BT)
         self.tokens_BT = tokens_BT.clone()
         self.session.layout = self._layout(self.tokens_BT, real_BT)
         self.open = OpenPass(self.tokens_BT, real_BT, forward, token)
+
+    def _real(self, mask: Any, tokens_BT: torch.Tensor) -> torch.Tensor | None:
+        """False for padding (B, T), from a pass's own mask or the one given to `generate`; None if nothing is padded."""
+        B, T = tokens_BT.shape
+        if isinstance(mask, torch.Tensor) and mask.ndim == 2:
+            real_BT = mask[:, :T].bool()
+        elif self.prompt_mask is not None and B % self.prompt_mask.shape[0] == 0:
+            real_BT = self.prompt_mask.bool().repeat_interleave(B // self.prompt_mask.shape[0], 0)
+            real_BT = torch.nn.functional.pad(real_BT, (0, T - real_BT.shape[1]), value=True)
+        else:
+            return None
+        return None if real_BT.shape[1] < T or bool(real_BT.all()) else real_BT
 
     def _begins(self, tokens_BT: torch.Tensor) -> bool:
         """Whether a pass with these tokens begins a generation instead of continuing the previous pass."""
@@ -237,7 +256,7 @@ class PassLog:
 
     @property
     def mask(self) -> int:
-        """The mask token, or -1 if there is none."""
+        """The mask token; -2, which no position has, if there is none (-1 is a token that is not known)."""
         return -2 if self.mask_id is None else self.mask_id
 
     @property
@@ -278,6 +297,14 @@ class PassLog:
         if self.open is not None and self.open.token is not None:
             leave_pass(self.open.token)
         self.open = None
+        self._pause(True)
+
+    def _pause(self, paused: bool) -> None:
+        """Observe nothing between passes: there, gradient checkpointing computes the layers of the last pass again."""
+        trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.module.parameters())
+        for session in (self.session, self.cross):
+            if session is not None:
+                session.paused, session.trains = paused, trains
 
     @torch.no_grad()
     def _propose(self, step: ObservedStep, logits_BNV: torch.Tensor) -> None:
