@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import floatlens as fl
+from floatlens.anchors import RULES
+from floatlens.attention.registry import STATISTICS
+from floatlens.data.readers.registry import READERS
+from floatlens.decode.registry import SAMPLERS
+from floatlens.evaluation.stress.stress import STRESSES
+from floatlens.findings.finding import CLAIMS, FINDINGS, Finding, ReportText
+from floatlens.interventions.registry import INTERVENTIONS
 from floatlens.models.registry import FAMILIES, family_of
 from floatlens.registry import Registry
 
-THINGS: Registry[int] = Registry("thing", "slow_things")
+BUILT_IN: list[Registry[Any]] = [STATISTICS, READERS, SAMPLERS, STRESSES, FINDINGS, CLAIMS, INTERVENTIONS, FAMILIES]
+THINGS: Registry[int] = Registry("thing", "slow_things", ["one"])
 
 
 def test_families_that_recognise_anything_are_asked_last() -> None:
@@ -48,10 +58,6 @@ def test_the_same_code_may_register_again_as_a_notebook_cell_that_is_run_twice()
 
 
 def test_every_kind_of_thing_may_be_registered_again_by_a_notebook_cell() -> None:
-    from floatlens.data.readers.registry import READERS
-    from floatlens.evaluation.stress.stress import STRESSES
-    from floatlens.findings.finding import CLAIMS, FINDINGS, Finding, ReportText
-
     cell = """
 @fl.register_stress("cell", axis="heat", about="hotter")
 def levels(samples, asking, options):
@@ -75,8 +81,6 @@ class Cell(fl.Statistic):
 
 fl.register_statistic(Cell)
 """
-    from floatlens.attention.registry import STATISTICS
-
     main = {"__name__": "__main__", "fl": fl, "Finding": Finding, "ReportText": ReportText}
     with (
         STRESSES.restored(),
@@ -96,8 +100,7 @@ def test_a_thread_waits_until_another_has_loaded_every_entry(tmp_path: Path, mon
     (tmp_path / "slow_things").mkdir()
     (tmp_path / "slow_things" / "__init__.py").write_text("")
     (tmp_path / "slow_things" / "one.py").write_text(
-        "import time\nfrom tests.test_registry import THINGS\n"
-        "time.sleep(0.3)\nregister_thing = THINGS.add\nregister_thing('one', 1)\n"
+        "import time\nfrom tests.test_registry import THINGS\ntime.sleep(0.3)\nTHINGS.add('one', 1)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     found: list[list[str]] = []
@@ -111,8 +114,29 @@ def test_a_thread_waits_until_another_has_loaded_every_entry(tmp_path: Path, mon
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        fl.FloatLensError, match=r"there is no sampler 'greedy'; choose one of (?=.*autoregressive)(?=.*dream).*llada"
+        fl.FloatLensError, match=r"unknown sampler 'greedy'; use one of (?=.*autoregressive)(?=.*dream).*llada"
     ):
-        from floatlens.decode.registry import SAMPLERS
-
         SAMPLERS["greedy"]
+
+
+def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant() -> None:
+    for registry, typed, meant in (
+        (FINDINGS, "drft", "drift"),
+        (FAMILIES, "lada", "llada"),
+        (SAMPLERS, "autoregresive", "autoregressive"),
+        (STATISTICS, "recieved", "received"),
+        (INTERVENTIONS, "mask-anchor", "mask-anchors"),
+        (STRESSES, "nois", "noise"),
+        (READERS, "hotpott", "hotpot"),
+        (RULES, "sgima", "sigma"),
+    ):
+        with pytest.raises(fl.FloatLensError) as raised:
+            registry[typed]
+        assert str(raised.value) == f"unknown {registry.noun} {typed!r}; did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize("registry", BUILT_IN, ids=lambda registry: registry.noun)
+def test_every_file_that_registers_something_is_in_the_list_of_its_folder(registry: Registry[Any]) -> None:
+    folder = Path(fl.__file__).parent.joinpath(*registry.package.split(".")[1:])
+    call = re.compile(rf"^(@|\w+ = )?register_{registry.noun}\b", re.MULTILINE)
+    assert {path.stem for path in folder.glob("*.py") if call.search(path.read_text())} == set(registry.modules)

@@ -1,8 +1,8 @@
 """Registries of named entries, each of which can be added from one file inside or outside the package.
 
-A registry imports the folder with its built-in entries on the first look-up; each file there registers itself with one
-line. Users' packages do the same: their entry point in the group `floatlens.plugins` names a module, and importing that
-module registers its entries.
+A registry names the modules of its built-in entries and imports them on the first look-up; each of them registers itself
+with one line. Users' packages do the same: their entry point in the group `floatlens.plugins` names a module, and importing
+that module registers its entries.
 
     [project.entry-points."floatlens.plugins"]
     my-package = "my_package.floatlens_plugin"
@@ -11,18 +11,15 @@ module registers its entries.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 
 GROUP = "floatlens.plugins"
 T = TypeVar("T")
@@ -64,9 +61,9 @@ class Registry(Generic[T]):
     Parameters
     ----------
     noun
-        What an entry is called in error messages, such as "sampler"; `register_sampler` is then the name of its function.
-    package
-        The package whose modules register the built-in entries; those that do are imported on the first look-up.
+        What an entry is called in error messages, such as "sampler".
+    package, modules
+        The modules of the package that register the built-in entries, imported in this order on the first look-up.
 
     >>> colours: Registry[int] = Registry("colour")
     >>> colours.add("red", 1)
@@ -75,10 +72,14 @@ class Registry(Generic[T]):
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: the colour 'red' is already registered; choose another name
+    >>> colours["rde"]
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: unknown colour 'rde'; did you mean 'red'?
     """
 
-    def __init__(self, noun: str, package: str | None = None) -> None:
-        self.noun, self.package = noun, package
+    def __init__(self, noun: str, package: str = "", modules: Sequence[str] = ()) -> None:
+        self.noun, self.package, self.modules = noun, package, modules
         self._entries: dict[str, tuple[int, T]] = {}
         self._sources: dict[str, Any] = {}
         self._started = self._loaded = False
@@ -110,19 +111,11 @@ class Registry(Generic[T]):
     def _load_built_in(self) -> None:
         with self._lock:
             # started: a module of the package uses the registry while it loads
-            if self._started or self.package is None:
+            if self._started:
                 return
             self._started = True
-            folder = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(folder.__path__):
-                name = f"{self.package}.{module.name}"
-                if self._registers(name):
-                    importlib.import_module(name)
-
-    def _registers(self, module: str) -> bool:
-        """Whether a module registers entries. The others are not imported, because they may need torch."""
-        origin = Path(getattr(find_spec(module), "origin", None) or "")
-        return not origin.is_file() or f"register_{self.noun}".encode() in origin.read_bytes()
+            for module in self.modules:
+                importlib.import_module(f"{self.package}.{module}")
 
     def names(self) -> list[str]:
         """The names of all entries, those with the highest priority first."""
@@ -132,7 +125,7 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         self.load()
         if name not in self._entries:
-            raise FloatLensError(f"there is no {self.noun} {name!r}; choose one of {', '.join(self.names())}")
+            raise unknown_name(self.noun, name, self.names())
         return self._entries[name][1]
 
     def __contains__(self, name: object) -> bool:

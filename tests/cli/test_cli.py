@@ -199,7 +199,7 @@ def test_trace_reads_data_as_eval_does_and_reports_what_it_skips(folder: Path, t
     shown = run(*words, "--record-steps", "0,2", "--record", "massive,near", "--out", tmp_path / "again").stderr
     _, path = RunFolder.open(tmp_path / "again").samples()[0]
     assert {"received", "hidden_norm", "massive_channel", "near"} <= set(floatlens.Trace.open(path).data.data_vars)
-    assert "no statistic 'vibes'" in run(*words, "--record", "vibes", "--out", tmp_path / "none", code=2).stderr
+    assert "unknown statistic 'vibes'" in run(*words, "--record", "vibes", "--out", tmp_path / "none", code=2).stderr
     assert "data: 5 lines skipped: data.jsonl, line 6: is not JSON" in shown and "and 2 more (listed in" in shown
     assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
     assert "found key, ask, target, docs; name it with --columns" in run(*words[:-2], "--out", "x", code=2).stderr

@@ -408,7 +408,7 @@ def test_a_registered_function_is_a_layout(tmp_path, readers):
 
     (sample,) = read(write(tmp_path / "d.jsonl", [{"ask": "Who?"}]), layout="mine")
     assert (sample.id, sample.question) == ("d-1", "Who?")
-    with pytest.raises(FloatLensError, match=r"layout 'yours' is not known; choose one of .*mine"):
+    with pytest.raises(FloatLensError, match=r"unknown layout 'yours'; use one of .*mine"):
         read(tmp_path / "d.jsonl", layout="yours")
 
 

@@ -381,7 +381,7 @@ def test_an_intervention_that_fails_on_every_question_is_said_in_one_sentence(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--intervention", "mask-everything"], "is not known"),
+        (["--intervention", "mask-everything"], "unknown intervention 'mask-everything'"),
         (["--intervention", "mask-anchors(layers=99)"], "layer 99 does not exist"),
         (["--intervention", "mask-anchors(top({n}))", "--doses", "x"], "--doses 'x' is not understood"),
         (["--intervention", "soft-cap(3) @ 1,2"], "has doses but no {n}"),

@@ -120,7 +120,7 @@ def test_masks_and_query_change_how_is_asked_and_not_what():
 
 
 def test_an_unknown_stress_is_named():
-    with pytest.raises(FloatLensError, match="there is no stress 'heat'; choose one of noise, position"):
+    with pytest.raises(FloatLensError, match="unknown stress 'heat'; use one of noise, position"):
         STRESSES["heat"]
     assert list(STRESSES) == ["noise", "position", "layout", "masks", "query"]
 

@@ -127,7 +127,7 @@ def test_the_effect_on_robustness_is_the_paired_difference_of_losses():
 def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data, monkeypatch):
     monkeypatch.setattr("floatlens.lens.load", lambda *a, **k: pytest.fail("loaded"))
     for arguments, message in (
-        (("heat", checkpoints["mdm"], "--data", data), "there is no stress 'heat'"),
+        (("heat", checkpoints["mdm"], "--data", data), "unknown stress 'heat'"),
         (("noise", checkpoints["mdm"], "--data", data, "--trace"), "--trace needs --out"),
         (("noise", checkpoints["mdm"], "--data", data, "--levels", "x"), "--levels 'x' is not understood"),
         (("noise", checkpoints["mdm"], "--data", data, "--score", "bleu"), "score 'bleu' is not known"),

@@ -94,7 +94,7 @@ def test_results_go_to_the_run_when_no_place_is_named(runs, run_command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["vibes"], "no finding 'vibes'"),
+        (["vibes"], "unknown finding 'vibes'"),
         (["drift", "--layer", "x"], "--layer 'x' is not understood"),
         (["drift", "--rule", "loud(3)"], "anchor rule 'loud"),
         (["drift", "--rule", "first", "--rule", "top(1)"], "one --rule"),

@@ -289,10 +289,10 @@ def test_every_intervention_says_what_it_does_and_reads_back_its_own_text(name: 
 
 
 BAD = {
-    "mask-everything": "intervention 'mask-everything' is not known",
+    "mask-everything": "unknown intervention 'mask-everything'",
     "mask-anchors(": "not understood",
     "mask-anchors([0, 1)": "brackets do not match",
-    "mask-anchors(rule=nothing(3))": "anchor rule 'nothing(3)' is not known",
+    "mask-anchors(rule=nothing(3))": "unknown anchor rule 'nothing'",
     "mask-anchors(depth=3)": "'depth=3' is not understood; mask-anchors takes rule, layers",
     "mask-anchors(sigma(3), rule=top(1))": "rule is given twice",
     "mask-anchors(sigma(-9))": "selects every position",

@@ -94,5 +94,5 @@ def test_corrupted_weights_give_a_clear_error(copied):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(FloatLensError, match="choose one of tiny-arm, tiny-mdm, tiny-dream, tiny-ssm"):
+    with pytest.raises(FloatLensError, match="use one of tiny-arm, tiny-mdm, tiny-dream, tiny-ssm"):
         bundled.path("tiny-gpt")

@@ -299,7 +299,7 @@ def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--engine", "dask"), "engine 'dask' is not known"),
+        (("--engine", "dask"), "unknown engine 'dask'"),
         (("--workers", 0), "workers 0 is not a positive number"),
         (("--address", "auto"), "--address is for the Ray engine"),
         (("--gpus-per-worker", 0.5), "needs whole GPUs"),

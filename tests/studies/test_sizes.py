@@ -103,7 +103,7 @@ def test_findings_decide_which_parts_are_worked_on() -> None:
         "traces",
         "stress",
     )
-    with pytest.raises(FloatLensError, match="no finding 'drfit'"):
+    with pytest.raises(FloatLensError, match="unknown finding 'drfit'; did you mean 'drift'"):
         choose_findings(only=["drfit"])
     with pytest.raises(FloatLensError, match="removes all"):
         choose_findings(only=["drift"], skip=["drift"])

@@ -181,7 +181,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
         ({"data": "world:nothing"}, "no data set 'nothing'"),
         ({"budget": "soon"}, "is not a duration"),
         ({"setting": "long"}, "setting 'long' is not known"),
-        ({"only": ["everything"]}, "no finding 'everything'"),
+        ({"only": ["everything"]}, "unknown finding 'everything'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ):
         with pytest.raises(FloatLensError, match=message):

@@ -179,7 +179,7 @@ def test_only_what_was_asked_for_is_kept(lens: floatlens.Lens) -> None:
         ({"heads": [-1]}, "head -1 does not exist"),
         ({"record_steps": [9]}, "step 9 does not exist"),
         ({"layers": []}, "no layer was selected"),
-        ({"record": ["sparkle"]}, "there is no statistic 'sparkle'; choose one of"),
+        ({"record": ["sparkle"]}, "unknown statistic 'sparkle'; use one of"),
         ({"matrices": ["received"]}, "matrix 'received' is not known"),
         ({"implementation": "fast"}, "implementation 'fast' is not known"),
     ],

@@ -9,7 +9,12 @@ from floatlens.attention.statistic import Statistic
 from floatlens.errors import FloatLensError
 from floatlens.registry import Registry
 
-STATISTICS: Registry[type[Statistic]] = Registry("statistic", "floatlens.attention.statistics")
+MODULES = (
+    "cache_drift", "entropy", "evidence", "flow", "hidden_drift", "lens_token", "locality", "massive", "matrices",
+    "qk", "qk_cos", "qk_norm", "query_mass", "received", "received_signed", "received_writing", "step_similarity",
+    "value_norm",
+)  # fmt: skip
+STATISTICS: Registry[type[Statistic]] = Registry("statistic", "floatlens.attention.statistics", MODULES)
 DEFAULT = (
     "received", "received_final", "received_writing", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow",
     "evidence", "query_mass",

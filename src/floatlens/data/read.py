@@ -25,7 +25,7 @@ from floatlens.data.readers.registry import (
     records_of,
 )
 from floatlens.data.sample import Sample
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 
 T = TypeVar("T")
 
@@ -172,7 +172,7 @@ def _layout(
         return None
     known = readers(RecordLayout)
     if layout not in known:
-        raise FloatLensError(f"layout {layout!r} is not known; choose one of {', '.join(known)}")
+        raise unknown_name("layout", layout, known)
     return known[layout]
 
 

@@ -51,7 +51,11 @@ class Sampler:
     revises: bool = False
 
 
-SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode")
+MODULES = (
+    "a2d_shifted", "autoregressive", "bd3lm", "canvas", "diffusion_gemma", "dream", "llada", "llada2", "llada21",
+    "sdar",
+)  # fmt: skip
+SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode", MODULES)
 
 # A comparison passes the same settings to all its models; some samplers do not use these two.
 SHARED = ("steps", "block_length")

@@ -232,8 +232,8 @@ PAPER_ORDER = (
     "drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes",
     "softness", "cache", "similarity", "massive", "values", "locality", "decision",
 )  # fmt: skip
-FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings")
-CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings")
+FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", PAPER_ORDER)
+CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", PAPER_ORDER)
 
 
 def register_finding(finding: Finding) -> Finding:

@@ -5,7 +5,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
 # Adapters for SmolLM2-135M-Instruct (its weights come with the extra floatlens[smollm2]), with the resulting family.
@@ -37,7 +37,7 @@ def path(name: str) -> Path:
     'tiny-arm'
     """
     if name not in BUNDLED:
-        raise FloatLensError(f"there is no bundled model {name!r}; choose one of {', '.join(BUNDLED)}")
+        raise unknown_name("bundled model", name, BUNDLED)
     return _checked(name, "model.safetensors")
 
 

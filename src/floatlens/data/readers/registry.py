@@ -70,7 +70,11 @@ SampleFunction: TypeAlias = Callable[[Record], Sample]  # a user's own layout
 R = TypeVar("R", FileFormat, RecordLayout, NamedData, SampleFunction)
 K = TypeVar("K", FileFormat, RecordLayout, NamedData)
 
-READERS: Registry[AnyReader] = Registry("reader", "floatlens.data.readers")
+MODULES = (
+    "atlas", "columns", "continuation", "delimited", "hotpot", "infill", "jsonl", "keyvalue", "kilt", "middle",
+    "parquet", "world",
+)  # fmt: skip
+READERS: Registry[AnyReader] = Registry("reader", "floatlens.data.readers", MODULES)
 
 
 def register_reader(reader: R, *, priority: int = 0) -> R:

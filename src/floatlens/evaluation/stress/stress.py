@@ -63,7 +63,10 @@ class StressTest:
     levels: MakeLevels
 
 
-STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation.stress")
+MODULES = (
+    "layout", "masks", "noise", "position", "query",
+)  # fmt: skip
+STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation.stress", MODULES)
 
 
 def register_stress(name: str, *, axis: str, about: str, priority: int = 0) -> Callable[[MakeLevels], MakeLevels]:

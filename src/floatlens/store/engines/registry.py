@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 from floatlens.store.engines.engine import Engine
 from floatlens.store.engines.local import LocalEngine
 from floatlens.store.engines.ray import RayEngine
@@ -23,7 +23,7 @@ def make_engine(
     2
     """
     if name not in ENGINES:
-        raise FloatLensError(f"engine {name!r} is not known; use one of {', '.join(ENGINES)}")
+        raise unknown_name("engine", name, ENGINES)
     if name == "ray":
         count = 1 if workers is None else workers
         return RayEngine(workers=count, gpus_per_worker=gpus_per_worker or 0.0, address=address)
