@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "floatlens"
 # From the first to the last. A module belongs to the longest name that it starts with, and may import from its own layer
 # and from those above it in this list.
 ROOMS = (
-    ("version", "errors", "files", "registry", "specs", "stats", "anchors", "options", "keywords"),
+    ("version", "errors", "files", "untrusted", "registry", "specs", "stats", "anchors", "options", "keywords"),
     ("data",),
     ("models",),
     ("decode",),

@@ -32,9 +32,10 @@ def atomic_write(target: Path) -> Iterator[Path]:
     temporary = folder / target.name
     try:
         yield temporary
-        if target.is_dir() and not target.is_symlink():
-            retired = folder / "retired"
-            os.replace(target, retired)
+        if target.is_symlink():  # a folder cannot replace a link
+            target.unlink()
+        elif target.is_dir():
+            os.replace(target, folder / "retired")
         os.replace(temporary, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

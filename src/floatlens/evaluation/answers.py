@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pandas as pd
-import pyarrow
 
+from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
 from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key, Question
@@ -140,16 +140,12 @@ def answers_of(source: Answers) -> pd.DataFrame:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    file = path / "answers.parquet" if path.is_dir() else path
+    file, root = (path / "answers.parquet", path) if path.is_dir() else (path, path.parent)
     try:
-        table = pd.read_parquet(file)
+        table = untrusted.read_parquet(file, root)
     except FileNotFoundError:
         raise FloatLensError(
             f"{path} has no answers.parquet; create it with floatlens eval or floatlens stress"
-        ) from None
-    except (OSError, pyarrow.ArrowException) as error:
-        raise FloatLensError(
-            f"{file} cannot be read ({str(error).splitlines()[0]}); run the evaluation again"
         ) from None
     if missing := [name for name in NEEDED if name not in table]:
         raise FloatLensError(f"{file} lacks the column {missing[0]!r}, so it is not a table of answers by FloatLens")

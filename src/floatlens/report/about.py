@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from floatlens import untrusted
+from floatlens.errors import FloatLensError
 from floatlens.findings.spelling import count, listed
 from floatlens.findings.style import short
 from floatlens.report.analyse import answers_in
-from floatlens.store.folder import RunFolder
+from floatlens.store.folder import RunFolder, trace_attributes
 from floatlens.version import __version__
 
 SHOWN_ERRORS = 20
@@ -53,7 +55,7 @@ def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
     for folder in folders:
         for _, path in folder.samples():
             found.traces += 1
-            attributes = _attributes(path)
+            attributes = trace_attributes(path / "zarr.json", path)
             models.setdefault(str(attributes.get("model", "")), _of_trace(attributes))
             settings |= _sampler(attributes)
     if "kind" in answers:
@@ -93,14 +95,12 @@ def _sampler(attributes: dict[str, Any]) -> dict[str, str]:
     return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": text}
 
 
-def _attributes(path: Path) -> dict[str, Any]:
-    found = json.loads((path / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
-    return found if isinstance(found, dict) else {}
-
-
 def _results(run: Path) -> dict[str, Any]:
+    """Return what a study says of itself: failed parts, questions left out, notes."""
     path = run / "results.json"
-    if not path.is_file():
-        return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
+    found = untrusted.read_json(path, run) if path.exists() else {}
+    failed, cut, notes = found.get("failed", {}), found.get("cut", []), found.get("notes", [])
+    texts = isinstance(failed, dict) and isinstance(cut, list) and isinstance(notes, list)
+    if not texts or not all(isinstance(text, str) for text in (*failed.values(), *cut, *notes)):
+        raise FloatLensError(f"{path}: failed, cut and notes must be texts; finish the run again with --resume")
+    return {"failed": failed, "cut": cut, "notes": notes}

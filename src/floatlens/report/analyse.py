@@ -24,7 +24,7 @@ from floatlens.findings.finding import FINDINGS, Finding
 from floatlens.findings.settings import condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.report.section import Drawing, Section
-from floatlens.store.folder import RunFolder
+from floatlens.store.folder import RunFolder, trace_attributes
 from floatlens.store.progress import ProgressCallback
 from floatlens.store.traces import RunTraces
 from floatlens.trace.trace import Trace
@@ -104,7 +104,7 @@ def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
         for name, path in RunFolder.open(run).samples():
-            about = json.loads((path / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
+            about = trace_attributes(path / "zarr.json", path)
             answers = json.loads(about.get("answers", "[]")) or [""]
             by_model.setdefault(str(about.get("model", "")), {})[name] = len(str(answers[0]))
     chosen: list[str] = []

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from floatlens import untrusted
 from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
@@ -49,6 +50,11 @@ MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
 ERRORS = "errors.jsonl"
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
+FOLDERS = (RESULTS, SAMPLES, BROKEN, "figures", "findings", "models", "causes", "replays")
+FILES = (
+    *(MANIFEST, INDEX, ERRORS, PROBLEMS, LOCK, KERNEL, "answers.parquet", "attention.parquet", "results.json"),
+    *("claims.json", "parts.json", "plan.json", "report.html", "table1.md", "table1.tex", "table1.csv"),
+)
 # Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.
 MATCHED = ("command", "asked", "models", "data", "template", "versions")
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
@@ -166,7 +172,9 @@ class RunFolder:
     def inside(self, *names: str) -> str | Path:
         """The path or URL of a run inside this one, such as that of one model of a study."""
         if self.storage.folder is not None:
-            return self.storage.folder.joinpath(*names)
+            path = self.storage.folder.joinpath(*names)
+            untrusted.inside(path, self.storage.folder)
+            return path
         return "/".join((self.location, *names))
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -181,6 +189,7 @@ class RunFolder:
         run = cls(Storage(path))
         root = run.storage.folder
         if root is not None:
+            check_files(root)
             if root.exists() and not root.is_dir():
                 raise FloatLensError(f"--out {root} is a file, not a folder; choose another --out")
             if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_leftovers(root):
@@ -209,6 +218,8 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """Open an existing run to read it, or to add results to it in a worker of the process that locked it."""
         run = cls(Storage(path))
+        if run.storage.folder is not None:
+            check_files(run.storage.folder)
         if not run.storage.exists(MANIFEST):
             raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; pass a folder made with --out")
         _ = run.manifest  # one that cannot be read is refused now
@@ -269,14 +280,7 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        name = f"{self}/{MANIFEST}"
-        try:
-            found = json.loads(self.storage.read(MANIFEST).decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise FloatLensError(f"{name} is not valid JSON ({error}); the run cannot be read") from None
-        if not isinstance(found, dict):
-            raise FloatLensError(f"{name} contains {type(found).__name__}, not an object; the run cannot be read")
-        return found
+        return untrusted.parse_json(self.storage.read(MANIFEST), f"{self}/{MANIFEST}")
 
     # --- results ------------------------------------------------------------------------------------------------------
 
@@ -383,14 +387,12 @@ class RunFolder:
             for name in sorted({tree for result in self.results() for tree in result.trees}):
                 if not (self.path / name).exists():
                     self.storage.download(name, self.path / name)
-        found, root = [], self.path.resolve()
+        found = []
         for path in sorted((self.path / SAMPLES).glob("*/zarr.json")):
             if path.parent.name.startswith("."):
                 continue
             try:
-                if not path.resolve().is_relative_to(root):
-                    raise FloatLensError(f"{path} is a link that leads out of the run; copy the trace instead")
-                attributes = trace_attributes(path)
+                attributes = trace_attributes(path, self.path)
             except FloatLensError as error:
                 warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace
                 continue
@@ -412,7 +414,11 @@ class RunFolder:
 
     def errors(self) -> list[dict[str, str]]:
         """The samples that failed, each with its reason."""
-        return self._read_lines(ERRORS)
+        found = self._read_lines(ERRORS)
+        for error in found:
+            if not isinstance(error.get("sample"), str) or not isinstance(error.get("reason"), str):
+                raise FloatLensError(f"{self}/{ERRORS}: a line lacks the texts of sample and reason; remove the file")
+        return found
 
     def write_problems(self, problems: Iterable[Mapping[str, Any]]) -> None:
         """Replace problems.jsonl by these problems of the data, such as
@@ -438,12 +444,12 @@ class RunFolder:
                 self.storage.remove(name)
 
     def _read_lines(self, name: str) -> list[dict[str, Any]]:
-        local = self.path / name
-        if local.exists():
-            content = local.read_bytes()
+        if (self.path / name).exists():
+            content = untrusted.read_bytes(self.path / name, self.path, untrusted.MAX_JSON)
         else:
             content = self.storage.read(name) if self.remote and self.storage.exists(name) else b""
-        return [json.loads(line) for line in content.decode("utf-8", "surrogatepass").splitlines() if line.strip()]
+        lines = enumerate(content.split(b"\n"), 1)
+        return [untrusted.parse_json(line, f"{self}/{name}, line {n}") for n, line in lines if line.strip()]
 
     def write_table(self, name: str, table: pd.DataFrame) -> Path:
         """Write NAME.parquet completely or not at all."""
@@ -513,12 +519,19 @@ def _only_leftovers(root: Path) -> bool:
     return True
 
 
-def trace_attributes(path: Path) -> dict[str, Any]:
-    """The attributes of a trace, read from its zarr.json only."""
-    if not path.is_file():
-        raise FloatLensError(f"{path} is not a regular file; remove it")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("attributes", {})
-        return found if isinstance(found, dict) else {}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise FloatLensError(f"{path} does not describe a trace: {error}; resume the run with --resume") from None
+def check_files(root: Path) -> None:
+    """Raise an error if a file or folder of a run is a link that leads out of it, or something else than a file or folder.
+
+    So nothing is read or written elsewhere through a run that somebody else made.
+    """
+    for name in (*FILES, *FOLDERS):
+        path = root / name
+        untrusted.inside(path, root)
+        if path.exists() and not (path.is_file() if name in FILES else path.is_dir()):
+            raise FloatLensError(f"{path} is not a {'regular file' if name in FILES else 'folder'}; remove it")
+
+
+def trace_attributes(path: Path, root: Path) -> dict[str, Any]:
+    """The attributes of a trace in the run `root`, read from its zarr.json only."""
+    found = untrusted.read_json(path, root).get("attributes", {})
+    return found if isinstance(found, dict) else {}

@@ -79,7 +79,7 @@ def recorded_texts(run: RunFolder) -> dict[str, str]:
     """The user's texts in the traces of a run, by their hashes."""
     texts: list[Any] = []
     for _, path in run.samples():
-        attributes: Mapping[str, Any] = trace_attributes(path / "zarr.json")
+        attributes: Mapping[str, Any] = trace_attributes(path / "zarr.json", run.path)
         texts += [attributes.get("question"), attributes.get("output")]
         try:
             answers = json.loads(str(attributes.get("answers", "[]")))

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+from floatlens.errors import FloatLensError
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
 from floatlens.store.storage import Storage
 
@@ -20,7 +21,7 @@ def model_runs(path: str | Path) -> list[RunFolder]:
     asked = run.manifest.get("asked")
     models = asked.get("models") if isinstance(asked, dict) else None
     names = [model for model in models if isinstance(model, str)] if isinstance(models, list) else []
-    return _existing(run, (run.inside(MODELS, safe_name(model)) for model in names)) or [run]
+    return _existing(run, ((MODELS, safe_name(model)) for model in names)) or [run]
 
 
 def all_runs(run: RunFolder) -> list[RunFolder]:
@@ -29,18 +30,19 @@ def all_runs(run: RunFolder) -> list[RunFolder]:
         models = sorted({name.split("/")[1] for name in run.storage.names(MODELS)})
     else:
         models = sorted(path.name for path in (run.path / MODELS).glob("*"))
-    inside = (run.inside(MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,)))
+    inside = ((MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,)))
     return [run, *_existing(run, inside)]
 
 
-def _existing(run: RunFolder, locations: Iterable[str | Path]) -> list[RunFolder]:
+def _existing(run: RunFolder, places: Iterable[tuple[str, ...]]) -> list[RunFolder]:
     """Open the runs that exist; one behind a link that leads out of `run` is left out with a warning."""
     found = []
-    for location in locations:
-        if not run.remote and not Path(location).resolve().is_relative_to(run.path.resolve()):
-            warnings.warn(
-                f"left out: {location} is a link that leads out of the run; copy the run instead", stacklevel=1
-            )
-        elif Storage(location).exists(MANIFEST):
+    for place in places:
+        try:
+            location = run.inside(*place)
+        except FloatLensError as error:
+            warnings.warn(f"left out: {error}", stacklevel=1)
+            continue
+        if Storage(location).exists(MANIFEST):
             found.append(RunFolder.open(location))
     return found

@@ -18,6 +18,7 @@ from typing import Any
 
 import fsspec
 
+from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, create_durably, unfinished_name, write_durably
 
@@ -71,8 +72,8 @@ class Storage:
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
-        if self.folder is not None and os.path.exists(path) and not os.path.isfile(path):
-            raise FloatLensError(f"{path} is not a regular file; remove it")
+        if self.folder is not None:
+            return untrusted.read_bytes(path, self.folder)
         with self._requests():
             return bytes(self.files.cat_file(path))
 
@@ -235,9 +236,7 @@ class Storage:
         self._check(name)
         path = f"{self.root}/{name}"
         if self.folder is not None:
-            parent, root = os.path.realpath(os.path.dirname(path)), os.path.realpath(self.root)
-            if parent != root and not parent.startswith(root.rstrip(os.sep) + os.sep):
-                raise FloatLensError(f"{path} leads out of the run folder through a link; remove the link")
+            untrusted.inside(os.path.dirname(path), self.root)
         return path
 
     def _check(self, name: str) -> None:
