@@ -168,17 +168,7 @@ def figure(
     return figure
 
 
-@register_claim(
-    "absorption.more",
-    finding="absorption",
-    sentence="The ARM's anchors absorb more than the MDM's",
-    source="arXiv 2601.07894",
-    statistic="attention on the anchors beyond uniform attention, in percent of all, ARM minus MDM, mean over layers",
-    effect=5.0,
-    why="a twentieth of all attention; the published models differ by 29 to 56, by different rules",
-    rejected_if="by the same rule, the ARM's anchors take less than 5 points more than the MDM's",
-    needs="traces of both models on the same questions",
-)
+@register_claim("absorption.more")
 def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     by_rule = {str(rule): index for index, rule in enumerate(measured["rule"].values)}
     beyond, raw = (mean_over(measured[name].values, 2) for name in ("beyond", "absorption"))
@@ -191,17 +181,7 @@ def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
     return difference(measured, beyond[:, 0], mdm=mdm, arm=arm, sign=-1, unit=" %", digits=1, beside=beside)
 
 
-@register_claim(
-    "absorption.sink",
-    finding="absorption",
-    sentence="The ARM has a sink at its first position",
-    source="arXiv 2601.07894, after 2309.17453",
-    statistic="attention on position 0 beyond uniform causal attention, in percent of all, mean over layers",
-    effect=5.0,
-    why="a twentieth of all attention; position 0 has more than the others by construction, which does not count",
-    rejected_if="position 0 takes less than 5 points more than uniform causal attention gives it",
-    needs="traces of an ARM",
-)
+@register_claim("absorption.sink")
 def has_sink(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
     return mean_of(
         measured,

@@ -121,35 +121,13 @@ def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib")
     return step_maps(measured, "reusable_by_step", "share of positions", note=note, backend=backend)
 
 
-@register_claim(
-    "cache.anchor",
-    finding="cache",
-    sentence="The MDM's most attended position changes least",
-    source="arXiv 2510.14973",
-    statistic="share of positions whose keys and values change more than those of the position that was most attended at "
-    "the step before (ties half), minus one half; mean over steps and layers",
-    effect=0.25,
-    why="the position then ranks on average in the quarter that changes least; 0 is a position like any other, 0.5 the "
-    "one that changes least",
-    rejected_if="the position ranks on average above the quarter that changes least",
-    needs="traces of an MDM with cache_drift",
-)
+@register_claim("cache.anchor")
 def attended_changes_least(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     beside = {"rank correlation of attention and change": mean_over(measured["attended"].values, 1)}
     return mean_of(measured, mean_over(measured["rank"].values, 1), kind="mdm", model=mdm, beside=beside)
 
 
-@register_claim(
-    "cache.deep",
-    finding="cache",
-    sentence="Keys and values of the MDM change more when deep",
-    source="arXiv 2510.14973",
-    statistic="log2 of the mean relative change in the deep half of the layers over that in the shallow half",
-    effect=0.1375,
-    why="a tenth more; less would not justify to treat layers differently",
-    rejected_if="the deep half changes less than a tenth more than the shallow half",
-    needs="traces of an MDM with cache_drift",
-)
+@register_claim("cache.deep")
 def deep_changes_more(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     change_NL = (measured["key_change"].values + measured["value_change"].values) / 2
     shallow, deep = halves(change_NL, measured["depth"].values)
@@ -159,18 +137,7 @@ def deep_changes_more(measured: xr.Dataset, *, mdm: str | None = None) -> Outcom
     return mean_of(measured, np.where(np.isfinite(ratio), ratio, np.nan), kind="mdm", model=mdm, beside=beside)
 
 
-@register_claim(
-    "cache.few",
-    finding="cache",
-    sentence="Few positions of the MDM change per step",
-    source="arXiv 2604.12056, which says so of hidden states within a block",
-    statistic="share of positions whose keys and values both change by less than a tenth from one step to the next, mean "
-    "over steps and layers",
-    effect=0.75,
-    why="a cache would recompute less than a quarter of the positions",
-    rejected_if="more than a quarter of the positions change by a tenth or more",
-    needs="traces of an MDM with cache_drift",
-)
+@register_claim("cache.few")
 def few_change(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     shares_NKL = measured["reusable"].values
     beside = {f"share below {t:g}": mean_over(shares_NKL[:, k], 1) for k, t in enumerate(TOLERANCES)}

@@ -187,21 +187,7 @@ def _raw(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
     return np.mean([plain - measured[score].values[:, index] for index in indices], axis=0)
 
 
-SMALLEST: dict[str, Any] = {
-    "source": "FloatLens",
-    "effect": 0.05,
-    "why": "five questions in a hundred beyond what random positions or heads take",
-}
-
-
-@register_claim(
-    "causes.masking",
-    finding="causes",
-    sentence="Masking anchors hurts the ARM more than the MDM",
-    statistic="loss of accuracy beyond the control, mean over doses, ARM minus MDM",
-    needs="answers of both models under mask-anchors with its control",
-    **SMALLEST,
-)
+@register_claim("causes.masking")
 def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     indices = _find_interventions(measured, "mask-anchors", dosed=True) or _find_interventions(measured, "mask-anchors")
     return difference(
@@ -214,67 +200,29 @@ def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | No
     )
 
 
-@register_claim(
-    "causes.robust",
-    finding="causes",
-    sentence="Removing its anchors hurts the MDM little",
-    source="arXiv 2510.15731",
-    statistic="accuracy under mask-anchors minus accuracy without it, mean over doses and questions",
-    effect=-0.05,
-    why="a loss of five questions in a hundred",
-    rejected_if="more than five points are lost",
-    needs="answers of an MDM under mask-anchors",
-)
+@register_claim("causes.robust")
 def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     indices = _find_interventions(measured, "mask-anchors", dosed=True) or _find_interventions(measured, "mask-anchors")
     lost = {"loss beyond the control": _losses(measured, "accuracy", indices)}
     return _loss_of(measured, -_raw(measured, "accuracy", indices), kind="mdm", model=mdm, beside=lost)
 
 
-@register_claim(
-    "causes.pinning",
-    finding="causes",
-    sentence="Pinning the anchors hurts the MDM",
-    statistic="loss of accuracy beyond the control",
-    needs="answers of an MDM under pin-anchors with its control",
-    **SMALLEST,
-)
+@register_claim("causes.pinning")
 def pin_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return _loss_of_mdm(measured, _find_interventions(measured, "pin-anchors"), mdm)
 
 
-@register_claim(
-    "causes.pinning_layers",
-    finding="causes",
-    sentence="One set of anchors for all layers hurts the MDM",
-    statistic="loss of accuracy beyond the control",
-    needs="answers of an MDM under pin-anchors(across=layers) with its control",
-    **SMALLEST,
-)
+@register_claim("causes.pinning_layers")
 def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return _loss_of_mdm(measured, _find_interventions(measured, "pin-anchors", across_layers=True), mdm)
 
 
-@register_claim(
-    "causes.moving",
-    finding="causes",
-    sentence="Moving the anchors elsewhere hurts the MDM",
-    statistic="loss of accuracy beyond the control, mean over distances",
-    needs="answers of an MDM under move-anchors with its control",
-    **SMALLEST,
-)
+@register_claim("causes.moving")
 def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return _loss_of_mdm(measured, _find_interventions(measured, "move-anchors"), mdm)
 
 
-@register_claim(
-    "causes.heads",
-    finding="causes",
-    sentence="Top retrieval heads matter more than random heads",
-    statistic="loss of accuracy beyond the control, mean over doses",
-    needs="answers under ablate-heads(heads=top(n)) with its control",
-    **SMALLEST,
-)
+@register_claim("causes.heads")
 def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     indices = _find_interventions(measured, "ablate-heads(heads=top", dosed=True) or _find_interventions(
         measured, "ablate-heads(heads=top"
@@ -287,14 +235,7 @@ def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     )
 
 
-@register_claim(
-    "causes.form",
-    finding="causes",
-    sentence="Shallow anchors matter for form",
-    statistic="well-formed answers lost beyond the control, shallow anchors minus deep ones",
-    needs="answers under mask-anchors in shallow and in deep layers with controls",
-    **SMALLEST,
-)
+@register_claim("causes.form")
 def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "mask-anchors")
     losses = {half: _losses(measured, "well_formed", indices) for half, indices in parts.items()}
@@ -307,14 +248,7 @@ def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     )
 
 
-@register_claim(
-    "causes.content",
-    finding="causes",
-    sentence="Deep heads matter for content",
-    statistic="loss of accuracy beyond the control, deep retrieval heads minus shallow ones",
-    needs="answers under ablate-heads in shallow and in deep layers with controls",
-    **SMALLEST,
-)
+@register_claim("causes.content")
 def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "ablate-heads(heads=top")
     losses = {half: _losses(measured, "accuracy", indices) for half, indices in parts.items()}

@@ -135,34 +135,12 @@ def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib")
     return lines(measured, names, "elapsed", label, backend=backend, note="By the last layer", shares=True)
 
 
-@register_claim(
-    "decision.early",
-    finding="decision",
-    sentence="The MDM knows its tokens before it writes them",
-    source="arXiv 2508.19982",
-    statistic="share of the answer's tokens that lead the model's prediction from half of the steps before their commit on; "
-    "tokens of the first two steps left out",
-    effect=0.5,
-    why="most of the tokens",
-    rejected_if="fewer than half of the tokens lead that early",
-    needs="traces of an MDM with lens_token",
-)
+@register_claim("decision.early")
 def knows_early(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return mean_of(measured, measured["early"].values, kind="mdm", model=mdm)
 
 
-@register_claim(
-    "decision.heads",
-    finding="decision",
-    sentence="Retrieval heads sit just below the decision",
-    source="FloatLens",
-    statistic="depth of the layer from which on the final token leads at its commit, minus the score-weighted depth of the "
-    "retrieval heads; above 0, and below a quarter of the depth",
-    effect=0.0,
-    why="0: below the layer of decision; and at most a quarter of the model's depth below it",
-    rejected_if="the heads lie above the layer of decision, or more than a quarter of the depth below it",
-    needs="traces with passages, gold documents and lens_token",
-)
+@register_claim("decision.heads")
 def heads_below(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     apart = measured["decision_depth"].values - measured["heads_depth"].values
     beside = {name: measured[name].values for name in ("decision_depth", "heads_depth")}

@@ -357,18 +357,7 @@ def over_equal_tokens(measured: xr.Dataset, name: str, mdm: str | None, arm: str
     return values
 
 
-@register_claim(
-    "drift.moves",
-    finding="drift",
-    sentence="Anchors move more in the MDM than in the ARM",
-    source="arXiv 2601.07894, section 3.1",
-    statistic="floating of the writing rows over equal numbers of tokens, MDM minus ARM, mean over layers",
-    effect=0.1,
-    why="a tenth of the anchor mass lies elsewhere at another step than in the ARM; a fixed sink gives 0, one move "
-    "halfway 0.5, and the calmer of the two published layers 0.12",
-    rejected_if="the MDM's anchors move no more than those of the ARM, or less than 0.1 more",
-    needs="traces of both models on the same questions, with received_writing",
-)
+@register_claim("drift.moves")
 def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     found = difference(
         measured,
@@ -388,18 +377,7 @@ def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = Non
     return replace(found, details={**found.details, **numbers})
 
 
-@register_claim(
-    "drift.renewal",
-    finding="drift",
-    sentence="The MDM ends on other anchors than it began",
-    source="arXiv 2601.07894, section 3.1",
-    statistic="renewal of all rows, mean over layers",
-    effect=0.1,
-    why="a tenth of the anchor mass has moved; the published layers have 0.75 and 0.25",
-    rejected_if="less than a tenth of the anchor mass lies elsewhere in the last quarter of the steps than in the "
-    "first",
-    needs="traces of an MDM",
-)
+@register_claim("drift.renewal")
 def renewal(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return mean_of(
         measured,
@@ -414,18 +392,7 @@ def renewal(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     )
 
 
-@register_claim(
-    "drift.shift",
-    finding="drift",
-    sentence="Attention shifts right beyond the reveal order",
-    source="arXiv 2601.07894, section 3.1",
-    statistic="movement of the centre of received attention beyond the null, in shares of the answer, mean over layers",
-    effect=0.05,
-    why="a twentieth of the answer; equal attention on what is visible already moves by half of the answer if text "
-    "is written from left to right",
-    rejected_if="the centre moves right no further than the order in which tokens are revealed explains",
-    needs="traces of an MDM",
-)
+@register_claim("drift.shift")
 def shifts(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return mean_of(
         measured,
@@ -436,18 +403,7 @@ def shifts(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     )
 
 
-@register_claim(
-    "drift.layers",
-    finding="drift",
-    sentence="The MDM's anchors differ between layers",
-    source="arXiv 2601.07894, section 3.1",
-    statistic="distance of the anchor mass between layers minus within a layer, over pairs of different steps",
-    effect=0.1,
-    why="a tenth of the anchor mass lies elsewhere in another layer, beyond what moves within one; the published "
-    "layers 0 and 31 have 0.37",
-    rejected_if="anchors of different layers are no further apart than those of one layer at different steps",
-    needs="traces of an MDM, two layers or more",
-)
+@register_claim("drift.layers")
 def layers_differ(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     between, within = measured["between_layers"].values, measured["within_layers"].values
     return mean_of(
@@ -455,34 +411,12 @@ def layers_differ(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     )
 
 
-@register_claim(
-    "drift.spread",
-    finding="drift",
-    sentence="The MDM spreads attention wider than the ARM",
-    source="arXiv 2601.07894, section 3.1",
-    statistic="effective number of attended positions over those that the writing row sees, MDM minus ARM, mean over "
-    "layers",
-    effect=0.05,
-    why="one visible position in twenty",
-    rejected_if="the MDM's writing rows attend to no larger share of the visible positions than the ARM's",
-    needs="traces of both models on the same questions, with received_writing",
-)
+@register_claim("drift.spread")
 def spread_wider(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return difference(measured, over_equal_tokens(measured, "spread_writing", mdm, arm), mdm=mdm, arm=arm)
 
 
-@register_claim(
-    "drift.task",
-    finding="drift",
-    sentence="Where the MDM's anchors lie depends on the task",
-    source="arXiv 2601.07894, section 3",
-    statistic="distance of the anchor mass between tasks minus within a task, over pairs of samples of equal length",
-    effect=0.05,
-    why="a twentieth of the anchor mass; smaller than the effects above, since a sample's mean over steps and layers "
-    "is compared",
-    rejected_if="samples of different tasks are no further apart than samples of one task",
-    needs="traces of an MDM on two data sets or more, with prompts of equal lengths among them",
-)
+@register_claim("drift.task")
 def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     rows = rows_of(measured, "mdm", mdm)
     models = names(measured, rows)

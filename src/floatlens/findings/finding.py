@@ -7,8 +7,10 @@ is a function decorated with `@register_claim(...)`, also for an existing findin
 from __future__ import annotations
 
 import inspect
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import product
 from typing import Any, Literal
 
@@ -20,6 +22,10 @@ from floatlens.findings.samples import is_measured, models_of
 from floatlens.findings.verdict import Verdict
 from floatlens.registry import Registry
 from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW
+
+TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
+    (files("floatlens.findings") / "claims.toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass
@@ -227,44 +233,35 @@ class Finding:
         return [claim for claim in CLAIMS.values() if claim.finding == self.name]
 
 
-# The order of the report: findings of the paper, then of other papers. Plug-ins follow.
-PAPER_ORDER = (
-    "drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes",
-    "softness", "cache", "similarity", "massive", "values", "locality", "decision",
-)  # fmt: skip
-FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", PAPER_ORDER)
-CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", PAPER_ORDER)
+FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", tuple(TEXTS))
+CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", tuple(TEXTS))
 
 
 def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name."""
-    index = PAPER_ORDER.index(finding.name) if finding.name in PAPER_ORDER else len(PAPER_ORDER)
-    return FINDINGS.add(finding.name, finding, priority=len(PAPER_ORDER) - index, source=finding.measure)
+    order = list(TEXTS)  # of the report; plug-ins follow
+    priority = len(order) - order.index(finding.name) if finding.name in order else 0
+    return FINDINGS.add(finding.name, finding, priority=priority, source=finding.measure)
 
 
-def register_claim(
-    id: str,
-    *,
-    finding: str,
-    sentence: str,
-    source: str,
-    effect: float,
-    statistic: str = "",
-    why: str = "",
-    rejected_if: str = "",
-    needs: str = "",
-) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
-    """Register a claim: a function from the measurements of `finding` to an `Outcome`. The parameters are those of `Claim`.
+def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+    """Register a claim: a function from the measurements of a finding to an `Outcome`.
+
+    `text` has the fields of `Claim`: `finding`, `sentence`, `source` and `effect` are required, except for the claims of
+    FloatLens itself, whose texts are in `claims.toml`.
 
     >>> @register_claim("mine.large", finding="mine", sentence="It is large.", source="me", effect=0.5)  # doctest: +SKIP
     ... def large(measured, *, mdm=None):
     ...     return mean_of(measured, measured["size"].values, kind="mdm", model=mdm)
     """
-    rejected_if = rejected_if or f"the 95 % interval lies below {effect:g}"
+    if not text:
+        finding = id.partition(".")[0]
+        text = {"finding": finding, **next(claim for claim in TEXTS[finding]["claims"] if claim["id"] == id)}
+    fields = {"id": id, "statistic": "", "why": "", "needs": "", **text}
+    fields.setdefault("rejected_if", f"the 95 % interval lies below {fields['effect']:g}")
 
     def add(test: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        claim = Claim(id, finding, sentence, source, statistic, effect, why, rejected_if, needs, test)
-        CLAIMS.add(id, claim, source=test)
+        CLAIMS.add(id, Claim(**fields, test=test), source=test)
         return test
 
     return add

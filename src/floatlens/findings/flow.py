@@ -321,19 +321,7 @@ def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure
     return figure
 
 
-@register_claim(
-    "flow.gold",
-    finding="flow",
-    sentence="The MDM's answer draws on the gold document",
-    source="arXiv 2601.07894",
-    statistic="attention of the writing rows per token of the gold document minus of another, over the mean document",
-    effect=0.1,
-    why="a tenth more than another document; the published rollout has 0.4 to 0.5, summed over tokens and the same "
-    "for every source",
-    rejected_if="per token, the rows that write the answer attend to the gold document less than a tenth more than "
-    "to others",
-    needs="traces of an MDM with passages, the gold one at several positions, with received_writing",
-)
+@register_claim("flow.gold")
 def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     rows = rows_of(measured, "mdm", mdm)
     values, positions = measured["follows"].values, measured["gold_position"].values

@@ -326,17 +326,7 @@ def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Arr
     return shares[0], shares[1]
 
 
-@register_claim(
-    "geometry.angle",
-    finding="geometry",
-    sentence="Deep in the MDM, anchors win by direction",
-    source="arXiv 2601.07894",
-    statistic="share of the angle in the anchors' score advantage, deep half of the layers, minus one half",
-    effect=0.1,
-    why="the angle carries at least 60 % of the advantage; the published layers 11 and 28 have 62 % and 134 %",
-    rejected_if="the angle carries less than 60 % of the anchors' advantage in the deep half",
-    needs="traces of an MDM with qk and qk_norm",
-)
+@register_claim("geometry.angle")
 def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     angle = share_of_half(measured["angle_part"].values, measured["advantage"].values, measured["depth"].values)
     norm = share_of_half(measured["norm_part"].values, measured["advantage"].values, measured["depth"].values)
@@ -349,17 +339,7 @@ def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     )
 
 
-@register_claim(
-    "geometry.turn",
-    finding="geometry",
-    sentence="In the MDM, direction counts more with depth",
-    source="arXiv 2601.07894",
-    statistic="share of the angle in the anchors' score advantage, deep half of the layers minus shallow half",
-    effect=0.1,
-    why="a tenth of the advantage; the published layers 11 and 28 differ by 0.73",
-    rejected_if="the share of the angle grows by less than a tenth from the shallow to the deep half",
-    needs="traces of an MDM with qk and qk_norm, two layers or more",
-)
+@register_claim("geometry.turn")
 def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     shallow, deep = share_of_half(measured["angle_part"].values, measured["advantage"].values, measured["depth"].values)
     return mean_of(

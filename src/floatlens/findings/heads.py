@@ -276,18 +276,7 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     return figure
 
 
-@register_claim(
-    "heads.deep",
-    finding="heads",
-    sentence="The MDM's retrieval heads sit deep",
-    source="arXiv 2601.07894",
-    statistic="score-weighted depth of the heads (0 first layer, 1 last) minus one half",
-    effect=0.05,
-    why="a twentieth of the model's depth; the published maps have 0.12 (LLaDA) and 0.15 (Dream). A count of heads "
-    "above a threshold depends on the threshold",
-    rejected_if="the copy score lies on average less than a twentieth of the depth below the middle",
-    needs="traces of an MDM with passages, gold documents and evidence",
-)
+@register_claim("heads.deep")
 def sit_deep(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     depth_N = np.array(
         [

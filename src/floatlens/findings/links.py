@@ -29,8 +29,6 @@ from floatlens.trace.trace import Trace
 
 VIEWS = ("scatter",)
 PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in the middle")}
-EFFECT = 0.3
-WHY = "0.3 explains about a tenth of the ranks; a weaker link says nothing about a single question"
 
 
 def measure(samples: tuple[Any, Any], *, rule: str = "sigma(3)") -> xr.Dataset:
@@ -120,32 +118,12 @@ def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | Non
     return Outcome(value, interval, len(left), models, details, reason, test=test)
 
 
-@register_claim(
-    "links.gain",
-    finding="links",
-    sentence="Where the MDM floats more, passages help it more",
-    source="arXiv 2601.07894, as a link between its sections",
-    statistic="rank correlation over questions of floating with the gain from passages",
-    effect=EFFECT,
-    why=WHY,
-    rejected_if="the rank correlation lies below 0.3",
-    needs="short traces of an MDM, and answers to the same questions with and without passages",
-)
+@register_claim("links.gain")
 def floating_predicts_gain(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return _correlate(measured, "floating", "gain", "mdm", mdm)
 
 
-@register_claim(
-    "links.sink",
-    finding="links",
-    sentence="A stronger sink goes with more loss in the middle",
-    source="arXiv 2601.07894, as a link between its sections",
-    statistic="rank correlation over questions of the ARM's sink with its loss in the middle",
-    effect=EFFECT,
-    why=WHY,
-    rejected_if="the rank correlation lies below 0.3",
-    needs="short traces of an ARM, and answers to the same questions under the stress position",
-)
+@register_claim("links.sink")
 def sink_predicts_loss(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
     return _correlate(measured, "sink", "middle", "arm", arm)
 

@@ -91,35 +91,13 @@ def figure(traces: Traces, *, view: str = "reach", backend: str = "matplotlib") 
     return lines(measured, CURVES, "reach", "positions", backend=backend, note=note)
 
 
-@register_claim(
-    "locality.near",
-    finding="locality",
-    sentence="The MDM attends to its neighbourhood",
-    source="arXiv 2511.21338",
-    statistic="share of attention within 8 positions of the query, minus that of uniform attention under the same mask; "
-    "mean over heads, layers and steps",
-    effect=0.1,
-    why="a tenth of all attention",
-    rejected_if="less than a tenth of all attention is drawn to the neighbourhood",
-    needs="traces of an MDM with locality",
-)
+@register_claim("locality.near")
 def attends_near(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     beside = {"mean distance, positions": mean_over(measured["distance"].values, 1)}
     return mean_of(measured, mean_over(measured["near"].values, 1), kind="mdm", model=mdm, beside=beside)
 
 
-@register_claim(
-    "locality.masks",
-    finding="locality",
-    sentence="The MDM's masks attend to far masks",
-    source="arXiv 2511.21338",
-    statistic="share of the attention of masked positions that goes to masks more than 16 positions away, mean over heads, "
-    "layers and the steps that have such masks",
-    effect=0.05,
-    why="a twentieth of the attention",
-    rejected_if="far masks draw less than a twentieth",
-    needs="traces of an MDM with locality",
-)
+@register_claim("locality.masks")
 def attends_far_masks(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     shares = mean_over(measured["far_masks"].values, 1)
     return mean_of(measured, shares, kind="mdm", model=mdm, what="samples with masks that far apart")

@@ -124,50 +124,17 @@ def figure(
     return layer_lines(measured, LABELS, backend=backend, zero=False)
 
 
-@register_claim(
-    "massive.large",
-    finding="massive",
-    sentence="A few activations are far larger than the rest",
-    source="arXiv 2402.17762",
-    statistic="log10 of the largest activation over the median of its position, the largest over positions and layers, mean "
-    "over steps",
-    effect=3.0,
-    why="a thousand times the median, as published; the published definition also asks for a magnitude above 100",
-    rejected_if="the largest activation is less than a thousand times the median",
-    needs="traces with massive",
-)
+@register_claim("massive.large")
 def are_large(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     return mean_of(measured, measured["peak"].values, model=model)
 
 
-@register_claim(
-    "massive.anchors",
-    finding="massive",
-    sentence="Massive activations sit at the anchors",
-    source="arXiv 2402.17762",
-    statistic="share of steps and layers at which the position with the largest activation is an anchor of the next layer, "
-    "minus the share of all positions that are anchors",
-    effect=0.25,
-    why="a quarter of the layers and steps; by chance it is 0",
-    rejected_if="the largest activation lies at an anchor in less than a quarter of the cases beyond chance",
-    needs="traces with massive",
-)
+@register_claim("massive.anchors")
 def sit_at_anchors(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     return mean_of(measured, mean_over(measured["at_anchor"].values, 1), model=model)
 
 
-@register_claim(
-    "massive.one",
-    finding="massive",
-    sentence="In the MDM's shallow layers one channel dominates",
-    source="arXiv 2605.06366",
-    statistic="share of positions whose largest activation is in the channel that is most often the largest, mean over "
-    "steps and over the shallow half of the layers",
-    effect=0.5,
-    why="at most positions",
-    rejected_if="the commonest channel dominates at fewer than half of the positions",
-    needs="traces of an MDM with massive",
-)
+@register_claim("massive.one")
 def one_dominates(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     shallow, deep = halves(measured["one_channel"].values, measured["depth"].values)
     return mean_of(measured, shallow, kind="mdm", model=mdm, beside={"deep half": deep})

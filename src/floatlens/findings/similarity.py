@@ -76,37 +76,13 @@ def figure(traces: Traces, *, view: str = "heads", backend: str = "matplotlib") 
     return head_maps(measured, names, "attention that stays", backend=backend)
 
 
-NEEDS = "traces of an MDM with step_similarity"
-
-
-@register_claim(
-    "similarity.steps",
-    finding="similarity",
-    sentence="The MDM's heads attend alike at successive steps",
-    source="arXiv 2509.24014",
-    statistic="overlap of each query's attention with that of the step before (1 minus their total variation), mean over "
-    "queries, heads, layers and steps",
-    effect=0.8,
-    why="four fifths of the attention stay where they were",
-    rejected_if="more than a fifth of the attention moves at a step",
-    needs=NEEDS,
-)
+@register_claim("similarity.steps")
 def alike(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     beside = {"from the first to the last quarter of the steps": mean_over(measured["lasting"].values, 1)}
     return mean_of(measured, mean_over(measured["overlap"].values, 1), kind="mdm", model=mdm, beside=beside)
 
 
-@register_claim(
-    "similarity.settles",
-    finding="similarity",
-    sentence="The MDM's attention changes more early than late",
-    source="FloatLens, as a reason why arXiv 2509.24014 keeps full attention at early steps",
-    statistic="the same overlap in the last third of the steps minus that in the first third",
-    effect=0.05,
-    why="a twentieth of the attention",
-    rejected_if="the late steps are less than a twentieth more alike than the early ones",
-    needs=NEEDS,
-)
+@register_claim("similarity.settles")
 def settles(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     early, late = measured["early"].values, measured["late"].values
     return mean_of(measured, late - early, kind="mdm", model=mdm, beside={"first third": early, "last third": late})

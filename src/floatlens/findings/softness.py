@@ -111,50 +111,17 @@ def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib")
     return layer_lines(measured, LABELS, backend=backend, note="Sinks of the writing rows; left, of all rows")
 
 
-@register_claim(
-    "softness.moves",
-    finding="softness",
-    sentence="The MDM's sink moves",
-    source="arXiv 2510.15731",
-    statistic="share of steps at which the most attended position is not the one that is most attended most often, mean "
-    "over layers",
-    effect=0.25,
-    why="a quarter of the steps",
-    rejected_if="the sink is at its usual position in three quarters of the steps or more",
-    needs="traces of an MDM",
-)
+@register_claim("softness.moves")
 def sink_moves(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return mean_of(measured, mean_over(measured["moves"].values, 1), kind="mdm", model=mdm)
 
 
-@register_claim(
-    "softness.variance",
-    finding="softness",
-    sentence="The MDM's sink varies more than the ARM's",
-    source="arXiv 2602.17664",
-    statistic="standard deviation over writing steps of the position that the writing rows attend to most, in shares of the "
-    "sequence, mean over layers, MDM minus ARM",
-    effect=0.05,
-    why="a twentieth of the sequence",
-    rejected_if="the MDM's sink varies less than a twentieth of the sequence more",
-    needs="traces of both models on the same questions",
-)
+@register_claim("softness.variance")
 def sink_varies(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return difference(measured, mean_over(measured["spread"].values, 1), mdm=mdm, arm=arm)
 
 
-@register_claim(
-    "softness.lasting",
-    finding="softness",
-    sentence="No sink of the MDM lasts like the ARM's",
-    source="arXiv 2602.17664",
-    statistic="largest soft sink score (sigmoid of the standardised attention of the writing rows, mean over steps), mean "
-    "over layers, ARM minus MDM",
-    effect=0.1,
-    why="a tenth of the score's range",
-    rejected_if="the ARM's score is less than a tenth higher",
-    needs="traces of both models on the same questions",
-)
+@register_claim("softness.lasting")
 def sink_lasts(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return difference(measured, mean_over(measured["lasting"].values, 1), mdm=mdm, arm=arm, sign=-1)
 

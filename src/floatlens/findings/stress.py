@@ -240,62 +240,22 @@ def weigh_together_against_others(levels: list[str], x: Array) -> Array | None:
     return np.array([1.0 if level == "together" else -1 / (len(levels) - 1) for level in levels])
 
 
-@register_claim(
-    "stress.noise",
-    finding="stress",
-    sentence="The MDM loses less under noise than the ARM",
-    source="arXiv 2601.07894",
-    statistic="score without noise minus score with most noise, ARM minus MDM, mean over questions",
-    effect=0.05,
-    why="five questions in a hundred",
-    rejected_if="noise costs the ARM less than five points more than the MDM",
-    needs="answers of both models under the stress noise",
-)
+@register_claim("stress.noise")
 def noise_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return _compare(measured, "noise", weigh_ends_of_axis, mdm, arm)
 
 
-@register_claim(
-    "stress.position",
-    finding="stress",
-    sentence="The MDM loses less in the middle than the ARM",
-    source="arXiv 2601.07894",
-    statistic="score with gold first or last minus between, ARM minus MDM, mean over questions",
-    effect=0.05,
-    why="five questions in a hundred; a range over positions would be positive for every model by chance alone",
-    rejected_if="the middle costs the ARM less than five points more than the MDM",
-    needs="answers of both models under the stress position, three positions or more",
-)
+@register_claim("stress.position")
 def position_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return _compare(measured, "position", weigh_ends_against_middle, mdm, arm)
 
 
-@register_claim(
-    "stress.layout",
-    finding="stress",
-    sentence="The order of evidence matters less to the MDM",
-    source="arXiv 2601.07894",
-    statistic="score with evidence together and in order minus other layouts, ARM minus MDM, mean over questions",
-    effect=0.05,
-    why="five questions in a hundred",
-    rejected_if="other layouts cost the ARM less than five points more than the MDM",
-    needs="answers of both models under the stress layout",
-)
+@register_claim("stress.layout")
 def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return _compare(measured, "layout", weigh_together_against_others, mdm, arm)
 
 
-@register_claim(
-    "stress.masks",
-    finding="stress",
-    sentence="More masks cost the MDM accuracy",
-    source="arXiv 2511.21338",
-    statistic="score with the fewest masks minus score with the most, mean over questions",
-    effect=0.05,
-    why="five questions in a hundred",
-    rejected_if="the most masks cost less than five points",
-    needs="answers of an MDM under the stress masks",
-)
+@register_claim("stress.masks")
 def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     part = measured.isel(sample=np.flatnonzero(measured["stress"].values == "masks"))
     if not part.sizes["sample"]:

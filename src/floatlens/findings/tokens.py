@@ -215,18 +215,7 @@ def figure(
     return figure
 
 
-@register_claim(
-    "tokens.structure",
-    finding="tokens",
-    sentence="The MDM's shallow anchors are the more structural",
-    source="arXiv 2601.07894",
-    statistic="share of anchor mass on structural tokens, shallow half of the layers minus deep half",
-    effect=0.1,
-    why="a tenth of the anchor mass",
-    rejected_if="structural tokens hold less than a tenth more of the anchor mass in the shallow half than in the "
-    "deep half",
-    needs="traces of an MDM with token strings, two layers or more",
-)
+@register_claim("tokens.structure")
 def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     shallow, deep = halves(measured["structural_mass"].values, measured["depth"].values)
     by_number = halves(measured["structural_share"].values, measured["depth"].values)

@@ -78,18 +78,7 @@ def figure(
     return layer_lines(measured, LABELS, backend=backend, zero=False)
 
 
-@register_claim(
-    "values.small",
-    finding="values",
-    sentence="Anchors carry small values",
-    source="arXiv 2601.19657, 2410.10781",
-    statistic="log2 of the mean norm of the other positions' values over that of the anchors' values, mean over steps and "
-    "layers",
-    effect=0.32,
-    why="a fifth shorter",
-    rejected_if="the anchors' values are less than a fifth shorter",
-    needs="traces with value_norm",
-)
+@register_claim("values.small")
 def small_values(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     return mean_of(measured, mean_over(measured["smaller"].values, 1), model=model)
 

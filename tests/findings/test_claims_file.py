@@ -1,0 +1,29 @@
+"""`claims.toml`: every finding and claim has its texts there, and nothing else."""
+
+import math
+
+from floatlens.findings.finding import CLAIMS, FINDINGS, TEXTS
+
+FINDING = {"title", "question", "paper", "views", "claims"}
+CLAIM = {"id", "sentence", "source", "statistic", "effect", "why", "rejected_if", "needs"}
+
+
+def test_the_file_has_exactly_the_findings_in_the_order_of_the_report_and_their_figures():
+    assert list(TEXTS) == FINDINGS.names()
+    for name, text in TEXTS.items():
+        assert FINDING <= text.keys() <= FINDING | {"table"}, name
+        assert list(text["views"]) == list(FINDINGS[name].views), name
+        assert all(view.keys() == {"title", "reading"} for view in text["views"].values()), name
+
+
+def test_every_claim_is_complete_fits_a_line_and_has_a_function():
+    written = [claim for text in TEXTS.values() for claim in text["claims"]]
+    assert sorted(claim["id"] for claim in written) == sorted(CLAIMS.names())
+    for name, text in TEXTS.items():
+        for claim in text["claims"]:
+            assert claim.keys() == CLAIM and claim["id"].startswith(f"{name}."), claim["id"]
+            texts = [claim[key] for key in CLAIM - {"effect"}]
+            assert all(isinstance(one, str) and one == " ".join(one.split()) != "" for one in texts), claim["id"]
+            assert isinstance(claim["effect"], float) and math.isfinite(claim["effect"]), claim["id"]
+            assert len(claim["sentence"]) <= 50, claim["id"]
+            assert CLAIMS[claim["id"]].about in (("mdm",), ("arm",), ("mdm", "arm"), ("model",))
