@@ -73,6 +73,33 @@ def test_logits_equal_those_of_peft(base: Path, tmp_path: Path, case: str) -> No
     assert not torch.allclose(expected, logits(fl.load(str(base)).model), atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [["lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"], ["q_proj", "lm_head"], ["wte"], ["c_fc", "lm_head"]],
+)
+def test_an_adapter_on_one_of_two_tied_tables_changes_only_that_one(tmp_path: Path, targets: list[str]) -> None:
+    """Merged into a shared table, it would change the embedding and the logits at once."""
+    sizes = checkpoints.SIZES
+    config = (
+        transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+        if {"wte", "c_fc"} & set(targets)
+        else transformers.LlamaConfig(**sizes, tie_word_embeddings=True)
+    )
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    folder = adapters.random_adapter(tmp_path / "base", tmp_path / "adapter", targets)
+    merged = fl.load(str(tmp_path / "base"), adapter=folder).model
+    torch.testing.assert_close(logits(merged), by_peft(tmp_path / "base", folder), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern"])
+@pytest.mark.parametrize("pattern", ["((((a+)+)+)+)+b", ".*", "q_proj|k_proj", "", "layers.(0|1).q_proj"])
+def test_a_pattern_is_the_end_of_a_name_and_no_regular_expression(base: Path, adapter: Path, field: str, pattern: str):
+    adapters.edit_config(adapter, **{field: {pattern: 4}})
+    with pytest.raises(FloatLensError, match=f"field '{field}' has the regular expression"):
+        fl.load(str(base), adapter=adapter)
+
+
 def test_merged_weights_are_the_base_plus_scaled_products(base: Path, adapter: Path) -> None:
     plain, tensors = load_file(base / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
     name = "model.layers.2.mlp.down_proj"

@@ -9,7 +9,7 @@ switched off.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ CONFIG, WEIGHTS, PICKLE, MASK = (
 )
 PREFIX = "base_model.model."
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<part>A|B|embedding_A|embedding_B|magnitude_vector)(\.weight)?")
+# peft takes the keys of rank_pattern and alpha_pattern as regular expressions, which may take for ever to match.
+MODULE_NAME = re.compile(r"\^?\w[\w.-]*")
 
 # Fields that change what an adapter computes in ways that are not checked here; an adapter that uses one is rejected.
 REFUSED = (
@@ -86,6 +88,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         found[name] = raw.get(name) or {}
         if not isinstance(found[name], dict) or not all(_is_number(value) for value in found[name].values()):
             raise refuse(name, "an object of module names and numbers")
+        found[name] = {pattern.replace("\\.", "."): value for pattern, value in found[name].items()}
+        if wrong := [pattern for pattern in found[name] if not MODULE_NAME.fullmatch(pattern)]:
+            raise FloatLensError(
+                f"{path}: field {name!r} has the regular expression {wrong[0][:100]!r}; expected the ends of module names, "
+                f"such as 'layers.1.mlp.up_proj'"
+            )
     for name in ("use_rslora", "use_dora", "fan_in_fan_out"):
         found[name] = raw.get(name) or False
         if not isinstance(found[name], bool):
@@ -143,6 +151,8 @@ def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickl
     state, published = rename(tensors, family, folder)
     ranks = check_fit(model, state, config, f"adapter {folder} does not fit {checkpoint.name}")
     replace_tables(model, state, config)
+    if family.adapter == "merged":
+        untie(model, ranks)
     alphas = {name: _by_pattern(config["alpha_pattern"], published[name], config["lora_alpha"]) for name in ranks}
     lora = peft.LoraConfig(
         r=config["r"],
@@ -276,6 +286,18 @@ def replace_tables(model: PreTrainedModel, state: dict[str, torch.Tensor], confi
             getattr(model.get_submodule(module), name).copy_(state.pop(key))
 
 
+@torch.no_grad()
+def untie(model: PreTrainedModel, adapted: Iterable[str]) -> None:
+    """Give input and output embedding a table each if they share one and an adapter changes one of the two."""
+    tables = embeddings(model)
+    if len(tables) < 2 or not any(model.get_submodule(name) in tables for name in adapted):
+        return
+    inputs, outputs = tables
+    if (shared := inputs.get_parameter("weight")) is outputs.weight:
+        outputs.weight = torch.nn.Parameter(shared.clone(), requires_grad=False)
+        model.config.get_text_config().tie_word_embeddings = model.config.tie_word_embeddings = False
+
+
 def _sizes(module: Any, name: str, problem: str) -> tuple[int, int]:
     """Input and output width of a module that can have LoRA factors."""
     from transformers.pytorch_utils import Conv1D
@@ -294,9 +316,9 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _by_pattern(patterns: Mapping[str, Any], name: str, default: Any) -> Any:
-    """The value of the first pattern that a module's name ends with, as peft matches it."""
+    """The value of the first pattern that is the module's name or its end; one that begins with ^ is the whole name."""
     for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", name):
+        if name == pattern.removeprefix("^") or (pattern[0] != "^" and name.endswith(f".{pattern}")):
             return value
     return default
 
