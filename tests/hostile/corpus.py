@@ -107,3 +107,17 @@ def absurd_npy() -> bytes:
     sink = io.BytesIO()
     np.lib.format.write_array_header_1_0(sink, {"descr": "<f8", "fortran_order": False, "shape": (2**30, 2**30)})
     return sink.getvalue() + b"\0" * 64
+
+
+# Chat templates that would take hours or all memory. Rendered where they may, each ends in a sentence.
+TEMPLATES = {
+    "multiplies a string": "{{ 'x' * 10000000000 }}",
+    "pads a string": "{{ 'x'.center(9999999999) }}",
+    "doubles a string": "{% set n = namespace(x='xx') %}"
+    "{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
+    "loops in loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    "{{ messages[0].content }}",
+    "writes too much": "{{ messages[0].content }}{% for i in range(99999) %}{{ 'x' * 100 }}{% endfor %}",
+    "raises a power": "{{ 9 ** 9 ** 9 ** 9 }}",
+    "does not parse": "{% for",
+}

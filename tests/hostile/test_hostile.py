@@ -21,6 +21,7 @@ import xarray as xr
 from hypothesis import HealthCheck, given, settings
 
 from floatlens.cli import main
+from floatlens.data import chat_template
 from floatlens.data.read import read, samples
 from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import RecordLayout, readers
@@ -185,6 +186,20 @@ def test_a_nasty_tokenizer_is_refused(model: Path, tmp_path: Path, content: byte
     folder = shutil.copytree(model, tmp_path / "model")
     (folder / "tokenizer.json").write_bytes(content)
     refused("trace", folder, "--prompt", "x", "--max-new-tokens", 4, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", corpus.TEMPLATES)
+def test_a_nasty_chat_template_is_bounded(
+    model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "SECONDS", 2)
+    folder = shutil.copytree(model, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(corpus.TEMPLATES[name])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    said = refused("trace", folder, "--prompt", "x", "--max-new-tokens", 4, "--out", tmp_path / "out")
+    assert "chat template" in said
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # kilobytes, with what loading takes
     assert not (tmp_path / "out").exists()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from floatlens.data.chat_template import render
 from floatlens.data.sample import Passage
 from floatlens.data.script import Script
 from floatlens.data.template import DEFAULT, Segment, Template
@@ -255,10 +256,8 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """
     mark = "\ue000floatlens\ue001"
     try:
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
-        )
-    except Exception as error:  # a template may raise any exception
+        rendered = render(tokenizer, [{"role": "user", "content": mark}], add_generation_prompt=True)
+    except ValueError as error:
         raise FloatLensError(f"the chat template cannot render a user message ({error}); use chat=False") from error
     before, found, after = rendered.rpartition(mark)
     if not found:

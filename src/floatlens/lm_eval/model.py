@@ -24,6 +24,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
+from floatlens.data.chat_template import render
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
 from floatlens.lens import Generation, load
@@ -145,14 +146,11 @@ class FloatLensLM(TemplateLM):
         return [int(i) for i in self.tokenizer.encode(string, add_special_tokens=add_special_tokens)]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-        )
+        ending = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
+        try:
+            return render(self.tokenizer, chat_history, **ending)
+        except ValueError as error:
+            raise FloatLensError(f"the chat template of {self.lens.name} cannot be rendered: {error}") from error
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Token ids of a context and its continuation; an empty context is replaced by the prefix token."""
