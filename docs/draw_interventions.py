@@ -18,11 +18,10 @@ from floatlens.attention.attention import Inputs
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
-from floatlens.interventions.ablate_heads import AblateHeads, Ablation
+from floatlens.interventions.ablate_heads import AblateHeads
 from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.decoding_state import DecodingState
-from floatlens.interventions.live_anchors import UnchangedReceived
-from floatlens.interventions.registry import parse_intervention
+from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.registry import FAMILIES
 
 T = 12
@@ -70,15 +69,14 @@ def before_and_after(spec: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, A
     ids = list(range(T - 2))
     batch = PromptBatch.of([Prompt("", ids, [Region("query", 1, 5), Region("doc1", 6, 10)])], 0, torch.device("cpu"))
     state = DecodingState(batch, 2, FAMILIES["llada"], lambda ids: [WORDS[i] for i in ids], torch.arange(T)[None])
-    intervention, received = parse_intervention(spec), UnchangedReceived(state)
+    intervention = parse_intervention(spec)
     steps = [scores(0, 5), scores(6, 4)] if spec.startswith("pin") else [scores(0, 5)]
     if isinstance(intervention, AblateHeads):
         return weights(inputs_of(steps[0])), None
-    assert not isinstance(intervention, Ablation)
     for number, made in enumerate(steps):
         state.step = number
-        received.begin()
-        attention = AttentionCall(0, inputs_of(made), state, received)
+        state.begin_pass(state.tokens_BT)
+        attention = AttentionCall(0, inputs_of(made), state)
         intervention.change(attention)
     return weights(inputs_of(steps[-1])), weights(attention.used())
 

@@ -17,7 +17,7 @@ from floatlens.data.readers.registry import READERS
 from floatlens.decode.registry import SAMPLERS
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings.finding import CLAIMS, FINDINGS, Finding, ReportText
-from floatlens.interventions.registry import INTERVENTIONS
+from floatlens.interventions.intervention import INTERVENTIONS
 from floatlens.models.registry import FAMILIES, family_of
 from floatlens.registry import Registry
 

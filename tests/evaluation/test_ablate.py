@@ -29,7 +29,7 @@ from floatlens.evaluation.ablate.job import (
 from floatlens.evaluation.ablate.replay import gold_surprise, replay
 from floatlens.evaluation.planning import Asking, Question
 from floatlens.findings.causes import causes
-from floatlens.interventions import parse
+from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
 from floatlens.store.engines.local import LocalEngine
 from floatlens.store.folder import RunFolder
@@ -220,7 +220,7 @@ def test_the_standard_study_holds_what_the_claims_need() -> None:
         matching = [c for c in found if c.of.startswith(name)]
         assert {c.role for c in matching} == {"intervention", "control"}
     for condition in found[1:]:
-        assert str(parse(condition.name)) == condition.name
+        assert str(parse_intervention(condition.name)) == condition.name
 
 
 def test_well_formed_answers_end_and_do_not_stutter() -> None:

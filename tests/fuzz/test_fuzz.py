@@ -26,7 +26,7 @@ from floatlens.anchors import parse_rule
 from floatlens.data.read import read
 from floatlens.data.template import parse as parse_template
 from floatlens.errors import FloatLensError
-from floatlens.interventions.registry import parse_intervention
+from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.checkpoint import find
 from floatlens.server.messages import read as read_message
 from floatlens.store.folder import RunFolder

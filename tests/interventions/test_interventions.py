@@ -15,8 +15,8 @@ import floatlens as fl
 from floatlens.attention.attention import configs_of
 from floatlens.data.prompt import Prompt, Region
 from floatlens.data.read import read
-from floatlens.interventions import INTERVENTIONS, parse
-from floatlens.interventions.reference_runs import head_means, head_scores
+from floatlens.interventions.ablate_heads import head_means, head_scores
+from floatlens.interventions.intervention import INTERVENTIONS, parse_intervention
 from floatlens.models.checkpoint import find
 from tests.models import checkpoints
 
@@ -224,7 +224,7 @@ def test_the_page_describes_every_intervention_with_a_picture() -> None:
 
 def test_the_best_heads_are_those_with_the_highest_copy_score(tiny: fl.Lens) -> None:
     from floatlens.findings.heads import heads
-    from floatlens.interventions.reference_runs import NEW_TOKENS, reference_prompts
+    from floatlens.interventions.ablate_heads import NEW_TOKENS, reference_prompts
 
     prompts = reference_prompts(tiny)
     traces = tiny.traces(prompts, record=("evidence", "received"), max_new_tokens=NEW_TOKENS)
@@ -282,9 +282,9 @@ def test_kinds_are_those_of_the_tokens_that_stand_there(tiny: fl.Lens) -> None:
 def test_every_intervention_says_what_it_does_and_reads_back_its_own_text(name: str) -> None:
     examples = {"mask-positions": "mask-positions(0)", "scale-attention": "scale-attention(2)"}
     examples["ablate-heads"] = "ablate-heads(top(2))"
-    found = parse(examples.get(name, name))
-    assert parse(str(found)) == found
-    assert found.summary.endswith(".") and (INTERVENTIONS[name].__doc__ or "").splitlines()[0].endswith(".")
+    found = parse_intervention(examples.get(name, name))
+    assert parse_intervention(str(found)) == found
+    assert found.summary.startswith(f"{found}: ") and (INTERVENTIONS[name].__doc__ or "").splitlines()[0].endswith(".")
     assert getattr(fl, type(found).__name__) is INTERVENTIONS[name]
 
 
@@ -327,7 +327,7 @@ BAD = {
 @pytest.mark.parametrize("spec", BAD)
 def test_a_bad_text_is_refused_with_the_reason(spec: str) -> None:
     with pytest.raises(fl.FloatLensError) as error:
-        parse(spec)
+        parse_intervention(spec)
     assert BAD[spec] in str(error.value)
 
 
@@ -340,14 +340,20 @@ IMPOSSIBLE: dict[str, tuple[list[Any], str]] = {
     "twice": ([fl.SoftCap(3), "soft-cap(3)"], "it is given twice"),
     "two caps": ([fl.SoftCap(3), fl.SoftCap(4, layers="deep")], "a layer can only have one cap"),
     "two sinks": ([fl.AddSink(1), fl.AddSink(2, heads=1)], "one extra sink"),
-    "mask and pin": ([fl.MaskAnchors(), fl.PinAnchors()], "cannot keep their share and receive nothing"),
+    "mask and pin": (
+        [fl.MaskAnchors(), fl.PinAnchors()],
+        "the same positions cannot receive nothing and keep their share",
+    ),
     "two pins": ([fl.PinAnchors(), fl.PinAnchors(2)], "anchors can only be held once"),
-    "pin and scale": ([fl.PinAnchors(), fl.ScaleAttention(2, rule="top(1)")], "keep their share and be scaled"),
-    "pin and move": ([fl.PinAnchors(), fl.MoveAnchors()], "cannot be held and moved"),
-    "mask and move": ([fl.MaskAnchors(), fl.MoveAnchors()], "cannot be moved and receive nothing"),
+    "pin and scale": ([fl.PinAnchors(), fl.ScaleAttention(2, rule="top(1)")], "cannot keep their share and be scaled"),
+    "pin and move": ([fl.PinAnchors(), fl.MoveAnchors()], "cannot keep their share and be moved"),
+    "mask and move": ([fl.MaskAnchors(), fl.MoveAnchors()], "cannot receive nothing and be moved"),
     "two moves": ([fl.MoveAnchors(2), fl.MoveAnchors(3)], "can only be moved once"),
     "two factors": ([fl.ScaleAttention(2), fl.ScaleAttention(0.5)], "two factors"),
-    "mask and scale": ([fl.MaskPositions(0), fl.ScaleAttention(2, positions=0)], "cannot be scaled"),
+    "mask and scale": (
+        [fl.MaskPositions(0), fl.ScaleAttention(2, positions=0)],
+        "cannot receive nothing and be scaled",
+    ),
     "two fills": ([fl.AblateHeads([(1, 1)]), fl.AblateHeads([(1, 1)], fill="mean")], "only have one fill"),
     "no intervention": ([3], "neither an intervention nor a string"),
 }

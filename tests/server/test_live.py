@@ -265,9 +265,9 @@ def test_a_failing_model_does_not_take_the_server_down(to: TestClient, capsys: p
 
 
 def test_an_intervention_is_run_beside_the_original(to: TestClient) -> None:
-    from floatlens.interventions import parse
+    from floatlens.interventions.intervention import parse_intervention
 
-    spec = str(parse("mask-positions(region=gold)"))
+    spec = str(parse_intervention("mask-positions(region=gold)"))
     with connected(to) as page:
         page.ask(1)
         page.ask(2, interventions=[spec])

@@ -105,7 +105,7 @@ def check_interventions(
 ) -> None:
     """Raise an error for interventions on layers or heads that a model does not have, before any weight is read."""
     from floatlens.evaluation.ablate.condition import conditions, standard
-    from floatlens.interventions.check import check
+    from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
 
     for model in models:

@@ -96,7 +96,7 @@ def command(
     """
     from floatlens.evaluation.planning import CLOSED
     from floatlens.evaluation.sources import open_sources, problems_of, write_problems
-    from floatlens.interventions.registry import parse_intervention
+    from floatlens.interventions.intervention import parse_intervention
 
     kept = check_detail(detail)
     given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
@@ -135,7 +135,7 @@ def command(
     from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
     from floatlens.evaluation.journal import Journal
     from floatlens.evaluation.run import run_jobs
-    from floatlens.interventions.check import check
+    from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store import manifest
     from floatlens.store.folder import RunFolder

@@ -1,175 +1,38 @@
-"""AblateHeads: replace the output of heads by zero or by their mean."""
+"""AblateHeads: replace the output of heads by zero or by their mean.
+
+The best heads and the mean outputs come from runs without interventions on reference prompts, and are kept with the lens.
+"""
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from floatlens.data.prompt import Prompt
+from floatlens.data.read import read
 from floatlens.errors import FloatLensError
-from floatlens.interventions import selection
-from floatlens.interventions.intervention import Intervention, Shape, set_fields, whole_number
-from floatlens.interventions.registry import register_intervention
-from floatlens.specs import parse_spec
+from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
+from floatlens.interventions.settings import READERS, select_numbers, selection, whole_number
+from floatlens.specs import parse_spec, split_list
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
+    from floatlens.attention.inputs import Inputs
     from floatlens.interventions.attention_call import AttentionCall
     from floatlens.lens import Lens, PromptLike
 
+QUESTIONS, NEW_TOKENS, BATCH = 16, 16, 8
+DATA = "world:fresh"
 SCORES = ("retrieval", "mass", "query")
 FILLS = ("zero", "mean")
 Pair = tuple[int, int]  # layer, head
-
-
-@register_intervention
-@dataclass(frozen=True)
-class AblateHeads(Intervention):
-    """Replace the output of chosen heads by zero, or by its mean over a reference set.
-
-    heads    the heads: [3.1, 4.0] are head 1 of layer 3 and head 0 of layer 4 (in Python also [(3, 1), (4, 0)]);
-             [0, 1] or 0:2 are those heads of all `layers`;
-             top(4, by=retrieval) are the four best retrieval heads of the model, random(4, seed=0) four random heads,
-             random(4, seed=0, apart=retrieval) four random heads that are not among the four best
-    layers   the layers that heads are taken from; all by default
-    fill     zero, or mean: each head's mean output over all positions and steps of the reference prompts
-
-    Scores for `top` and means for `fill=mean` come from runs without interventions on reference prompts: those passed to
-    `lens.intervene(..., reference=prompts)`, by default 16 questions of the bundled world (world:fresh, validation).
-    by=retrieval is the share of answer tokens copied from the gold document whose copy is the head's most attended key
-    at the commit, ties broken by mass; by=mass is the attention on the gold documents at the commit;
-    by=query the attention from the question to them at the first step.
-
-    >>> str(AblateHeads("top(4)")), str(AblateHeads([(3, 1), (4, 0)]))
-    ('ablate-heads(heads=top(4, by=retrieval))', 'ablate-heads(heads=[3.1, 4.0])')
-    """
-
-    name: ClassVar[str] = "ablate-heads"
-
-    heads: Any
-    layers: Any = None
-    fill: str = "zero"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self, heads=heads_text(self.heads), layers=selection.canonical_text(self.layers, "layer", selection.HALVES)
-        )
-        if self.fill not in FILLS:
-            raise FloatLensError(f"fill {self.fill!r} is not known; use one of {', '.join(FILLS)}")
-        if self.layers is not None and "." in self.heads:
-            raise FloatLensError("heads given as layer.head already name their layers; leave out layers")
-
-    @property
-    def summary(self) -> str:
-        found = re.match(r"(top|random)\((\d+)", self.heads)
-        of = f" of the {self.layers} layers" if self.layers in selection.HALVES else ""
-        of = f" of layers {self.layers.strip('[]')}" if self.layers is not None and not of else of
-        if found and found[1] == "top":
-            what = f"the {found[2]} best {_setting(self.heads, 'by')} heads{of}"
-        elif found:
-            what = f"{found[2]} random heads{of}"
-        else:
-            what = f"heads {self.heads.strip('[]')}{of}"
-        return f"The output of {what} is {'zero' if self.fill == 'zero' else 'its mean over the reference prompts'}."
-
-    @property
-    def count(self) -> int | None:
-        """Number of heads, if it is part of the text."""
-        if (found := re.match(r"(?:top|random)\((\d+)", self.heads)) is not None:
-            return int(found[1])
-        return self.heads.count(".") or None
-
-    def control(self, seed: int) -> AblateHeads | None:
-        """The same number of random heads; if the best heads are ablated, random heads that are not among them."""
-        if self.count is None:
-            return None
-        apart = f", apart={_setting(self.heads, 'by')}" if self.heads.startswith("top") else ""
-        return AblateHeads(f"random({self.count}, seed={seed}{apart})", self.layers, self.fill)
-
-    def head_numbers(self, shape: Shape) -> list[int]:
-        return list(range(shape["heads"] or 0))
-
-    def check(self, shape: Shape, config: PreTrainedConfig) -> None:
-        layers, heads = self.layer_numbers(shape), shape["heads"] or 0
-        if self.count is not None and "." not in self.heads:
-            there = len(layers) * heads
-            if self.count * (1 + ("apart" in self.heads)) > there:
-                raise FloatLensError(f"{self.heads}: there are {there} heads to choose from, in {len(layers)} layers")
-        else:
-            self._named(shape)
-
-    def contradicts(self, other: Intervention) -> str:
-        return "a head can only have one fill" if isinstance(other, AblateHeads) and other.fill != self.fill else ""
-
-    def _named(self, shape: Shape) -> list[Pair]:
-        """The heads that the text lists explicitly."""
-        if "." not in self.heads:
-            named = selection.select_numbers(self.heads, shape["heads"] or 0, "head")
-            return [(layer, head) for layer in self.layer_numbers(shape) for head in named]
-        pairs = [(int(a), int(b)) for a, b in (part.split(".") for part in self.heads.strip("[]").split(", "))]
-        for layer, head in pairs:
-            selection.select_numbers(str(layer), shape["layers"] or 0, "layer")
-            selection.select_numbers(str(head), shape["heads"] or 0, "head")
-        return pairs
-
-    def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
-        """The heads, as (layer, head); `top` runs the model on the reference prompts first."""
-        from floatlens.interventions.reference_runs import head_scores
-
-        if self.count is None or "." in self.heads:
-            return self._named(lens.shape)
-        pool = [(layer, head) for layer in self.layer_numbers(lens.shape) for head in range(lens.shape["heads"] or 0)]
-        by = _setting(self.heads, "by") or _setting(self.heads, "apart")
-        best: list[Pair] = []
-        if by:
-            scores_LH = head_scores(lens, reference)[by]
-            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[: self.count]
-        if self.heads.startswith("top"):
-            return sorted(best)
-        rest = [pair for pair in pool if pair not in best]
-        drawn = np.random.default_rng(int(_setting(self.heads, "seed"))).choice(len(rest), self.count, replace=False)
-        return sorted(rest[i] for i in drawn)
-
-    def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
-        from floatlens.interventions.reference_runs import head_means
-
-        pairs = self.pairs(lens, reference)
-        means = head_means(lens, reference) if self.fill == "mean" else None
-        return Ablation(self, tuple(pairs), means)
-
-    def change(self, attention: AttentionCall) -> None:
-        raise RuntimeError("ablate-heads was not prepared for a model")
-
-
-@dataclass(frozen=True, eq=False)
-class Ablation(Intervention):
-    """AblateHeads once its heads are known; `means` (layer: (H, D)) fill them, zero when there are none."""
-
-    name: ClassVar[str] = "ablate-heads"
-
-    asked: AblateHeads
-    pairs: tuple[Pair, ...]
-    means: dict[int, torch.Tensor] | None
-
-    def __str__(self) -> str:
-        return str(self.asked)
-
-    @property
-    def summary(self) -> str:
-        return self.asked.summary
-
-    def layer_numbers(self, shape: Shape) -> list[int]:
-        return sorted({layer for layer, _ in self.pairs})
-
-    def change(self, attention: AttentionCall) -> None:
-        heads = [head for layer, head in self.pairs if layer == attention.layer]
-        if heads:
-            attention.replace(heads, None if self.means is None else self.means[attention.layer][heads])
 
 
 def heads_text(given: Any) -> str:
@@ -178,30 +41,17 @@ def heads_text(given: Any) -> str:
     >>> heads_text("top(3)"), heads_text("random(2)"), heads_text([(0, 1)]), heads_text("0:2")
     ('top(3, by=retrieval)', 'random(2, seed=0)', '[0.1]', '0:2')
     """
-    if isinstance(given, str):
-        text = given.strip()
-        if re.match(r"(top|random)\b", text):
-            return _drawn_text(text)
-        if "." in text:
-            return _pairs_text(text.removeprefix("[").removesuffix("]").split(","), given)
-    elif isinstance(given, Iterable) and (parts := list(given)) and not all(isinstance(p, int) for p in parts):
-        return _pairs_text([".".join(map(str, p)) if isinstance(p, tuple) else str(p) for p in parts], given)
-    else:
-        given = parts if isinstance(given, Iterable) else given
-    found = selection.canonical_text(given, "head")
-    if found is None:
-        raise FloatLensError("no heads were selected; write them as [3.1, 4.0], top(4) or random(4)")
-    return found
-
-
-def _pairs_text(parts: Iterable[str], given: Any) -> str:
-    found = []
-    for part in parts:
-        match = re.fullmatch(r"\s*(\d+)\.(\d+)\s*", part)
-        if not match:
-            raise FloatLensError(f"heads {given!r} are not understood; write them as layer.head, such as [3.1, 4.0]")
-        found.append((int(match[1]), int(match[2])))
-    return f"[{', '.join(f'{layer}.{head}' for layer, head in sorted(set(found)))}]"
+    if isinstance(given, str) and re.match(r"\s*(top|random)\b", given):
+        return _drawn_text(given.strip())
+    parts = split_list(given) if isinstance(given, str) else list(given) if isinstance(given, Iterable) else []
+    texts = [".".join(map(str, part)) if isinstance(part, tuple) else str(part) for part in parts]
+    if not any("." in text for text in texts):
+        return selection(given if isinstance(given, str) else parts or given, "head")
+    pairs = [re.fullmatch(r"(\d+)\.(\d+)", text) for text in texts]
+    if None in pairs:
+        raise FloatLensError(f"heads {given!r} are not understood; write them as layer.head, such as [3.1, 4.0]")
+    numbers = sorted({(int(pair[1]), int(pair[2])) for pair in pairs if pair})
+    return f"[{', '.join(f'{layer}.{head}' for layer, head in numbers)}]"
 
 
 def _drawn_text(text: str) -> str:
@@ -219,11 +69,194 @@ def _drawn_text(text: str) -> str:
     return f"{spec.name}({', '.join([values['n'], *settings])})"
 
 
-def _setting(text: str, key: str) -> str:
-    """A setting of top(...) or random(...).
+@register_intervention
+@dataclass(frozen=True)
+class AblateHeads(Intervention):
+    """Replace the output of chosen heads by zero, or by its mean over a reference set.
 
-    >>> _setting("random(2, seed=3)", "seed"), _setting("random(2, seed=3)", "apart")
-    ('3', '')
+    heads    the heads: [3.1, 4.0] are head 1 of layer 3 and head 0 of layer 4 (in Python also [(3, 1), (4, 0)]);
+             [0, 1] or 0:2 are those heads of all `layers`;
+             top(4, by=retrieval) are the four best retrieval heads of the model, random(4, seed=0) four random heads,
+             random(4, seed=0, apart=retrieval) four random heads that are not among the four best
+    layers   the layers that heads are taken from; all by default
+    fill     zero, or mean: each head's mean output over all positions and steps of the reference prompts
+
+    The reference prompts are those of `lens.intervene(..., reference=prompts)`, by default 16 questions of the bundled
+    world (world:fresh, validation). by=retrieval is the share of answer tokens copied from the gold document whose copy
+    is the head's most attended key at the commit, ties broken by mass; by=mass is the attention on the gold documents at
+    the commit; by=query the attention from the question to them at the first step.
+
+    >>> str(AblateHeads("top(4)")), str(AblateHeads([(3, 1), (4, 0)]))
+    ('ablate-heads(heads=top(4, by=retrieval))', 'ablate-heads(heads=[3.1, 4.0])')
     """
-    found = re.search(rf"{key}=(\w+)", text)
-    return found[1] if found else ""
+
+    name: ClassVar[str] = "ablate-heads"
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {**READERS, "heads": heads_text}
+    # The heads, and the mean outputs (H, D) by layer that replace theirs, once the model is known.
+    ready: ClassVar[tuple[list[Pair], dict[int, torch.Tensor] | None] | None] = None
+
+    heads: Any
+    layers: Any = None
+    fill: str = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fill not in FILLS:
+            raise FloatLensError(f"fill {self.fill!r} is not known; use one of {', '.join(FILLS)}")
+        if self.layers is not None and "." in self.heads:
+            raise FloatLensError("heads given as layer.head already name their layers; leave out layers")
+
+    @property
+    def count(self) -> int | None:
+        """Number of heads, if it is part of the text."""
+        drawn = re.match(r"(?:top|random)\((\d+)", self.heads)
+        return int(drawn[1]) if drawn else self.heads.count(".") or None
+
+    def _setting(self, key: str) -> str:
+        """A setting of top(...) or random(...); empty if it is not there."""
+        match = re.search(rf"{key}=(\w+)", self.heads)
+        return match[1] if match else ""
+
+    def control(self, seed: int) -> AblateHeads | None:
+        """The same number of random heads; if the best heads are ablated, random heads that are not among them."""
+        if self.count is None:
+            return None
+        apart = f", apart={self._setting('by')}" if self.heads.startswith("top") else ""
+        return AblateHeads(f"random({self.count}, seed={seed}{apart})", self.layers, self.fill)
+
+    def contradicts(self, other: Intervention) -> str:
+        return "a head can only have one fill" if isinstance(other, AblateHeads) and other.fill != self.fill else ""
+
+    def layer_numbers(self, shape: Shape) -> list[int]:
+        return super().layer_numbers(shape) if self.ready is None else sorted({layer for layer, _ in self.ready[0]})
+
+    def head_numbers(self, shape: Shape) -> list[int]:
+        return list(range(shape["heads"] or 0))
+
+    def check(self, shape: Shape, config: PreTrainedConfig) -> None:
+        if self.count is None or "." in self.heads:
+            self._named(shape)
+        elif self.count * (1 + ("apart" in self.heads)) > (there := len(self._pool(shape))):
+            raise FloatLensError(f"{self.heads}: there are {there} heads to choose from")
+
+    def _named(self, shape: Shape) -> list[Pair]:
+        """The heads that the text lists explicitly."""
+        if "." not in self.heads:
+            named = select_numbers(self.heads, shape["heads"] or 0, "head")
+            return [(layer, head) for layer in super().layer_numbers(shape) for head in named]
+        pairs = [(int(a), int(b)) for a, b in (part.split(".") for part in split_list(self.heads))]
+        for layer, head in pairs:
+            select_numbers(str(layer), shape["layers"] or 0, "layer")
+            select_numbers(str(head), shape["heads"] or 0, "head")
+        return pairs
+
+    def _pool(self, shape: Shape) -> list[Pair]:
+        """The heads that top(...) and random(...) choose from."""
+        return [(layer, head) for layer in super().layer_numbers(shape) for head in range(shape["heads"] or 0)]
+
+    def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
+        """The heads, as (layer, head); `top` runs the model on the reference prompts first."""
+        if self.count is None or "." in self.heads:
+            return self._named(lens.shape)
+        pool, best = self._pool(lens.shape), list[Pair]()
+        if by := self._setting("by") or self._setting("apart"):
+            scores_LH = head_scores(lens, reference)[by]
+            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[: self.count]
+        if self.heads.startswith("top"):
+            return sorted(best)
+        rest = [pair for pair in pool if pair not in best]
+        drawn = np.random.default_rng(int(self._setting("seed"))).choice(len(rest), self.count, replace=False)
+        return sorted(rest[i] for i in drawn)
+
+    def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> AblateHeads:
+        made, pairs = copy.copy(self), self.pairs(lens, reference)
+        object.__setattr__(made, "ready", (pairs, head_means(lens, reference) if self.fill == "mean" else None))
+        return made
+
+    def change(self, attention: AttentionCall) -> None:
+        assert self.ready is not None, "ablate-heads was not prepared for a model"
+        pairs, means = self.ready
+        if heads := [head for layer, head in pairs if layer == attention.layer]:
+            attention.replace(heads, None if means is None else means[attention.layer][heads])
+
+
+def reference_prompts(lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Prompt]:
+    """The given prompts, or by default questions of the bundled world with their passages."""
+    if reference is not None:
+        prompts = list(lens._prompts(reference))
+        if not prompts:
+            raise FloatLensError("reference has no prompts; pass at least one, or leave it out")
+        return prompts
+    if lens.tokenizer is None:
+        raise FloatLensError(
+            f"{lens.name} has no tokenizer; pass prompts of token ids with lens.intervene(..., reference=)"
+        )
+    samples = read(DATA, split="validation", limit=QUESTIONS)
+    return [lens.prompt(s.question, s.passages, answers=s.answers) for s in samples]
+
+
+def head_scores(lens: Lens, reference: Sequence[PromptLike] | None = None) -> dict[str, Array]:
+    """Retrieval, mass and query scores (layer, head) of each head: mean over the prompts that have evidence."""
+    scores: dict[str, Array] = _kept(lens, "scores", reference, _scores)
+    return scores
+
+
+def _scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
+    values: dict[str, list[Array]] = {"evidence_hit": [], "evidence_mass": [], "query_mass": []}
+    for start in range(0, len(prompts), BATCH):
+        part = prompts[start : start + BATCH]
+        for trace in lens.traces(part, record=("evidence", "query_mass"), max_new_tokens=NEW_TOKENS):
+            data = trace.data
+            if "evidence_count" in data and (count := data["evidence_count"].values).sum():
+                weight = np.where(count > 0, count, 0)[:, None, None] / count.sum()
+                for name in ("evidence_hit", "evidence_mass"):
+                    one = data[name].transpose("step", "layer", "head").values
+                    values[name].append(np.where(weight > 0, one * weight, 0.0).sum(0))
+            if "query_mass" in data:
+                values["query_mass"].append(data["query_mass"].isel(step=0).transpose("layer", "head").values)
+    if not values["evidence_hit"]:
+        raise FloatLensError(
+            f"{lens.name} copied no answer token from a gold document of the {len(prompts)} reference prompts, so its "
+            f"heads cannot be ranked; pass prompts that it answers with lens.intervene(..., reference=prompts)"
+        )
+    hit, mass = (np.mean(values[name], axis=0) for name in ("evidence_hit", "evidence_mass"))
+    query = np.mean(values["query_mass"], axis=0) if values["query_mass"] else np.zeros_like(hit)
+    return {"retrieval": hit + 1e-6 * mass, "mass": mass, "query": query}
+
+
+def head_means(lens: Lens, reference: Sequence[PromptLike] | None = None) -> dict[int, torch.Tensor]:
+    """Mean output (H, D) of each layer's heads over all real positions and steps."""
+    means: dict[int, torch.Tensor] = _kept(lens, "means", reference, _means)
+    return means
+
+
+def _means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
+    from floatlens.attention.attention import changing
+
+    sums: dict[int, torch.Tensor] = {}
+    counts: dict[int, int] = {}
+
+    def watch(layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
+        made = base()
+        output_RQHD = made[0].float()
+        sums[layer] = sums.get(layer, 0) + output_RQHD.sum((0, 1))
+        counts[layer] = counts.get(layer, 0) + output_RQHD.shape[0] * output_RQHD.shape[1]
+        return made, inputs
+
+    for prompt in prompts:  # one by one, so that there is no padding
+        with changing(lens.model, watch):
+            lens.generate([prompt], max_new_tokens=NEW_TOKENS)
+    return {layer: sums[layer] / counts[layer] for layer in sums}
+
+
+def _kept(lens: Lens, what: str, reference: Sequence[PromptLike] | None, measure: Callable[..., Any]) -> Any:
+    """A measurement on the reference prompts without interventions, made once per lens."""
+    from floatlens.interventions.run import holding
+
+    prompts = reference_prompts(lens, reference)
+    kept = lens.__dict__.setdefault("_reference", {})
+    key = (what, tuple(tuple(prompt.ids) for prompt in prompts))
+    if key not in kept:
+        with holding(lens):
+            kept[key] = measure(lens, prompts)
+    return kept[key]

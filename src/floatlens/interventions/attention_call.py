@@ -32,52 +32,40 @@ class AttentionCall:
     """An attention call: R rows (twice the batch with guidance), H heads, Q queries, T keys.
 
     Columns are chosen as bool (B, length) over all positions so far; they are cut to the keys of the call, which for a
-    sliding-window cache are the last T, and repeated for the second half of guidance.
+    sliding-window cache are the last T, and repeated for the second half of guidance. `heads` are all by default.
     """
 
-    def __init__(
-        self, layer: int, inputs: Inputs, state: DecodingState, received: Callable[[int, Inputs], Array]
-    ) -> None:
+    def __init__(self, layer: int, inputs: Inputs, state: DecodingState) -> None:
         self.layer, self.inputs, self.state = layer, inputs, state
         self.R, self.H, self.Q, self.D = inputs.query.shape
-        self.T = inputs.key.shape[2]
-        self._received = received
-        self.hidden_RHT: torch.Tensor | None = None
+        self.T, self.device = inputs.key.shape[2], inputs.query.device
         self.log_RHT: torch.Tensor | None = None
         self.factor_H: torch.Tensor | None = None
         self.softcap: float | None = None
         self.sink_H: torch.Tensor | None = None
         self.outputs: list[tuple[list[int], torch.Tensor | None]] = []
 
-    @property
-    def device(self) -> torch.device:
-        return self.inputs.query.device
-
-    # --- reading --------------------------------------------------------------------------------------------------------
-
     def received_RT(self) -> Array:
         """Received attention of this layer and step without interventions in it: mean over heads, including padding."""
-        return self._received(self.layer, self.inputs)
-
-    # --- changes --------------------------------------------------------------------------------------------------------
+        return self.state.received(self.layer, self.inputs)
 
     def hide(self, columns: Array, heads: Sequence[int] | None = None) -> None:
-        """Hide these columns, bool (B or R, length), from `heads` (None: all)."""
-        hidden = torch.from_numpy(self._rows(columns)).to(self.device)[:, None]
-        hidden = hidden if heads is None else hidden & self._among(heads)
-        self.hidden_RHT = hidden if self.hidden_RHT is None else self.hidden_RHT | hidden
+        """Hide these columns, bool (B or R, length)."""
+        self.weigh(np.where(columns, -np.inf, 0.0), heads)
 
     def weigh(self, logs: Array, heads: Sequence[int] | None = None) -> None:
-        """Add log factors, float (B or R, length), to the scores of columns."""
-        added = torch.from_numpy(self._rows(logs)).to(self.device, torch.float32)[:, None]
-        added = added if heads is None else added * self._among(heads)
+        """Add log factors, float (B or R, length), to the scores of columns; −inf hides a column."""
+        cut = logs[:, max(logs.shape[1] - self.T, 0) :]
+        rows = np.ascontiguousarray(np.tile(cut, (self.R // len(cut), 1)))
+        added = torch.from_numpy(rows).to(self.device, torch.float32)[:, None]
+        if heads is not None:
+            added = torch.where(self._among(heads)[None, :, None], added, 0.0)
         self.log_RHT = added if self.log_RHT is None else self.log_RHT + added
 
     def sharpen(self, factor: float, heads: Sequence[int] | None = None) -> None:
         """Multiply all scores by a factor."""
-        chosen = torch.ones(self.H, device=self.device)
-        chosen[list(range(self.H) if heads is None else heads)] = factor
-        self.factor_H = chosen if self.factor_H is None else self.factor_H * chosen
+        factor_H = torch.ones(self.H, device=self.device).masked_fill(self._among(heads), factor)
+        self.factor_H = factor_H if self.factor_H is None else self.factor_H * factor_H
 
     def cap(self, cap: float) -> None:
         """Replace scores by cap · tanh(scores / cap)."""
@@ -85,26 +73,18 @@ class AttentionCall:
 
     def absorb(self, score: float, heads: Sequence[int] | None = None) -> None:
         """Add a column with this score and no value."""
-        sink = torch.full((self.H,), -torch.inf, device=self.device)
-        sink[list(range(self.H) if heads is None else heads)] = score
-        self.sink_H = sink if self.sink_H is None else torch.logaddexp(self.sink_H, sink)
+        sink_H = torch.full((self.H,), -torch.inf, device=self.device).masked_fill(self._among(heads), score)
+        self.sink_H = sink_H if self.sink_H is None else torch.logaddexp(self.sink_H, sink_H)
 
     def replace(self, heads: Sequence[int], output_HD: torch.Tensor | None) -> None:
         """Replace the outputs of these heads by `output_HD`, or by zero for None."""
         self.outputs.append((list(heads), output_HD))
 
-    def _rows(self, columns: Array) -> Array:
-        """The columns cut to the keys of the call, and repeated for the rows of guidance."""
-        first = columns.shape[1] - self.T
-        cut = columns[:, max(first, 0) :]
-        return np.ascontiguousarray(cut if len(cut) == self.R else np.tile(cut, (self.R // len(cut), 1)))
-
-    def _among(self, heads: Sequence[int]) -> torch.Tensor:
-        chosen = torch.zeros(1, self.H, 1, dtype=torch.bool, device=self.device)
-        chosen[:, list(heads)] = True
-        return chosen
-
-    # --- the result -----------------------------------------------------------------------------------------------------
+    def _among(self, heads: Sequence[int] | None) -> torch.Tensor:
+        """True for these heads (H)."""
+        among_H = torch.zeros(self.H, dtype=torch.bool, device=self.device)
+        among_H[list(range(self.H) if heads is None else heads)] = True
+        return among_H
 
     def run(self, base: Callable[[], Any]) -> tuple[Any, Inputs]:
         """The output (R, Q, H, D) as transformers expects it, and the inputs that were used.
@@ -131,7 +111,7 @@ class AttentionCall:
         if self.sink_H is not None:
             sinks = self.sink_H if inputs.sinks is None else torch.logaddexp(self.sink_H, inputs.sinks.float())
             inputs = replace(inputs, sinks=sinks)
-        if self.hidden_RHT is not None or self.log_RHT is not None:
+        if self.log_RHT is not None:
             inputs = replace(inputs, mask=self._mask(), causal=False)
         return inputs
 
@@ -150,10 +130,11 @@ class AttentionCall:
         mask = torch.zeros(1, 1, 1, self.T, dtype=dtype, device=self.device)
         if given is not None and given.dtype != torch.bool:
             mask = mask + given
-        if self.log_RHT is not None:
-            mask = mask + self.log_RHT[:, :, None, :].to(dtype)
-        if self.hidden_RHT is not None:
-            mask = mask.masked_fill(~self._kept(visible, ~self.hidden_RHT[:, :, None, :]), lowest / 4)
+        assert self.log_RHT is not None
+        hidden_RH1T = (self.log_RHT == -torch.inf)[:, :, None]
+        mask = mask + self.log_RHT[:, :, None].masked_fill(hidden_RH1T, 0.0).to(dtype)
+        if bool(hidden_RH1T.any()):
+            mask = mask.masked_fill(~self._kept(visible, ~hidden_RH1T), lowest / 4)
         if visible is not None:
             mask = mask.masked_fill(~visible, lowest)
         return mask.expand(-1, -1, self.Q, -1)
@@ -221,27 +202,22 @@ def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, 
 
 
 def explicit(inputs: Inputs) -> torch.Tensor:
-    """Attention from explicit scores, one tile of queries at a time."""
+    """Attention with a soft cap from explicit scores, one tile of queries at a time."""
     R, H, Q, D = inputs.query.shape
-    T = inputs.key.shape[2]
-    cap = inputs.softcap
-    scaling = D**-0.5 if inputs.scaling is None else inputs.scaling
-    query = inputs.query.float() * (scaling if cap is None else scaling / cap)
+    T, cap = inputs.key.shape[2], inputs.softcap
+    assert cap is not None
+    query = inputs.query.float() * ((D**-0.5 if inputs.scaling is None else inputs.scaling) / cap)
     keys, values = inputs.key.float().transpose(2, 3), inputs.value.float()
     masked = inputs.mask is not None or inputs.causal or inputs.bias is not None
     mask = additive(inputs).float().expand(-1, -1, Q, -1) if masked else None
-    made = torch.empty(R, Q, H, values.shape[-1], device=query.device)
+    output = torch.empty(R, Q, H, values.shape[-1], device=query.device)
     for start in range(0, Q, rows := max(1, TILE // (R * H * T))):
         part = slice(start, start + rows)
-        scores = query[:, :, part] @ keys
-        if cap is not None:
-            scores.tanh_().mul_(cap)
+        scores = (query[:, :, part] @ keys).tanh_().mul_(cap)
         if mask is not None:
             scores += mask[:, :, part]
         if inputs.sinks is not None:
             sinks = inputs.sinks.float().view(1, H, 1, 1).expand(*scores.shape[:3], 1)
-            weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
-        else:
-            weights = scores.softmax(-1)
-        made[:, part] = (weights @ values).transpose(1, 2)
-    return made.to(inputs.query.dtype)
+            scores = torch.cat([scores, sinks], -1)
+        output[:, part] = (scores.softmax(-1)[..., :T] @ values).transpose(1, 2)
+    return output.to(inputs.query.dtype)

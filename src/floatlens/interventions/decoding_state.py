@@ -14,12 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from floatlens.attention.call import PositionLayout
+from floatlens.attention.inputs import Inputs
 from floatlens.attention.prompt_batch import PromptBatch
+from floatlens.attention.session import Session
 from floatlens.data.token_kinds import GROUPS as GROUP_OF
 from floatlens.data.token_kinds import classify
 from floatlens.errors import FloatLensError
+from floatlens.interventions.settings import select_numbers
 from floatlens.models.family import Family
 
+Array = np.ndarray[Any, Any]
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
 GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions, or for positions in no region
 
@@ -35,6 +40,35 @@ class DecodingState:
     tokens_BT: torch.Tensor
     step: int = 0
     notes: dict[Any, Any] = field(default_factory=dict)
+    _sessions: dict[int, Session] = field(default_factory=dict)
+    _received: dict[int, Array] = field(default_factory=dict)  # by layer, of the current pass
+
+    def begin_pass(self, tokens_BT: torch.Tensor) -> None:
+        """Prepare for a forward pass over these tokens; a step may take several."""
+        self.tokens_BT = tokens_BT
+        self._received = {}
+
+    def received(self, layer: int, inputs: Inputs) -> Array:
+        """Received attention (R, T so far) of a layer without interventions: mean over heads; with a cache, running."""
+        if layer not in self._received:
+            rows = inputs.query.shape[0]
+            if rows not in self._sessions:
+                layout = self._layout(rows, inputs.query.device)
+                self._sessions[rows] = Session(["received", "received_final"], layout=layout)
+            session = self._sessions[rows]
+            session.begin()
+            session.see(layer, **inputs.shown())
+            # A pass that only fills the cache of a block model has no active rows: use its final rows.
+            received_RHT = session.results["received"].get(layer, session.results["received_final"].get(layer))
+            assert received_RHT is not None
+            self._received[layer] = received_RHT.mean(1).double().cpu().numpy()
+        return self._received[layer]
+
+    def _layout(self, rows: int, device: torch.device) -> PositionLayout:
+        real = torch.from_numpy(self.real_BN()).to(device).repeat(rows // self.B, 1)
+        none = torch.zeros_like(real)
+        region = torch.zeros(real.shape, dtype=torch.long, device=device).masked_fill(~real, -1)
+        return PositionLayout(real if self.batch.real_BP is not None else None, region, [["other"]] * rows, none, none)
 
     @property
     def B(self) -> int:
@@ -62,7 +96,7 @@ class DecodingState:
         """Number of positions of the shortest row at the first step."""
         return min(len(p.ids) for p in self.batch.prompts) + (0 if self.family.cached else self.new_tokens)
 
-    def real_BN(self) -> np.ndarray[Any, Any]:
+    def real_BN(self) -> Array:
         """True for positions that are not padding."""
         return np.arange(self.N)[None] >= np.array(self.pads)[:, None]
 
@@ -71,24 +105,24 @@ class DecodingState:
         ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
         return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
 
-    def positions_BN(self, choice: str) -> np.ndarray[Any, Any]:
+    def positions_BN(self, choice: str) -> Array:
         """Columns of chosen positions; raise an error if a row does not have one of them."""
-        from floatlens.interventions.selection import select_numbers
-
-        found = np.zeros((self.B, self.N), bool)
+        columns = np.zeros((self.B, self.N), bool)
         for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
-            found[row, [pad + j for j in select_numbers(choice, len(prompt.ids) + self.new_tokens, "position")]] = True
-        return found
+            columns[row, [pad + j for j in select_numbers(choice, len(prompt.ids) + self.new_tokens, "position")]] = (
+                True
+            )
+        return columns
 
-    def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> np.ndarray[Any, Any]:
+    def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> Array:
         """Columns of named regions. `everywhere`: each row must have each of them; otherwise at least one row."""
-        found = np.zeros((self.B, self.N), bool)
+        columns = np.zeros((self.B, self.N), bool)
         for name in names:
             missing: list[int] = []
             for row, pad in enumerate(self.pads):
                 spans = self._spans(row, name)
                 for start, end in spans:
-                    found[row, pad + start : pad + end] = True
+                    columns[row, pad + start : pad + end] = True
                 if not spans:
                     missing.append(row)
             if missing and (everywhere or len(missing) == self.B):
@@ -96,7 +130,7 @@ class DecodingState:
                 raise FloatLensError(
                     f"region {name!r} is not in the prompt; its regions are {', '.join([*there, *GROUPS])}"
                 )
-        return found
+        return columns
 
     def _spans(self, row: int, name: str) -> list[tuple[int, int]]:
         regions = self.batch.regions(row, self.new_tokens)
@@ -120,15 +154,13 @@ class DecodingState:
             outside[region.start : region.end] = [False] * (region.end - region.start)
         return outside[: len(prompt.ids)]  # a given answer may have its own regions
 
-    def kinds_BT(self, kinds: Sequence[str]) -> np.ndarray[Any, Any]:
+    def kinds_BT(self, kinds: Sequence[str]) -> Array:
         """Columns whose current token is of one of these kinds, or of a group of kinds (structural, lexical)."""
-        found = np.zeros((self.B, self.length), bool)
+        columns = np.zeros((self.B, self.length), bool)
         for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
-            before = self.notes.setdefault(("kinds", row), None)
-            if before is None:  # the prompt's kinds never change
-                before = classify(self.strings(prompt.ids), self._template(row))
-                self.notes["kinds", row] = before
+            if ("kinds", row) not in self.notes:  # the prompt's kinds never change
+                self.notes["kinds", row] = classify(self.strings(prompt.ids), self._template(row))
             written = self.tokens_BT[row, self.P :].tolist()
-            now = [*before, *(classify(self.strings(written)) if written else [])]
-            found[row, pad:] = [kind in kinds or GROUP_OF.get(kind) in kinds for kind in now]
-        return found
+            now = [*self.notes["kinds", row], *(classify(self.strings(written)) if written else [])]
+            columns[row, pad:] = [kind in kinds or GROUP_OF.get(kind) in kinds for kind in now]
+        return columns

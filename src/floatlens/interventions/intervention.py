@@ -1,36 +1,52 @@
-"""The base class of interventions: a small frozen dataclass that changes attention calls.
+"""The base class of interventions, an effect at a place, and their registry.
 
-Its fields are its settings. They are converted to a canonical form on creation, so that two equivalent interventions are
-equal and print the same: `str(intervention)` is its text, which `parse_intervention` parses again.
+An intervention is a small frozen dataclass whose fields are its settings, in canonical form, so that two equivalent ones
+are equal: `str(intervention)` is its text, which `parse_intervention` parses again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
 
 from floatlens.errors import FloatLensError
-from floatlens.interventions import selection
-from floatlens.specs import split_list
+from floatlens.interventions import places
+from floatlens.interventions.settings import READERS, TYPES, select_numbers, setting_text
+from floatlens.registry import Registry
+from floatlens.specs import parse_spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from floatlens.anchors import Rule, RuleFunction
     from floatlens.interventions.attention_call import AttentionCall
     from floatlens.interventions.decoding_state import DecodingState
     from floatlens.lens import Lens, PromptLike
 
+Array = np.ndarray[Any, Any]
 Shape = Mapping[str, int | None]
+PLACES = ("positions", "region", "kind", "rule")
+EXAMPLE = "mask-anchors(rule=sigma(3))"
+NO_ATTENTION = "a state-space model has none (its implicit attention is observed, not computed with)"
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """Base of all interventions. A subclass sets `name`, has its settings as fields, and overrides the methods it needs.
+    """Base of all interventions. A subclass sets `name`, has its settings as fields, and says what it changes.
 
-    Only `change` is required. It is called once per layer and forward pass with an `AttentionCall` of R rows, H heads, Q
-    queries and T keys, and calls any of its methods, which commute:
+    Settings with these names are the place where it acts, and are read and checked here:
+
+        layers, heads             3, 0:4, [0, 2]; layers also shallow, deep; None for all
+        positions, region, kind   positions by number, by region, or by the kind of their tokens
+        rule, regions             the anchors that this rule finds at each layer and step, inside these regions
+        random                    a seed: the same change at as many random positions instead (the matched control)
+
+    An effect on the attention that positions receive is a `log_factor`, or `log_factors` that depend on the call. Any
+    other effect overrides `change`, which is called once per layer and forward pass with an `AttentionCall` of R rows,
+    H heads, Q queries and T keys, and calls any of its methods, which commute:
 
         hide(columns, heads)       bool (B, length): these positions get no attention
         weigh(logs, heads)         float (B, length): log factors on the attention that positions get
@@ -41,11 +57,26 @@ class Intervention:
 
     It may read `attention.layer`, `attention.state` (tokens, regions and step: `DecodingState`) and
     `attention.received_RT()`, the attention that positions would receive without any intervention.
-
-    Settings called `layers` and `heads` select where it acts: None for all, or a text such as 0:4 or [0, 2].
     """
 
     name: ClassVar[str]
+    effect: ClassVar[str] = ""  # what its positions do: "the same positions cannot be moved and receive nothing"
+    once: ClassVar[str] = ""  # why two of this kind contradict each other at the same place; empty if they do not
+    all_anchors: ClassVar[bool] = False  # whether it rearranges all anchors, so that no other rule can act beside it
+    log_factor: ClassVar[float]
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = READERS
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), str(getattr(field.type, "__name__", field.type))
+            if value is None and field.default is None:
+                continue
+            if field.name in self.readers:
+                object.__setattr__(self, field.name, self.readers[field.name](value))
+            elif kind in TYPES:
+                object.__setattr__(self, field.name, TYPES[kind](value, field.name))
+        if len(self.place) > 1:
+            raise self.needs_place(f"not {' and '.join(self.place)} together")
 
     def __str__(self) -> str:
         parts = []
@@ -57,57 +88,55 @@ class Intervention:
         return f"{self.name}({', '.join(parts)})" if parts else self.name
 
     @property
-    def summary(self) -> str:
-        """One sentence that describes the intervention."""
-        raise NotImplementedError
+    def place(self) -> dict[str, Any]:
+        """The setting that chooses its positions, if it acts on some positions only."""
+        return {name: value for name in PLACES if (value := getattr(self, name, None)) is not None}
 
-    def control(self, seed: int) -> Intervention | None:
-        """The matched control: the same change of equally many random positions or heads. None if there is none."""
-        return None
+    def needs_place(self, problem: str) -> FloatLensError:
+        """The error for a missing or an ambiguous place."""
+        ways = [field.name for field in fields(self) if field.name in PLACES]
+        return FloatLensError(f"{self.name} takes one of {', '.join(ways)}; {problem}")
 
     @property
-    def where(self) -> str:
-        """Layers and heads as part of a sentence."""
-        parts = []
-        for what, choice in (("layer", getattr(self, "layers", None)), ("head", getattr(self, "heads", None))):
-            if choice is not None:
-                plural = "" if choice.isdecimal() else "s"
-                words = choice.strip("[]")
-                parts.append(f"in the {choice} layers" if choice in selection.HALVES else f"in {what}{plural} {words}")
-        return f" {', '.join(parts)}" if parts else ""
+    def summary(self) -> str:
+        """Its text, and the first sentence of its class."""
+        about = (type(self).__doc__ or "").strip().splitlines()[0]
+        control = "" if getattr(self, "random", None) is None else "the matched control at random positions of: "
+        return f"{self}: {control}{about}"
+
+    def control(self, seed: int) -> Intervention | None:
+        """The matched control: the same change at equally many random positions or heads. None if there is none."""
+        changed: dict[str, Any] = {"random": seed}
+        return replace(self, **changed) if self.place and hasattr(self, "random") else None
+
+    def contradicts(self, other: Intervention) -> str:
+        """The reason why this cannot be combined with another one in the same layer and heads; empty if it can."""
+        same = self.place == other.place and getattr(self, "random", None) == getattr(other, "random", None)
+        if self.all_anchors or other.all_anchors:
+            same = "rule" in self.place and "rule" in other.place
+        if type(self) is type(other):
+            return self.once if same else ""
+        if same and self.place and self.effect and other.effect and self.effect != other.effect:
+            return f"the same positions cannot {self.effect} and {other.effect}"
+        return ""
 
     def layer_numbers(self, shape: Shape) -> list[int]:
         """The layers in which it acts, for a model of this shape."""
-        return selection.select_numbers(getattr(self, "layers", None), shape["layers"] or 0, "layer")
+        return select_numbers(getattr(self, "layers", None), shape["layers"] or 0, "layer")
 
     def head_numbers(self, shape: Shape) -> list[int]:
         """The heads on which it acts, for a model of this shape."""
-        return selection.select_numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
+        return select_numbers(getattr(self, "heads", None), shape["heads"] or 0, "head")
 
     def heads_in(self, attention: AttentionCall) -> list[int] | None:
         """The heads of an attention call on which it acts; None for all."""
         heads = getattr(self, "heads", None)
-        return None if heads is None else selection.select_numbers(heads, attention.H, "head")
-
-    def canonical_places(self) -> dict[str, Any]:
-        """The settings `layers`, `heads` and `random`, as far as it has them, in canonical form."""
-        found: dict[str, Any] = {}
-        if hasattr(self, "layers"):
-            found["layers"] = selection.canonical_text(self.layers, "layer", selection.HALVES)
-        if hasattr(self, "heads"):
-            found["heads"] = selection.canonical_text(self.heads, "head")
-        if hasattr(self, "random"):
-            found["random"] = None if self.random is None else whole_number(self.random, "random")
-        return found
+        return None if heads is None else select_numbers(heads, attention.H, "head")
 
     def check(self, shape: Shape, config: PreTrainedConfig) -> None:
         """Raise an error for layers and heads that the model does not have; needs no weights."""
         self.layer_numbers(shape)
         self.head_numbers(shape)
-
-    def contradicts(self, other: Intervention) -> str:
-        """The reason why this cannot be combined with another one in the same layer and heads; empty if it can."""
-        return ""
 
     def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> Intervention:
         """The intervention prepared for a model, for example with the model's best heads."""
@@ -115,82 +144,78 @@ class Intervention:
 
     def begin(self, state: DecodingState) -> None:
         """Called before a batch is decoded; raise an error if the prompts lack something that it needs."""
+        places.check_place(self, state)
 
     def change(self, attention: AttentionCall) -> None:
         """Change one attention call; called only for layers in which the intervention acts."""
-        raise NotImplementedError
+        logs, seed = self.log_factors(attention), getattr(self, "random", None)
+        if not logs.any():
+            return
+        if seed is not None:
+            # Positions stay for the whole run; anchors are found again at each layer and step.
+            parts = (attention.layer, attention.state.step) if "rule" in self.place else ()
+            logs = places.elsewhere(attention.state, logs, seed, *parts)
+        attention.weigh(logs, self.heads_in(attention))
+
+    def log_factors(self, attention: AttentionCall) -> Array:
+        """Log factors (B or R, length) on the attention that positions receive: 0 changes nothing, −inf hides."""
+        return np.where(places.columns(self, attention), self.log_factor, 0.0)
 
 
-def setting_text(value: Any) -> str:
-    """A setting as text in a spec.
+def check(interventions: Sequence[Intervention], shape: Shape, config: PreTrainedConfig) -> None:
+    """Raise an error for layers and heads that a model lacks, and for interventions that contradict each other.
 
-    >>> setting_text(0.5), setting_text(2.0), setting_text(("doc1", "doc2")), setting_text("gold")
-    ('0.5', '2', '[doc1, doc2]', 'gold')
+    A state-space model has no attention that they could change, and is refused. Needs no weights.
     """
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, tuple):
-        return setting_text(value[0]) if len(value) == 1 else f"[{', '.join(map(setting_text, value))}]"
-    return str(value)
+    from floatlens.models.describe import is_state_space
 
-
-def number(value: Any, what: str) -> float:
-    """A finite number, from a number or its text."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = float("nan")
-    if isinstance(value, bool) or found != found or abs(found) == float("inf"):
-        raise FloatLensError(f"{what} {value!r} is not a number")
-    return found
-
-
-def whole_number(value: Any, what: str, least: int = 0) -> int:
-    """An integer of at least `least`, from a number or its text."""
-    found = number(value, what)
-    if found != int(found) or found < least:
-        raise FloatLensError(f"{what} should be an integer of {least} or more, not {value!r}")
-    return int(found)
-
-
-def names_of(value: Any, what: str) -> tuple[str, ...] | None:
-    """Names, from a text such as doc1 or [doc1, doc2], or from several.
-
-    >>> names_of("[doc1, gold]", "region"), names_of("query", "region"), names_of(None, "region")
-    (('doc1', 'gold'), ('query',), None)
-    """
-    if value is None:
-        return None
-    parts = split_list(value) if isinstance(value, str) else list(value)
-    found = tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
-    if not found:
-        raise FloatLensError(f"no {what} was given; pass at least one, or leave it out")
-    return found
-
-
-def rule_text(given: str | Rule | RuleFunction) -> str:
-    """The canonical id of an anchor rule; raise an error if it would choose every position.
-
-    >>> rule_text("sigma(3)")
-    'sigma(k=3)'
-    """
-    from floatlens.anchors import parse_rule
-
-    rule = parse_rule(given)
-    if rule.function is not None:
+    if interventions and is_state_space(config):
         raise FloatLensError(
-            f"anchor rule {rule.name!r} is a function without a registered name; an intervention is stored as text, so "
-            f"register the rule with @floatlens.register_rule first"
+            f"{interventions[0]} changes softmax attention, and {NO_ATTENTION}; use a model with attention layers"
         )
-    name, value = next(iter(rule.settings.items()), ("", 1.0))
-    if value < 0 or (rule.name == "share" and value == 0):
-        raise FloatLensError(
-            f"anchor rule {rule.id} selects every position, so no position would be left to attend to; use a {name} above 0"
-        )
-    return rule.id
+    for one in interventions:
+        one.check(shape, config)
+    for one, other in combinations(interventions, 2):
+        reason = "it is given twice" if one == other else one.contradicts(other) or other.contradicts(one)
+        layers = set(one.layer_numbers(shape)) & set(other.layer_numbers(shape))
+        if reason and layers and set(one.head_numbers(shape)) & set(other.head_numbers(shape)):
+            raise FloatLensError(f"{one} and {other} contradict each other: {reason}; use one of them, or other layers")
 
 
-def set_fields(intervention: Intervention, **values: Any) -> None:
-    """Set fields of a frozen dataclass in its `__post_init__`."""
-    for name, value in values.items():
-        object.__setattr__(intervention, name, value)
+INTERVENTIONS: Registry[type[Intervention]] = Registry(
+    "intervention", "floatlens.interventions", ("effects", "ablate_heads")
+)
+
+Class = TypeVar("Class", bound=type[Intervention])
+
+
+def register_intervention(kind: Class) -> Class:
+    """Register a subclass of `Intervention` under its `name`, as a class decorator above `@dataclass(frozen=True)`."""
+    if not hasattr(kind, "name"):
+        raise FloatLensError(f"intervention {kind.__name__} has no 'name'; see docs/howto/new-intervention.md")
+    if "__dataclass_fields__" not in vars(kind) or not is_dataclass(kind):
+        raise FloatLensError(f"intervention {kind.__name__} is not a dataclass; put @dataclass(frozen=True) above it")
+    INTERVENTIONS.add(kind.name, kind)
+    return kind
+
+
+def parse_intervention(spec: str | Intervention) -> Intervention:
+    """Parse an intervention from its text, with settings by name or in order.
+
+    >>> parse_intervention("mask-anchors(sigma(3), layers=0:4)")
+    MaskAnchors(rule='sigma(k=3)', layers='0:4', heads=None, regions=None, random=None)
+    >>> str(parse_intervention("ablate-heads(top(4))"))
+    'ablate-heads(heads=top(4, by=retrieval))'
+    """
+    if isinstance(spec, Intervention):
+        return spec
+    if not isinstance(spec, str):
+        raise FloatLensError(f"intervention {spec!r} is neither an intervention nor a string such as {EXAMPLE}")
+    parsed = parse_spec(spec, "intervention", EXAMPLE)
+    kind: Any = INTERVENTIONS[parsed.name]
+    settings = parsed.bind([field.name for field in fields(kind)])
+    missing = [f.name for f in fields(kind) if f.name not in settings and f.default is MISSING]
+    if missing:
+        raise parsed.error(f"it needs {missing[0]}; write {parsed.name}({missing[0]}=...)")
+    made: Intervention = kind(**settings)
+    return made

@@ -75,9 +75,9 @@ def intervening(lens: Lens, specs: Sequence[str]) -> AbstractContextManager[list
     """Enter interventions; the context's value is the list of their canonical specs."""
     if not specs:
         return nullcontext([])
-    from floatlens.interventions import parse
+    from floatlens.interventions.intervention import parse_intervention
 
-    interventions = [parse(spec) for spec in specs]
+    interventions = [parse_intervention(spec) for spec in specs]
 
     @contextmanager
     def entered() -> Iterator[list[str]]:

@@ -71,7 +71,7 @@ def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
 
 def about_interventions() -> list[dict[str, Any]]:
     """Describe the interventions with their settings and defaults."""
-    from floatlens.interventions import INTERVENTIONS
+    from floatlens.interventions.intervention import INTERVENTIONS
 
     return [
         {

@@ -285,7 +285,7 @@ def _local_copy(folder: RunFolder) -> Path:
 def check(plan: StudyPlan) -> None:
     """Raise an error for invalid models and settings before any weight is read."""
     from floatlens.evaluation.ablate.condition import conditions
-    from floatlens.interventions.check import check as check_interventions
+    from floatlens.interventions.intervention import check as check_interventions
     from floatlens.lens import Lens
 
     if not plan.models:

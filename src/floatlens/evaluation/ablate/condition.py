@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES
-from floatlens.interventions import parse
-from floatlens.interventions.intervention import Intervention
+from floatlens.interventions.intervention import Intervention, parse_intervention
 
 NONE = "none"
 PLAIN, CHANGED, CONTROL = "plain", "intervention", "control"
@@ -40,7 +39,7 @@ class Condition:
 
     @property
     def interventions(self) -> list[Intervention]:
-        return [] if self.role == PLAIN else [parse(self.name)]
+        return [] if self.role == PLAIN else [parse_intervention(self.name)]
 
 
 def standard(layers: int) -> list[str]:
@@ -92,10 +91,10 @@ def _doses(spec: str | Intervention, doses: Sequence[float] | None) -> list[tupl
     if DOSE not in text:
         if own:
             raise FloatLensError(f"intervention {spec!r} has doses but no {DOSE} to insert them")
-        one = parse(text)
+        one = parse_intervention(text)
         return [(str(one), None, one)]
     chosen = _numbers(own, spec) if own else list(doses or NUMBERS)
-    made = [(dose, parse(text.replace(DOSE, f"{dose:g}"))) for dose in chosen]
+    made = [(dose, parse_intervention(text.replace(DOSE, f"{dose:g}"))) for dose in chosen]
     return [(text.strip(), float(dose), one) for dose, one in made]
 
 

@@ -22,7 +22,7 @@ from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
 from floatlens.evaluation.run import run_jobs
 from floatlens.interventions.intervention import Intervention
-from floatlens.interventions.run import without
+from floatlens.interventions.run import holding
 from floatlens.lens import Generation, Lens
 from floatlens.lens import load as load_lens
 from floatlens.store.engines.engine import Engine
@@ -173,7 +173,7 @@ def run_baseline(lens: Lens, questions: Sequence[Question], asking: Asking) -> I
             yield from run_baseline(lens, [question], asking)
         return
     try:
-        with without(lens):
+        with holding(lens):
             whole = Baseline.run(lens, questions, asking)
     except SAMPLE_ERRORS as error:
         if len(questions) == 1:

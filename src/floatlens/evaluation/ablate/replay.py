@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from floatlens.attention.attention import changing
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
@@ -143,9 +142,7 @@ def replay(
     new_tokens = lens._new_positions(batch, settings)
     change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
     for step, tokens_BT in enumerate(trajectory):
-        if change is not None:
-            change.begin(step, tokens_BT)
-        with changing(lens.model, change) if change is not None else nullcontext():
+        with change.acting(step, tokens_BT) if change is not None else nullcontext():
             found = next(passes)
         yield found
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from floatlens.evaluation.ablate.condition import conditions, standard
 from floatlens.evaluation.ablate.job import ablate
 from floatlens.evaluation.sources import DataSource
-from floatlens.interventions.check import NO_ATTENTION
+from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.store.folder import RunFolder
 from floatlens.store.run_list import CAUSES
