@@ -106,7 +106,11 @@ def test_a_run_that_was_cut_off_resumes_and_ends_with_the_same_answers(checkpoin
     assert not (tmp_path / "cut" / "answers.parquet").exists()
     assert len(RunFolder.open(tmp_path / "cut").results()) == 11
     monkeypatch.setattr(RunFolder, "put", real)
-    ask(*common, "--out", tmp_path / "cut", "--resume")
+    [*_, last] = json.loads(ask(*common, "--json", "--out", tmp_path / "cut", "--resume").stdout)["results"]
+    assert last["questions_per_second"] > 0
+    again = json.loads(ask(*common, "--json", "--out", tmp_path / "cut", "--resume").stdout)["results"]
+    assert [entry["questions_per_second"] for entry in again] == [None] * len(again)  # nothing was asked
+    assert str(tmp_path) not in (tmp_path / "cut" / "results.json").read_text()
     whole, cut_off = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "cut"))
     pandas.testing.assert_frame_equal(whole, cut_off, check_exact=True)
     with pytest.raises(FloatLensError, match="started with other settings \\(limit: null, now 3\\)"):

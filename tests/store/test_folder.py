@@ -296,3 +296,21 @@ def test_what_killed_workers_were_writing_is_removed_at_the_end(tmp_path: Path) 
         (run.path / "results" / unfinished_name()).write_text("half")
         run.finish()
     assert not list((tmp_path / "run").rglob(".*"))
+
+
+@pytest.mark.parametrize("name", ["exp::1", "~", "a:b", "s3:x", "run %20"])
+def test_a_run_is_one_folder_of_the_name_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with RunFolder.create(f"{name}/run" if name == "~" else name, {"asked": {}}) as run:
+        run.put(("q1",), {"answer": "Rusk"})
+        run.write_text("results.json", "{}")
+    expected = tmp_path / ("home" if name == "~" else name)
+    assert [path for path in tmp_path.iterdir()] == [expected] and len(list(expected.rglob("*.json"))) == 3
+
+
+def test_a_name_that_the_disk_refuses_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(FloatLensError, match="choose another --out"):
+        RunFolder.create(tmp_path / ("x" * 300), {"asked": {}})

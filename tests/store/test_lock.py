@@ -22,7 +22,7 @@ from floatlens.store.storage import Storage
 from tests.store.bucket import Bucket
 
 PLACES = ["disk", "memory", "bucket"]
-OTHER = {"pid": os.getppid(), "host": socket.gethostname(), "boot": lock.boot_id(), "nonce": "another"}
+OTHER = {"pid": os.getppid(), "machine": lock.machine_id(), "nonce": "another"}
 DEAD = OTHER | {"pid": 2**22 + 1}
 fork = multiprocessing.get_context("fork")
 
@@ -79,18 +79,18 @@ def test_two_processes_do_not_share_a_folder_and_a_dead_one_does_not_hold_it(tmp
 @pytest.mark.parametrize(("age", "free"), [(5, False), (3600, True)])
 def test_a_lock_of_another_machine_is_stale_when_it_is_not_renewed(tmp_path: Path, age: float, free: bool) -> None:
     RunFolder.create(tmp_path / "run", {"asked": {}}).close()
-    claim(tmp_path / "run", pid=1, host="elsewhere", nonce="x")
+    claim(tmp_path / "run", pid=1, machine="elsewhere", nonce="x")
     os.utime(tmp_path / "run" / "lock", (time.time() - age,) * 2)
     if free:
         RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True).close()
     else:
-        with pytest.raises(FloatLensError, match="is in use by process 1 on elsewhere"):
+        with pytest.raises(FloatLensError, match="is in use by process 1 on another machine"):
             RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
 
 
-def test_an_equal_host_name_on_another_machine_does_not_make_its_process_ours(tmp_path: Path) -> None:
+def test_a_process_of_another_machine_is_not_looked_for_on_this_one(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", {"asked": {}}).close()
-    claim(tmp_path / "run", **DEAD | {"boot": "of another machine"})
+    claim(tmp_path / "run", **DEAD | {"machine": "another"})
     with pytest.raises(FloatLensError, match="is in use"):
         RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
 
@@ -218,3 +218,17 @@ def test_a_worker_does_not_write_for_a_run_that_has_replaced_its_own(tmp_path: P
         RunFolder.open(place).put(("b",), {})
     kill(other)
     assert [result.key for result in RunFolder.open(place).results()] == [("a",)]
+
+
+def test_a_lock_from_the_future_says_so_and_what_to_do(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, {"asked": {}}).close()
+    claim(tmp_path, pid=1, machine="elsewhere", nonce="another")
+    tomorrow = time.time() + 86_400
+    os.utime(tmp_path / "lock", (tomorrow, tomorrow))
+    with pytest.raises(FloatLensError, match="seconds in the future.*delete that file"):
+        RunFolder.create(tmp_path, {"asked": {}}, resume=True)
+
+
+def test_the_lock_does_not_name_the_machine(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, {"asked": {}}):
+        assert socket.gethostname() not in (tmp_path / "lock").read_text()

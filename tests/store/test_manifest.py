@@ -113,3 +113,11 @@ def test_a_text_that_is_not_stored_is_asked_for_and_never_becomes_an_option(tmp_
     trace.parent.mkdir(parents=True)
     trace.write_text(json.dumps({"attributes": {"question": "--allow-pickle"}}))
     assert "--allow-pickle" not in rerun_arguments(made, "out")[0]
+
+
+def test_named_data_is_bundled_and_not_of_the_hub() -> None:
+    assert {name: manifest.data_hash(name) for name in ("atlas", "world:fresh", "nq")} == {
+        "atlas": "bundled",
+        "world:fresh": "bundled",
+        "nq": "hub",
+    }

@@ -193,7 +193,7 @@ except Exception as error:
     assert line_of(first) == "held"
     os.kill(first.pid, signal.SIGSTOP)
     storage = Storage(location)
-    storage.write("lock", b'{"pid": 1, "host": "elsewhere", "nonce": "of another run"}')
+    storage.write("lock", b'{"pid": 1, "machine": "elsewhere", "nonce": "of another run"}')
     storage.write("go", b"")
     os.kill(first.pid, signal.SIGCONT)
     assert "no longer held by this run but by process 1 on elsewhere" in line_of(first)

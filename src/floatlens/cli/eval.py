@@ -73,7 +73,7 @@ def command(
     )
     with open_run(out, "eval", plan, loading, {}, running.resume) as folder:
         with bar("questions") as watch:
-            answers, seconds = ask_models(
+            answers, rates = ask_models(
                 jobs,
                 ModelWorker(loading.loader()),
                 folder,
@@ -81,7 +81,7 @@ def command(
                 watch=watch,
                 retry_errors=running.retry_errors,
             )
-        found, table = summarise(plan, sources, answers, seconds, folder, both)
+        found, table = summarise(plan, sources, answers, rates, folder, both)
         if folder is not None:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
                 folder.write_text(f"table1.{ending}", text)
@@ -93,7 +93,7 @@ def summarise(
     plan: EvaluationPlan,
     sources: list[DataSource],
     answers: pd.DataFrame,
-    seconds: dict[Key, float],
+    rates: dict[Key, float | None],
     folder: RunFolder | None,
     both: bool,
 ) -> tuple[dict[str, Any], Table1]:
@@ -104,8 +104,7 @@ def summarise(
 
     entries, averages = summary.results(answers), summary.averages(answers)
     for entry in entries:
-        took = seconds[entry["model"], entry["data"], entry["condition"]]
-        entry["questions_per_second"] = round((entry["n"] + entry["errors"]) / took, 2) if took else None
+        entry["questions_per_second"] = rates[entry["model"], entry["data"], entry["condition"]]
     found = {
         "results": entries,
         "averages": averages,

@@ -88,7 +88,8 @@ def finish_run(folder: RunFolder | None, sources: Sequence[DataSource], found: M
 
     if folder is not None:
         write_problems(folder, sources)
-        folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        kept = {name: value for name, value in found.items() if name != "run"}  # runs are shared: no paths of the user
+        folder.write_text("results.json", json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
         folder.finish()
 
 

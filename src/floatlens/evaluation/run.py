@@ -7,6 +7,7 @@ each result before they report it, and an engine replaces workers that die.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class LoopResult:
-    """The results of all jobs, in the order of their questions, and the seconds per job, shared by all workers."""
+    """The results of all jobs, in the order of their questions.
+
+    `seconds` of work per job are shared by all workers; `computed` are the results that this work made, without those that
+    the run had already.
+    """
 
     records: list[Any] = field(default_factory=list)
     seconds: dict[Key, float] = field(default_factory=dict)
+    computed: Counter[Key] = field(default_factory=Counter)
+
+    def per_second(self) -> dict[Key, float | None]:
+        """Return the number of results per second of each job; None if all were there already."""
+        return {key: round(self.computed[key] / took, 2) if took else None for key, took in self.seconds.items()}
 
 
 def run_jobs(
@@ -84,6 +94,7 @@ def run_jobs(
             continue
         records, seconds = made
         result.seconds[batch.job] += seconds / engine.workers
+        result.computed[batch.job] += len(records)
         for record in records:  # the worker has already written it to the run folder
             journal.note(record)
             advance[batch.job]()
@@ -102,13 +113,13 @@ def ask_models(
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
     retry_errors: bool = False,
-) -> tuple[pd.DataFrame, dict[Key, float]]:
-    """Answer the questions of jobs; returns the table of answers, also written to the run folder, and seconds per job."""
+) -> tuple[pd.DataFrame, dict[Key, float | None]]:
+    """Answer the questions of jobs; returns the table of answers, also written to the run folder, and answers per second."""
     result = run_jobs(jobs, worker, Journal(folder, retry_errors=retry_errors), engine=engine, watch=watch)
     answers = answers_table(result.records)
     if folder is not None:
         folder.write_table("answers", answers)
-    return answers, result.seconds
+    return answers, result.per_second()
 
 
 def evaluate(

@@ -189,7 +189,10 @@ class RunFolder:
         run = cls(Storage(path))
         root = run.storage.folder
         if root is not None:
-            check_files(root)
+            try:
+                check_files(root)
+            except OSError as error:
+                raise FloatLensError(f"--out {root} cannot be used: {error.strerror}; choose another --out") from None
             if root.exists() and not root.is_dir():
                 raise FloatLensError(f"--out {root} is a file, not a folder; choose another --out")
             if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_leftovers(root):
@@ -198,7 +201,12 @@ class RunFolder:
         if exists and not resume:
             raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
         if root is not None:
-            (root / SAMPLES).mkdir(parents=True, exist_ok=True)
+            try:
+                (root / SAMPLES).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FloatLensError(
+                    f"--out {root} cannot be created: {error.strerror}; choose another --out"
+                ) from None
         run.lock()
         try:
             if exists or run.storage.exists(MANIFEST):

@@ -10,6 +10,7 @@ so a run can be resumed immediately.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import socket
@@ -86,20 +87,25 @@ class RunLock:
         """Whether the process of a claim may still write."""
         if not claim and self.kernel is not None:
             return False  # a process that died before it could write its claim
-        if claim and (claim.get("host"), claim.get("boot")) == (socket.gethostname(), boot_id()):
+        if claim and claim.get("machine") == machine_id():
             if self.kernel is not None and claim.get("kernel"):
                 return False  # it would hold the kernel's lock
             return claim.get("pid") != os.getpid() and _process_exists(claim.get("pid"))
         try:
-            return self.storage.age(NAME) < STALE
+            age = self.storage.age(NAME)
         except FileNotFoundError:
             return False
+        if age < -STALE:
+            raise FloatLensError(
+                f"{self.storage}/{NAME} was written {-age:.0f} seconds in the future: a clock is or was wrong; "
+                "if no other run writes there, delete that file"
+            )
+        return age < STALE
 
     def _content(self) -> bytes:
         claim = {
             "pid": self.pid,
-            "host": socket.gethostname(),
-            "boot": boot_id(),
+            "machine": machine_id(),
             "kernel": self.kernel is not None,
             "nonce": self.nonce,
             "time": time.time(),
@@ -163,16 +169,18 @@ def lock_lost(storage: Storage) -> FloatLensError:
 
 
 def _describe(claim: dict[str, Any]) -> str:
-    return f"process {claim.get('pid', '?')} on {claim.get('host', '?')}" if claim else "another process"
+    where = "this" if claim.get("machine") == machine_id() else "another"
+    return f"process {claim.get('pid', '?')} on {where} machine" if claim else "another process"
 
 
 @cache
-def boot_id() -> str:
-    """An id of this boot of this machine, to distinguish machines with the same host name; empty if it is not known."""
+def machine_id() -> str:
+    """An id of this boot of this machine. Runs are shared, so it is a hash and not the host's name."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""
+        boot = ""
+    return hashlib.sha256(f"{socket.gethostname()} {boot}".encode()).hexdigest()[:16]
 
 
 def _process_exists(pid: object) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from floatlens.data.read import expand
+from floatlens.data.readers.registry import named_data
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.registry import plugins
 from floatlens.store import checksums
@@ -134,7 +135,7 @@ def data_hash(name: str) -> str:
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file())
         return checksums.of_value({p.name: checksums.of_file(p) for p in files})
-    return "bundled" if name.startswith("world") else "hub"
+    return "bundled" if named_data(name) is not None else "hub"
 
 
 def versions() -> dict[str, str]:

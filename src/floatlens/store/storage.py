@@ -56,15 +56,20 @@ class Storage:
     """
 
     def __init__(self, location: str | Path) -> None:
-        self.location = str(location).rstrip("/") if is_url(location) else str(location)
+        self.folder: Path | None = None  # None at a URL
+        if not is_url(location):
+            self.folder = Path(location).expanduser()  # the shell leaves `--out=~/run` as it is
+            self.location = str(self.folder)
+            self.files, self.root = fsspec.filesystem("file"), os.path.abspath(self.folder)
+            return
+        self.location = str(location).rstrip("/")
         try:
-            self.files, root = fsspec.core.url_to_fs(self.location if is_url(location) else f"file://{location}")
+            self.files, root = fsspec.core.url_to_fs(self.location)
         except (ValueError, ImportError) as error:
             raise FloatLensError(f"{self} cannot be used as a run folder: {error}") from None
         self.root = str(root).rstrip("/")
-        self.folder: Path | None = None  # None at a URL
         if getattr(self.files, "local_file", False):
-            self.folder = Path(self.root) if is_url(location) else Path(location)
+            self.folder = Path(self.root)
 
     def __str__(self) -> str:
         """The location without credentials, for messages."""

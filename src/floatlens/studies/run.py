@@ -421,7 +421,6 @@ def _write_results(
         "cut": found.cut,
         "notes": found.notes,
         "seconds": {each.model: each.seconds for each in done},
-        "run": found.location,
     }
     _write(local / RESULTS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
     make([local], local / REPORT, sections=sections, drawn=local)
