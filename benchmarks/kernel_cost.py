@@ -3,7 +3,8 @@
     python -m benchmarks.kernel_cost
 
 Nothing here has run on a GPU. The FLOPs and bytes follow from the shapes. The time follows from the instructions of the
-compiled main loop (`python -m benchmarks.kernel_compile`) and from published data of the GPUs; docs/kernel.md explains it.
+compiled main loop (`python -m benchmarks.kernel_compile`) and from published data of the GPUs; the README of
+attention/kernels explains it.
 """
 
 from __future__ import annotations

@@ -645,7 +645,7 @@ class Lens:
         record_steps: Collection[int] | None = None,
         matrices: Sequence[str] = (),
         matrix_layers: Collection[int] | None = None,
-        implementation: Implementation = "stream",
+        implementation: Implementation = "fused",
         **sampler_settings: Any,
     ) -> Trace:
         """Generate text and record a trace: one forward pass per step, by default all layers and heads.
@@ -702,7 +702,7 @@ class Lens:
         record_steps: Collection[int] | None = None,
         matrices: Sequence[str] = (),
         matrix_layers: Collection[int] | None = None,
-        implementation: Implementation = "stream",
+        implementation: Implementation = "fused",
         **sampler_settings: Any,
     ) -> list[Trace]:
         """Trace a batch of prompts together; each trace equals the trace of its prompt alone.
@@ -873,7 +873,7 @@ class Lens:
         matrices: Sequence[str] = (),
         matrix_layers: Collection[int] | None = None,
         show: Sequence[str] = (),
-        implementation: Implementation = "stream",
+        implementation: Implementation = "fused",
         **sampler_settings: Any,
     ) -> Watch:
         """Trace a batch of prompts step by step: iterate over steps and their results, then call `.traces()`.
@@ -899,7 +899,8 @@ class Lens:
         show
             Statistics or matrices that are shown at each step without being kept in the trace.
         implementation
-            "stream" (in tiles, the default) or "exact" (from full matrices, a slow reference).
+            "fused" (default: attention is computed once in float32 on a CPU, else as "stream"), "stream" (a second pass;
+            output bit-equal), "exact" (slow reference) or "kernel" (GPU kernel, see `floatlens doctor`).
         """
         ready = self._prompts(prompts)
         chosen = self.settings_of(

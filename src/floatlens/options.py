@@ -123,9 +123,9 @@ class Recording:
         (), "Statistics or matrices that are shown at each step without being kept in the trace.", flag=None
     )
     implementation: str = option(
-        "stream",
-        "stream (default: the fastest on the device), fused (attention computed once), sdpa (output bit-equal "
-        "to the model's own), kernel (GPU) or exact (slow reference).",
+        "fused",
+        "fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; "
+        "output bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first).",
     )
     trace_dtype: str = option("float16", "Precision of per-head data on disk: float16 or float32.")
     detail: Literal["full", "summary"] = option(

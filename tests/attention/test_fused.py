@@ -134,7 +134,7 @@ def test_attention_is_computed_once_by_default(monkeypatch: pytest.MonkeyPatch) 
     calls = count_calls(monkeypatch)
     lens.trace("Where was Ada Lovelace born?", max_new_tokens=4, steps=2)
     assert calls == {"sdpa": 0, "fused": 2 * layers}
-    lens.trace("Where was Ada Lovelace born?", max_new_tokens=4, steps=2, implementation="sdpa")
+    lens.trace("Where was Ada Lovelace born?", max_new_tokens=4, steps=2, implementation="stream")
     assert calls == {"sdpa": 2 * layers, "fused": 2 * layers}
 
 

@@ -24,7 +24,7 @@ def test_all_ways_agree_here() -> None:
     done = run("doctor", "--device", "cpu", "--json")
     found = json.loads(done.stdout)
     assert found["agree"] and found["cost"]["ratio"] > 0
-    assert [check["implementation"] for check in found["checks"]] == ["fused", "sdpa"]
+    assert [check["implementation"] for check in found["checks"]] == ["fused", "stream"]
     assert all(check["error"] <= 1e-4 and check["same_tokens"] for check in found["checks"])
     assert {"torch", "transformers", "floatlens"} <= set(found["versions"])
 
@@ -35,6 +35,26 @@ def test_a_wrong_statistic_is_found_and_the_exit_code_says_so(monkeypatch: pytes
     monkeypatch.setattr(doctor, "cost", lambda device: {"model": "", "positions": 0, "steps": 0, "ratio": 1.0})
     done = run("doctor", "--device", "cpu", code=1)
     assert "entropy" in done.stdout and "differs" in done.stdout
+
+
+def test_the_kernel_is_compared_with_stream_and_the_option_that_switches_it_on_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No GPU is needed: the comparison is given what a kernel that agrees, and one that does not compile, would give."""
+    monkeypatch.setattr("floatlens.attention.kernels.column_sums.available", lambda device: True)
+    monkeypatch.setattr(doctor, "cost", lambda device: {"model": "", "positions": 0, "steps": 0, "ratio": 1.0})
+    trace_of = doctor.trace_of
+    monkeypatch.setattr(doctor, "trace_of", lambda lens, way: trace_of(lens, "stream" if way == "kernel" else way))
+    assert doctor.KERNEL_AGREES in " ".join(run("doctor", "--device", "cpu").stdout.split())
+
+    def fails(lens: Any, way: str) -> Any:
+        if way == "kernel":
+            raise RuntimeError("out of resource: shared memory")
+        return trace_of(lens, way)
+
+    monkeypatch.setattr(doctor, "trace_of", fails)
+    said = " ".join(run("doctor", "--device", "cpu").stdout.split())
+    assert "do not use it" in said and doctor.KERNEL_AGREES not in said
 
 
 def test_statistics_that_are_missing_somewhere_differ() -> None:

@@ -29,7 +29,7 @@ from floatlens.attention.workspace import Workspace
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 
-Implementation = Literal["stream", "fused", "sdpa", "kernel", "exact"]
+Implementation = Literal["fused", "stream", "exact", "kernel"]
 IMPLEMENTATIONS = get_args(Implementation)
 Quantity = Callable[[Call], torch.Tensor]
 Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
@@ -49,9 +49,9 @@ class Session:
     layers, matrix_layers
         The layers to observe, and those whose full matrices are recorded; None for all.
     implementation
-        "stream": in tiles, with the fastest of the next three for the device; "fused": attention is computed once, for
-        the output and the statistics; "sdpa": the model computes the output, and a second pass computes the statistics;
-        "kernel": the second pass is the GPU kernel; "exact": from full matrices, the reference used by the tests.
+        "fused": attention is computed once, for the output and the statistics, where that is possible (float32 on a
+        CPU), else as "stream"; "stream": the model computes the output, bit for bit, and a second pass computes the
+        statistics in tiles; "exact": from full matrices, the slow reference; "kernel": the second pass is the GPU kernel.
     tile
         Number of attention weights in a tile.
     rows
@@ -69,7 +69,7 @@ class Session:
         layout: PositionLayout | None = None,
         layers: Collection[int] | None = None,
         matrix_layers: Collection[int] | None = None,
-        implementation: Implementation = "stream",
+        implementation: Implementation = "fused",
         tile: int = TILE,
         rows: int | None = None,
         room: int = ROOM,
@@ -94,7 +94,7 @@ class Session:
         self.paused = False
         self.trains = False  # gradients are taken of this pass: its output must be that of the model's own function
         self.observed: set[int] = set()  # layers whose attention was called
-        self.ways: set[str] = set()  # implementations that were used; "stream" chooses one for each call
+        self.used_implementations: set[str] = set()  # "fused" and "kernel" leave some calls to "stream"
         self.room = room
         self.space = Workspace()
         self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
@@ -119,7 +119,7 @@ class Session:
     @property
     def used(self) -> str:
         """The implementations that were used so far, such as "fused"; that which was asked for before any call."""
-        return ", ".join(way for way in IMPLEMENTATIONS if way in self.ways) or self.implementation
+        return ", ".join(name for name in IMPLEMENTATIONS if name in self.used_implementations) or self.implementation
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -179,7 +179,7 @@ class Session:
 
     def computes(self, layer: int, inputs: Inputs) -> bool:
         """Whether `see` can compute the output of a call itself, from the weights that the statistics use."""
-        if self.implementation not in ("stream", "fused") or self.paused or self.trains or not can_fuse(inputs):
+        if self.implementation != "fused" or self.paused or self.trains or not can_fuse(inputs):
             return False
         if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
             return False
@@ -203,14 +203,15 @@ class Session:
 
     def _uses_kernel(self, call: Call) -> bool:
         """Whether to sum the weights of a call with the GPU kernel; with few queries the stream path is cheaper."""
+        if self.implementation != "kernel":
+            return False
         device = call.q_BHQD.device
-        if self.implementation == "kernel" and not available(device):
+        if not available(device):
             raise FloatLensError(
                 f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
                 f"is on {device}; use 'stream'"
             )
-        chosen = self.implementation == "kernel" or (self.implementation == "stream" and device.type == "cuda")
-        return chosen and not call.passed and call.Q >= FEW
+        return not call.passed and call.Q >= FEW
 
     @torch.no_grad()
     def see(
@@ -360,16 +361,16 @@ class Session:
         if not names:
             return
         if self.implementation == "exact":
-            self.ways.add("exact")
+            self.used_implementations.add("exact")
             matrices = self.matrices.setdefault(key, ExactMatrices())
             matrices.see(call)
             for name in names:
                 self._results[name][call.layer] = exact_statistic(name)(matrices, call)
             return
         if self._uses_kernel(call) and self._only_sums(key) and self.kernel.take(call):
-            self.ways.add("kernel")
+            self.used_implementations.add("kernel")
         else:
-            self.ways.add("fused" if computed else "sdpa" if call.implicit is None else "stream")
+            self.used_implementations.add("fused" if computed else "stream")
         if call.fresh or key not in self.groups:
             self._join(call, names, kind, final)
         group = self.groups[key]

@@ -20,6 +20,11 @@ QUESTION = "On which river does the town of Ada Tarn lie?"
 PASSAGES = ["Ada Tarn lives in Molen.", "Molen lies on the river Aste."]
 COMPARED = ("received", "entropy", "flow", "qk", "qk_norm", "qk_cos", "value_norm", "received_writing")
 TOLERANCE = 1e-4  # relative to the largest value of a statistic
+KERNEL_AGREES = "The GPU kernel agrees with stream. Switch it on with: --implementation kernel"
+KERNEL_DIFFERS = (
+    "The GPU kernel does not agree with stream: do not use it, and please open an issue with the output of "
+    "floatlens doctor --json."
+)
 GIB = 2**30
 # LLaDA-8B in bfloat16, and one prompt of 1,024 positions, most of which is three copies of its logits in float32.
 WEIGHTS, PROMPT = 16 * GIB, 3 * 4 * 1024 * 126464
@@ -31,7 +36,8 @@ def command(
 ) -> None:
     """Check observation on this machine: all implementations against the reference, and the cost of a trace.
 
-    Runs the bundled models for about a minute. Exits with 0 only if every implementation agrees with `exact`.
+    Runs the bundled models for about a minute. Exits with 0 only if `fused` and `stream` agree with `exact`. On a GPU it
+    also compares the kernel with `stream`, and prints the option that switches it on.
 
     Examples:
 
@@ -39,14 +45,17 @@ def command(
 
         floatlens doctor --device cuda --json
     """
+    from floatlens.attention.kernels.column_sums import available
     from floatlens.cli.versions import versions
 
     chosen = choose_device(device)
-    checks = [check for dtype in dtypes(chosen) for name in MODELS for check in compare(name, chosen, dtype)]
+    runs = [(name, chosen, dtype) for dtype in dtypes(chosen) for name in MODELS]
+    checks = [check for run in runs for check in compare(*run)]
     found = {
         "versions": dict(line.split(" ", 1) for line in versions().splitlines()),
         "device": describe(chosen),
         "checks": checks,
+        "kernel": [compare_kernel(*run) for run in runs] if available(chosen) else [],
         "cost": cost(chosen),
         "advice": advise(chosen, free_memory(chosen)),
         "agree": all(check["agrees"] for check in checks),
@@ -80,29 +89,34 @@ def dtypes(device: str) -> list[str]:
     return ["float32", "bfloat16"] if device == "cpu" else ["float32", "bfloat16", "float16"]
 
 
-def ways(device: str, dtype: str) -> list[str]:
-    """The implementations that can run on a device."""
-    from floatlens.attention.kernels.column_sums import available
-
-    fused = ["fused"] if device == "cpu" and dtype == "float32" else []
-    return [*fused, "sdpa", *(["kernel"] if available(device) else [])]
-
-
 def compare(name: str, device: str, dtype: str) -> list[dict[str, Any]]:
-    """The largest difference of each implementation from `exact`, over all statistics of a short trace."""
+    """The largest difference of `fused` and `stream` from `exact`, over all statistics of a short trace."""
     lens = load(name, device, dtype)
-    prompt = lens.prompt(QUESTION, PASSAGES)
+    exact = trace_of(lens, "exact")
+    names = ["fused", "stream"] if device == "cpu" and dtype == "float32" else ["stream"]
+    return [check(name, dtype, way, trace_of(lens, way), exact) for way in names]
 
-    def trace(way: Any) -> Any:
-        return lens.trace(prompt, max_new_tokens=4, implementation=way)
 
-    exact = trace("exact")
-    rows = []
-    for way in ways(device, dtype):
-        error, worst, tokens = difference(trace(way), exact)
-        row = {"model": name, "dtype": dtype, "implementation": way, "error": error, "worst": worst}
-        rows.append(row | {"same_tokens": tokens, "agrees": tokens and error <= TOLERANCE})
-    return rows
+def compare_kernel(name: str, device: str, dtype: str) -> dict[str, Any]:
+    """The largest difference of the GPU kernel from `stream`; a kernel that fails is reported with the reason."""
+    lens = load(name, device, dtype)
+    try:
+        found = trace_of(lens, "kernel")
+    except Exception as error:  # whatever a compiler or driver raises here is what the user wants to know
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return {"model": name, "dtype": dtype, "implementation": "kernel", "agrees": False, "failed": reason}
+    return check(name, dtype, "kernel", found, trace_of(lens, "stream"))
+
+
+def trace_of(lens: Lens, implementation: Any) -> Any:
+    return lens.trace(lens.prompt(QUESTION, PASSAGES), max_new_tokens=4, implementation=implementation)
+
+
+def check(name: str, dtype: str, implementation: str, found: Any, reference: Any) -> dict[str, Any]:
+    """Compare two traces of one model."""
+    error, worst, tokens = difference(found, reference)
+    run = {"model": name, "dtype": dtype, "implementation": implementation}
+    return run | {"error": error, "worst": worst, "same_tokens": tokens, "agrees": tokens and error <= TOLERANCE}
 
 
 def difference(found: Any, exact: Any) -> tuple[float, str, bool]:
@@ -176,9 +190,9 @@ def advise(device: str, free: int) -> dict[str, Any]:
     >>> advise("cpu", 8 * 2**30)["batch_size"]
     1
     >>> advise("cuda", 40 * 2**30)
-    {'implementation': 'stream', 'dtype': 'bfloat16', 'batch_size': 16, 'trace_dtype': 'float16'}
+    {'dtype': 'bfloat16', 'batch_size': 16, 'trace_dtype': 'float16'}
     """
-    advice = {"implementation": "stream", "dtype": "float32", "batch_size": 1, "trace_dtype": "float16"}
+    advice = {"dtype": "float32", "batch_size": 1, "trace_dtype": "float16"}
     if device.startswith("cuda"):
         fits = (free - WEIGHTS) // PROMPT
         advice |= {"dtype": "bfloat16" if fits >= 1 else "4 bit", "batch_size": max(1, min(64, int(fits)))}
@@ -195,18 +209,23 @@ def show(found: dict[str, Any]) -> None:
         console.print(f"{name} {found['versions'].get(name, 'not installed')}", highlight=False)
     console.print("device " + ", ".join(f"{key} {value}" for key, value in found["device"].items()), highlight=False)
     table = Table("model", "dtype", "implementation", "largest error", "of", "tokens", "")
-    for check in found["checks"]:
+    for check in (*found["checks"], *found["kernel"]):
         verdict = "[green]agrees[/]" if check["agrees"] else "[red]differs[/]"
-        tokens = "equal" if check["same_tokens"] else "differ"
         run = (check["model"], check["dtype"], check["implementation"])
+        if "failed" in check:
+            table.add_row(*run, "", "", "", f"[red]failed[/]: {check['failed']}")
+            continue
+        tokens = "equal" if check["same_tokens"] else "differ"
         table.add_row(*run, f"{check['error']:.1e}", check["worst"], tokens, verdict)
     console.print(table)
     cost, advice = found["cost"], found["advice"]
     where = f"{cost['model']}, {cost['positions']} positions, {cost['steps']} steps"
     console.print(f"A trace takes {cost['ratio']:.2f} times plain generation ({where}).")
     console.print(
-        f"For LLaDA-8B: --implementation {advice['implementation']}, --dtype {advice['dtype']}, "
-        f"--batch-size {advice['batch_size']}, traces in {advice['trace_dtype']}."
+        f"For LLaDA-8B: --dtype {advice['dtype']}, --batch-size {advice['batch_size']}, traces in {advice['trace_dtype']}."
     )
     differ = "[red]Some implementations differ: please open an issue with the output of floatlens doctor --json.[/]"
     console.print("All implementations agree." if found["agree"] else differ)
+    if found["kernel"]:
+        agrees = all(check["agrees"] for check in found["kernel"])
+        console.print(KERNEL_AGREES if agrees else KERNEL_DIFFERS, highlight=False)

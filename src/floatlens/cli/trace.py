@@ -67,10 +67,10 @@ def command(
     implementation: Annotated[
         str,
         typer.Option(
-            help="stream (default: the fastest on the device), fused (attention computed once), sdpa (output bit-equal "
-            "to the model's own), kernel (GPU) or exact (slow reference)."
+            help="fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; "
+            "output bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first)."
         ),
-    ] = "stream",
+    ] = "fused",
     trace_dtype: common.TraceDtype = "float16",
     detail: common.Detail = "full",
     revision: common.Revision = None,

@@ -132,7 +132,7 @@ def observe(
     layers: Collection[int] | None = None,
     matrix_layers: Collection[int] | None = None,
     rows: int | None = None,
-    implementation: Implementation = "stream",
+    implementation: Implementation = "fused",
 ) -> Iterator[Observation]:
     """Observe a model while you run it; each forward pass inside the block is a step.
 

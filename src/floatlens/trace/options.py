@@ -29,8 +29,7 @@ class RecordOptions:
     show
         Statistics or matrices that are shown at each step without being kept in the trace.
     implementation
-        How attention is observed: "stream" (default, the fastest on the device), "fused", "sdpa", "kernel" or
-        "exact"; see `Session`.
+        How attention is observed: "fused" (default), "stream", "exact" or "kernel"; see `Session`.
     """
 
     record: Sequence[str] = DEFAULT
@@ -40,7 +39,7 @@ class RecordOptions:
     matrices: Sequence[str] = ()
     matrix_layers: Collection[int] | None = None
     show: Sequence[str] = ()
-    implementation: Implementation = "stream"
+    implementation: Implementation = "fused"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "record", expand(self.record))

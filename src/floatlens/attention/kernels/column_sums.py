@@ -86,7 +86,7 @@ def is_interpreted() -> bool:
 def choose_tiles(dtype: torch.dtype, head_dim: int, queries: int, capability: tuple[int, int] = (8, 0)) -> Tiles:
     """Tile sizes for a device of the given compute capability, chosen so that the main loop keeps its sums in registers.
 
-    They come from compiling the kernels, not from measurements: see docs/kernel.md.
+    They come from compiling the kernels, not from measurements: see README.md.
 
     >>> choose_tiles(torch.bfloat16, head_dim=128, queries=1024)
     Tiles(queries=64, keys=128, warps=4, stages=3)
