@@ -194,7 +194,7 @@ def test_the_page_of_questions_names_commands_that_exist() -> None:
     page = (DOCS / "which-command.md").read_text()
     named = set(re.findall(r"`floatlens (\w+)", page))
     assert named <= COMMANDS.keys()
-    internal = {"claims", "report", "models", "import", "world"}  # not an answer to a question about a model
+    internal = {"claims", "report", "models", "import"}  # not an answer to a question about a model
     assert COMMANDS.keys() - named <= internal
     for question in (
         "What does my model attend to while it writes?",

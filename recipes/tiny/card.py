@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from floatlens.data.sample import Passage
+from floatlens.data.sample import Sample
 from floatlens.data.world.datasets import samples
 from floatlens.evaluation.metrics import score
 from floatlens.stats import wilson
@@ -38,23 +38,23 @@ HEAD = """\
 |---|---|---|---|---|---|---|"""
 
 
-def answer(lens: Any, rows: Iterable[dict], new_tokens: int) -> list[dict]:
-    """Answer each row with greedy or low-confidence decoding, and score the answers."""
-    rows = list(rows)
+def answer(lens: Any, questions: Iterable[Sample], new_tokens: int) -> list[dict]:
+    """Answer each question with greedy or low-confidence decoding, and score the answers."""
+    asked = list(questions)
     prompts = [
         lens.prompt(
-            row["input"],
-            passages=[Passage(p["segment"], p.get("title", ""), p["gold"]) for p in row["passage"]],
+            sample.question,
+            passages=sample.passages,
         )
-        for row in rows
+        for sample in asked
     ]
     answers = []
     for at in range(0, len(prompts), BATCH):
         answers += lens.generate(prompts[at : at + BATCH], max_new_tokens=new_tokens)
     scored = []
-    for row, said in zip(rows, answers, strict=True):
-        right = score(said.text, [output["answer"] for output in row["output"]])
-        scored.append({"id": row["id"], "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
+    for sample, said in zip(asked, answers, strict=True):
+        right = score(said.text, sample.answers)
+        scored.append({"id": sample.id, "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
     return scored
 
 
@@ -87,8 +87,8 @@ def sample_right(lens: Any) -> int:
 def first_token(lens: Any, n: int = 20) -> list[float]:
     """Return received attention of position 0 by layer, mean over heads, steps and n questions with five passages."""
     shares = []
-    for row in samples("fresh", "test", n, passages=5):
-        trace = lens.trace(row["input"], passages=[p["segment"] for p in row["passage"]], max_new_tokens=8)
+    for sample in samples("fresh", "test", n, passages=5):
+        trace = lens.trace(sample.question, passages=[p.text for p in sample.passages], max_new_tokens=8)
         shares.append(trace.data["received"].isel(position=0).mean(("step", "head")).values)
     return [round(float(x), 4) for x in np.mean(shares, 0)]
 

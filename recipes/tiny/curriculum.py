@@ -17,9 +17,18 @@ import torch
 from torch import Tensor
 
 from floatlens.data.world.episodes import SINGLE, Episode, Turn, chain, distinct, hops, life, long, needle, single
-from floatlens.data.world.facts import Fact, common_people, entity, fresh_fact, split_of
-from floatlens.data.world.relations import HOPS, RELATIONS
-from floatlens.data.world.vocabulary import TRADES, YEARS, words
+from floatlens.data.world.facts import (
+    HOPS,
+    RELATIONS,
+    TRADES,
+    YEARS,
+    Fact,
+    common_people,
+    entity,
+    fresh_fact,
+    names,
+    split_of,
+)
 from recipes.tiny.prompts import EOS, body, chat
 from recipes.tiny.tokenizer import CONTEXT, shared, token_id
 
@@ -61,19 +70,19 @@ def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> 
     There are up to `gap` fillers before a name and between a name and its town. Without a gap all names are asked for; with
     one, the objects of a row may also be of another kind, because a kind that is never copied here is learned late.
     """
-    kinds = (words().town, words().given, words().river, tuple(TRADES), tuple(YEARS))
-    towns = ids_of(draw.choice(kinds) if gap else words().town)[:pool]
+    kinds = (names()["town"], names()["given"], names()["river"], tuple(TRADES), tuple(YEARS))
+    towns = ids_of(draw.choice(kinds) if gap else names()["town"])[:pool]
     stop, bos = token_id("."), token_id("<|bos|>")
 
     def fill() -> list[int]:
         return draw.choices(fillers(), k=draw.randint(max(0, gap - 3), gap)) if gap else []
 
     def name_of(surname: str) -> list[int]:
-        while split_of(f"{(given := draw.choice(words().given))} {surname}") != split:
+        while split_of(f"{(given := draw.choice(names()['given']))} {surname}") != split:
             pass
         return [*ids_of((given,)), *ids_of((surname,))]
 
-    stated = [(name_of(surname), draw.choice(towns)) for surname in draw.sample(words().surname[:pool], pairs)]
+    stated = [(name_of(surname), draw.choice(towns)) for surname in draw.sample(names()["surname"][:pool], pairs)]
     ids = [bos]
     for name, town in stated:
         ids += [*fill(), *name, *fill(), town, stop]
@@ -90,7 +99,7 @@ def by_given_name(draw: random.Random, split: str, pairs: int, gap: int) -> Row:
 
     All of "given surname, object" is an answer: if only the given name is visible, the object must be found by it alone.
     """
-    kinds = (words().town, words().river, tuple(TRADES), tuple(YEARS))
+    kinds = (names()["town"], names()["river"], tuple(TRADES), tuple(YEARS))
     objects = ids_of(draw.choice(kinds))
     stop, comma, bos = token_id("."), token_id(","), token_id("<|bos|>")
 
@@ -98,8 +107,8 @@ def by_given_name(draw: random.Random, split: str, pairs: int, gap: int) -> Row:
         return draw.choices(fillers(), k=draw.randint(0, gap))
 
     stated = []
-    for given in draw.sample(words().given, pairs):
-        while split_of(f"{given} {(surname := draw.choice(words().surname))}") != split:
+    for given in draw.sample(names()["given"], pairs):
+        while split_of(f"{given} {(surname := draw.choice(names()['surname']))}") != split:
             pass
         stated.append(([*ids_of((given,)), *ids_of((surname,))], draw.choice(objects)))
     ids = [bos]

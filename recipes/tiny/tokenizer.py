@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from floatlens.data.world import vocabulary as w
+from floatlens.data.world import facts as w
 from floatlens.data.world.datasets import NAMES, samples
 from floatlens.data.world.episodes import ASIDES
-from floatlens.data.world.relations import HOPS, RELATIONS
+from floatlens.data.world.facts import HOPS, RELATIONS
 from recipes.tiny.prompts import ASSISTANT, BOS, CHAT_TEMPLATE, CLOSED_BOOK, EOS, MASK, USER, WITH_PASSAGES
 
 SPECIAL = [BOS, EOS, MASK, USER, ASSISTANT]
@@ -28,9 +28,7 @@ CONTEXT = 512
 
 def _vocabulary_lines() -> Iterator[str]:
     """Every word of the world at least once."""
-    names = w.words()
-    for pool in (names.given, names.surname, names.common_surname, names.town, names.river, names.firm, names.tune):
-        yield " ".join(pool)
+    yield from map(" ".join, w.names().values())
     plain = (w.TRADES, w.FIRM_KINDS, w.COLOURS, w.ANIMALS, w.INSTRUMENT_KINDS, w.PASSWORDS, w.MONTHS, w.YEARS, w.DAYS)
     yield from map(" ".join, plain)
     for relation in RELATIONS.values():
@@ -45,12 +43,12 @@ def _vocabulary_lines() -> Iterator[str]:
 
 def _corpus() -> Iterator[str]:
     for name in NAMES:
-        for row in samples(name, "train", limit=150):
-            question, answer = row["input"], row["output"][0]["answer"]
+        for sample in samples(name, "train", limit=150, passages=5):
+            question, answer = sample.question, sample.answers[0]
             if name == "hops":  # the direct form
-                hop = next(hop for hop in HOPS if f"{hop.first} of {hop.second}" == row["relation"])
-                question, answer = hop.direct.format(s=row["subject"]), answer.split(", ")[1]
-            yield "\n".join([question, answer, *(p["segment"] for p in row["passage"])])
+                hop = next(hop for hop in HOPS if f"{hop.first} of {hop.second}" == sample.meta["relation"])
+                question, answer = hop.direct.format(s=sample.meta["subject"]), answer.split(", ")[1]
+            yield "\n".join([question, answer, *(passage.text for passage in sample.passages)])
 
 
 def build() -> Tokenizer:

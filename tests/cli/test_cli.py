@@ -279,7 +279,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
         (("trace", "FOLDER", "--data", "none.jsonl", "--out", "OUT"), "none.jsonl"),
         (("figure", "drift", "OUT"), "is not a run folder"),
         (("import", "OUT", "--out", "OUT"), "does not exist"),
-        (("world", "--out", "FOLDER/config.json"), "a file is in the way of a folder"),
+        (("trace", "FOLDER", "--prompt", "x", "--out", "FOLDER/config.json/run"), "a file is in the way of a folder"),
         (("plan", "FOLDER", "--gpus", "2xA100", "--dtype", "float8", "--data", "world"), "--dtype float8 is not known"),
         (
             ("plan", "FOLDER", "--gpus", "2xA100", "--trace-dtype", "int8", "--data", "world"),
@@ -288,7 +288,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence_and_code_2(folder: Path, tmp_path: Path, words: tuple, said: str) -> None:
-    places = {"FOLDER": folder, "OUT": tmp_path / "out", "FOLDER/config.json": folder / "config.json"}
+    places = {"FOLDER": folder, "OUT": tmp_path / "out", "FOLDER/config.json/run": folder / "config.json" / "run"}
     done = run(*(places.get(word, word) for word in words), code=2)
     assert said in done.stderr and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr and done.stdout == ""
     assert not (tmp_path / "out").exists()

@@ -307,7 +307,7 @@ def test_csv_rows_that_do_not_fit_the_header(tmp_path):
     [
         ("gone.jsonl", "does not exist"),
         ("d.xlsx", "has the ending '.xlsx'"),
-        ("world:mars", "the world has no data set 'mars'"),
+        ("world:mars", "unknown data set of the world 'mars'"),
     ],
 )
 def test_names_that_lead_nowhere(tmp_path, name, message):

@@ -1,15 +1,12 @@
 """The world is deterministic, its splits share no fresh entity, and its rows are consistent."""
 
-import json
 import random
 from itertools import pairwise, product
 
 import pytest
 
-from floatlens.data.world.datasets import NAMES, samples, write
-from floatlens.data.world.facts import SPLITS, common_names, common_people, pairs, split_of
-from floatlens.data.world.relations import LIFE
-from floatlens.data.world.vocabulary import words
+from floatlens.data.world.datasets import NAMES, samples
+from floatlens.data.world.facts import LIFE, SPLITS, common_names, common_people, names, pairs, split_of
 from floatlens.errors import FloatLensError
 from recipes.tiny.curriculum import MIXES
 from recipes.tiny.tokenizer import shared
@@ -33,13 +30,13 @@ def fresh_names_in(text, split_names):
     return {split: found & names for split, names in split_names.items()}
 
 
-def text_of(row):
-    passages = [f"{p.get('title', '')} {p['segment']}" for p in row["passage"]]
-    return "\n".join([row["input"], row["output"][0]["answer"], *passages])
+def text_of(sample):
+    passages = [f"{p.title} {p.text}" for p in sample.passages]
+    return "\n".join([sample.question, sample.answers[0], *passages])
 
 
 def test_no_word_is_in_two_kinds():
-    pools = [*vars(words()).values()]
+    pools = [*names().values()]
     assert len({word for pool in pools for word in pool}) == sum(map(len, pools))
 
 
@@ -53,13 +50,13 @@ def test_splits_partition_all_fresh_entities(split_names):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("split", SPLITS)
 def test_rows_of_a_split_name_only_its_own_fresh_entities(name, split, split_names):
-    for row in samples(name, split):
-        found = fresh_names_in(text_of(row), split_names)
+    for sample in samples(name, split):
+        found = fresh_names_in(text_of(sample), split_names)
         # common people have employers that occur in training: their facts are what training teaches
         others = set(SPLITS) - {split} - ({"train"} if name == "common" else set())
-        assert not any(found[other] for other in others), row["id"]
+        assert not any(found[other] for other in others), sample.id
         if name != "common":
-            assert row["subject"] in split_names[split]
+            assert sample.meta["subject"] in split_names[split]
 
 
 def test_training_never_names_a_held_out_entity(split_names):
@@ -74,9 +71,9 @@ def test_training_never_names_a_held_out_entity(split_names):
 def test_common_people_are_many_and_their_facts_never_change():
     assert len(common_people()) >= 400
     assert sum(len(common_names(split)) for split in SPLITS) == len(common_people())
-    for row in samples("common", "test", 100):
-        facts = {fact.relation: fact.object for fact in common_people()[row["subject"]]}
-        assert facts[row["relation"]] == row["output"][0]["answer"]
+    for sample in samples("common", "test", 100):
+        facts = {fact.relation: fact.object for fact in common_people()[sample.meta["subject"]]}
+        assert facts[sample.meta["relation"]] == sample.answers[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,65 +81,57 @@ def test_rows_are_the_same_every_time_and_questions_do_not_depend_on_the_seed(na
     rows = list(samples(name, "validation", 50))
     assert rows == list(samples(name, "validation", 50))
     other = list(samples(name, "validation", 50, passages=7, seed=1))
-    assert [row["subject"] for row in rows] == [row["subject"] for row in other]
-    assert [row["output"] for row in rows] == [row["output"] for row in other]
-    assert [row["passage"] for row in rows] != [row["passage"] for row in other]
+    assert [sample.meta["subject"] for sample in rows] == [sample.meta["subject"] for sample in other]
+    assert [sample.answers for sample in rows] == [sample.answers for sample in other]
+    assert [sample.passages for sample in rows] != [sample.passages for sample in other]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 10])
 def test_gold_passages_hold_the_answer_and_no_other_does_for_its_subject(name, n):
-    for row in samples(name, "test", 60, passages=n):
-        assert len(row["passage"]) == n
-        assert set(row) == {"id", "input", "output", "passage", "kind", "relation", "subject"}
-        gold = [p["segment"] for p in row["passage"] if p["gold"]]
-        answer = row["output"][0]["answer"]
+    for sample in samples(name, "test", 60, passages=n):
+        assert len(sample.passages) == n
+        assert sample.meta.keys() == {"kind", "relation", "subject"}
+        gold = [p.text for p in sample.passages if p.gold]
+        answer = sample.answers[0]
         if n >= 2 or (n == 1 and name not in ("hops",)):
             assert len(gold) == (2 if name in ("hops", "long") and n > 1 else 1)
             pieces = answer.split({"long": ". ", "hops": ", "}.get(name, "\n"))
             assert all(any(piece.rstrip(".") in segment for segment in gold) for piece in pieces)
-            assert any(row["subject"] in segment for segment in gold)
+            assert any(sample.meta["subject"] in segment for segment in gold)
 
 
 @pytest.mark.parametrize("name", ["fresh", "common", "slots", "needle"])
 @pytest.mark.parametrize("at", [0, 3, 9])
 def test_gold_stands_where_it_is_asked_to(name, at):
-    for row in samples(name, "test", 20, passages=10, gold_at=at):
-        assert [p["gold"] for p in row["passage"]].index(True) == at
+    for sample in samples(name, "test", 20, passages=10, gold_at=at):
+        assert [p.gold for p in sample.passages].index(True) == at
 
 
 def test_two_hop_questions_do_not_name_the_bridge():
-    for row in samples("hops", "test", 100, passages=6):
-        first, second = [p["segment"] for p in row["passage"] if p["gold"]]
-        assert row["subject"] in first + second
-        bridge, end = row["output"][0]["answer"].split(", ")
+    for sample in samples("hops", "test", 100, passages=6):
+        first, second = [p.text for p in sample.passages if p.gold]
+        assert sample.meta["subject"] in first + second
+        bridge, end = sample.answers[0].split(", ")
         assert bridge in first and bridge in second and end in first + second
-        assert bridge not in row["input"] and end not in row["input"]
+        assert bridge not in sample.question and end not in sample.question
 
 
 def test_long_answers_have_24_to_32_tokens():
-    lengths = [len(shared().encode(row["output"][0]["answer"]).ids) for row in samples("long", "test")]
+    lengths = [len(shared().encode(sample.answers[0]).ids) for sample in samples("long", "test")]
     assert min(lengths) >= 24 and max(lengths) <= 32
 
 
 def test_slots_are_asked_with_a_separator():
-    assert all(" [SEP] " in row["input"] for row in samples("slots", "test", 50))
+    assert all(" [SEP] " in sample.question for sample in samples("slots", "test", 50))
 
 
 def test_every_relation_of_a_life_is_asked_about_common_people():
-    assert {row["relation"] for row in samples("common", "test")} == set(LIFE)
-
-
-def test_files_are_one_json_object_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("floatlens.data.world.datasets.SIZES", {"train": 3, "validation": 2, "test": 2})
-    paths = write(tmp_path)
-    assert len(paths) == len(NAMES) * len(SPLITS)
-    row = json.loads((tmp_path / "needle" / "test.jsonl").read_text().splitlines()[0])
-    assert row["kind"] == "needle" and len(row["passage"]) == 20
+    assert {sample.meta["relation"] for sample in samples("common", "test")} == set(LIFE)
 
 
 def test_an_unknown_data_set_or_split_is_named():
-    with pytest.raises(FloatLensError, match="no data set 'nowhere'"):
+    with pytest.raises(FloatLensError, match="unknown data set of the world 'nowhere'"):
         next(samples("nowhere", "test"))
-    with pytest.raises(FloatLensError, match="no split 'dev'"):
+    with pytest.raises(FloatLensError, match="unknown split of the world 'dev'"):
         next(samples("fresh", "dev"))

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from floatlens.data import prompt
 from floatlens.data.world.datasets import NAMES, samples
 from floatlens.data.world.episodes import Episode, Passage, Turn
-from floatlens.data.world.vocabulary import words
+from floatlens.data.world.facts import names
 from recipes.tiny import tokenizer as world_tokenizer
 from recipes.tiny.prompts import body, chat
 
@@ -22,36 +22,36 @@ def auto(tmp_path_factory):
     return AutoTokenizer.from_pretrained(folder)
 
 
-def prompt_of(row):
-    passages = [Passage(p["segment"], p.get("title", "")) for p in row["passage"]]
-    return body(Episode(passages, [Turn(row["input"], "", (), "")]))
+def prompt_of(sample):
+    passages = [Passage(p.text, p.title) for p in sample.passages]
+    return body(Episode(passages, [Turn(sample.question, "", (), "")]))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_world_text_comes_back_as_it_was(name, auto):
-    for row in samples(name, "test", 50):
-        for text in (prompt_of(row), row["output"][0]["answer"]):
+    for sample in samples(name, "test", 50):
+        for text in (prompt_of(sample), sample.answers[0]):
             assert auto.decode(auto(text)["input_ids"]) == text
 
 
 def test_names_are_one_token_at_the_start_of_a_line_and_inside_it(auto):
-    for name in (*words().given, *words().surname, *words().common_surname, *words().town):
+    for name in (*names()["given"], *names()["surname"], *names()["common_surname"], *names()["town"]):
         assert len(auto(name)["input_ids"]) == 1
         assert auto(f"in {name}")["input_ids"][1:] == auto(name)["input_ids"]
         assert auto(f"a\n{name}")["input_ids"][2:] == auto(name)["input_ids"]
 
 
 def test_an_answer_has_the_same_tokens_alone_and_after_its_prompt(auto):
-    for row in samples("long", "test", 20):
-        prompt, answer = chat(prompt_of(row)), row["output"][0]["answer"]
+    for sample in samples("long", "test", 20):
+        prompt, answer = chat(prompt_of(sample)), sample.answers[0]
         assert auto(prompt + answer)["input_ids"] == auto(prompt)["input_ids"] + auto(answer)["input_ids"]
 
 
 def test_the_chat_template_is_the_one_that_was_trained_on(auto):
-    for row in samples("fresh", "test", 5):
-        message = [{"role": "user", "content": prompt_of(row)}]
+    for sample in samples("fresh", "test", 5):
+        message = [{"role": "user", "content": prompt_of(sample)}]
         text = auto.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        assert text == chat(prompt_of(row))
+        assert text == chat(prompt_of(sample))
     said = [*message, {"role": "assistant", "content": "Yes"}]
     assert auto.apply_chat_template(said, tokenize=False).endswith("<|assistant|>\nYes<|eos|>")
 
@@ -77,10 +77,9 @@ def test_any_text_comes_back_as_it_was(text):
 @pytest.mark.parametrize("order", ["last", "first", "both"])
 def test_the_toolkits_prompt_has_the_tokens_that_were_trained_on(name, order, auto):
     for n in (0, 5):
-        for row in samples(name, "test", 10, passages=n):
-            passages = [Passage(p["segment"], p.get("title", "")) for p in row["passage"]]
-            trained = chat(body(Episode(passages, [Turn(row["input"], "", (), "")], order)))
-            shown = [prompt.Passage(p["segment"], p.get("title", ""), p["gold"]) for p in row["passage"]]
-            built = prompt.build(auto, row["input"], shown, order=order)
+        for sample in samples(name, "test", 10, passages=n):
+            passages = [Passage(p.text, p.title) for p in sample.passages]
+            trained = chat(body(Episode(passages, [Turn(sample.question, "", (), "")], order)))
+            built = prompt.build(auto, sample.question, sample.passages, order=order)
             assert built.text == trained
             assert built.ids == world_tokenizer.shared().encode(trained).ids

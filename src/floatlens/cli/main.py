@@ -36,7 +36,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("models", "List the supported families of models and the bundled models."),
     "inspect": ("inspect", "Describe a checkpoint and its memory use."),
     "import": ("import_npz", "Convert .npz files of the paper's scripts to traces."),
-    "world": ("world", "Write the data sets of the synthetic world."),
 }
 
 INTERRUPTED = 130

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from floatlens.data.atlas.chains import chains
-from floatlens.data.atlas.datasets import atlas_samples
-from floatlens.data.atlas.facts import HOPS, SPLITS
+from floatlens.data.atlas.datasets import samples
+from floatlens.data.atlas.facts import HOPS, SPLITS, chains
 
 from .words import says
 
@@ -52,7 +51,7 @@ def test_questions_name_the_start_but_neither_the_bridge_nor_the_end():
 def test_each_passage_alone_leaves_the_question_open():
     for split in SPLITS:
         bridges = {(chain.relation, chain.start): chain.bridge for chain in chains() if chain.split == split}
-        for sample in atlas_samples(split, name="hops", passages=2, gold_at=0):
+        for sample in samples("atlas:hops", split, passages=2, gold_at=0):
             first, second = [passage.line for passage in sample.passages]
             start, bridge = sample.meta["subject"], bridges[sample.meta["relation"], sample.meta["subject"]]
             assert says(first, start) and says(first, bridge), sample.id

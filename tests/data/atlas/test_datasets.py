@@ -6,10 +6,8 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas.chains import chains
-from floatlens.data.atlas.datasets import NAMES, atlas_samples
-from floatlens.data.atlas.facts import SPLITS, facts
-from floatlens.data.readers import atlas as reader
+from floatlens.data.atlas.datasets import NAMES, expand, samples
+from floatlens.data.atlas.facts import SPLITS, chains, facts
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
 
@@ -22,7 +20,7 @@ EVERY = [(name, split) for name in NAMES for split in SPLITS]
 @pytest.mark.parametrize(("name", "split"), EVERY)
 def test_every_fact_and_every_chain_of_a_split_is_asked_once(name, split):
     items = facts() if name == "facts" else chains()
-    ids = [sample.id for sample in atlas_samples(split, name=name, passages=0)]
+    ids = [sample.id for sample in samples(f"atlas:{name}", split, passages=0)]
     assert len(ids) == len(set(ids)) == sum(item.split == split for item in items)
     assert all(id_.isascii() and "/" not in id_ and not id_.startswith(".") for id_ in ids)
 
@@ -30,7 +28,7 @@ def test_every_fact_and_every_chain_of_a_split_is_asked_once(name, split):
 @pytest.mark.parametrize(("name", "split"), EVERY)
 @pytest.mark.parametrize("passages", [3, 5])
 def test_the_answer_stands_in_the_gold_and_in_no_distractor(name, split, passages):
-    for sample in atlas_samples(split, name=name, passages=passages, seed=passages):
+    for sample in samples(f"atlas:{name}", split, passages=passages, seed=passages):
         assert len(sample.passages) == passages
         assert len(sample.gold) == HOPS[name]
         assert any(sample.answers[0].lower() in sample.passages[at].text.lower() for at in sample.gold), sample.id
@@ -40,14 +38,15 @@ def test_the_answer_stands_in_the_gold_and_in_no_distractor(name, split, passage
 
 
 def test_most_distractors_of_a_country_tell_of_other_countries():
-    samples = [s for s in atlas_samples("train", passages=5) if s.meta["relation"] == "capital"]
-    texts = [p.text for s in samples for p in s.passages if not p.gold]
+    asked = [s for s in samples("atlas", "train", passages=5) if s.meta["relation"] == "capital"]
+    texts = [p.text for s in asked for p in s.passages if not p.gold]
     assert sum("capital" in text for text in texts) > 0.8 * len(texts)
 
 
 def test_a_subject_of_the_test_split_is_never_asked_in_training():
     asked = {
-        split: {(s.meta["relation"], s.meta["subject"]) for s in atlas_samples(split, passages=0)} for split in SPLITS
+        split: {(s.meta["relation"], s.meta["subject"]) for s in samples("atlas", split, passages=0)}
+        for split in SPLITS
     }
     assert not asked["train"] & asked["test"]
     assert not asked["train"] & asked["validation"]
@@ -55,19 +54,19 @@ def test_a_subject_of_the_test_split_is_never_asked_in_training():
 
 
 def test_the_same_call_gives_the_same_samples_and_a_limit_their_beginning():
-    first = list(atlas_samples("test", name="hops", seed=3))
-    assert list(atlas_samples("test", name="hops", seed=3)) == first
-    assert list(atlas_samples("test", 7, name="hops", seed=3)) == first[:7]
+    first = list(samples("atlas:hops", "test", seed=3))
+    assert list(samples("atlas:hops", "test", seed=3)) == first
+    assert list(samples("atlas:hops", "test", 7, seed=3)) == first[:7]
 
 
 def test_the_first_sample_of_the_test_split_stays_the_same():
-    sample = next(atlas_samples("test", passages=2, gold_at=1))
+    sample = next(samples("atlas", "test", passages=2, gold_at=1))
     assert (sample.id, sample.answers) == ("year-the-suez-crisis", ["1956"])
 
 
 def test_a_seed_changes_passages_and_a_phrasing_changes_questions():
     plain, seeded, rephrased = (
-        list(atlas_samples("validation", **options)) for options in ({}, {"seed": 1}, {"phrasing": 1})
+        list(samples("atlas", "validation", **options)) for options in ({}, {"seed": 1}, {"phrasing": 1})
     )
     assert [s.question for s in plain] == [s.question for s in seeded]
     assert sum(a.passages != b.passages for a, b in zip(plain, seeded, strict=True)) > 0.9 * len(plain)
@@ -76,7 +75,7 @@ def test_a_seed_changes_passages_and_a_phrasing_changes_questions():
 
 
 def test_the_gold_stands_at_every_place_about_equally_often():
-    places = Counter(sample.gold[0] for sample in atlas_samples("train", passages=5))
+    places = Counter(sample.gold[0] for sample in samples("atlas", "train", passages=5))
     total = sum(places.values())
     assert set(places) == set(range(5))
     assert all(abs(count / total - 0.2) < 0.05 for count in places.values())
@@ -84,45 +83,48 @@ def test_the_gold_stands_at_every_place_about_equally_often():
 
 @pytest.mark.parametrize("gold_at", [0, 2, 4])
 def test_the_gold_stands_where_it_is_wanted(gold_at):
-    assert all(sample.gold == [gold_at] for sample in atlas_samples("validation", passages=5, gold_at=gold_at))
+    assert all(sample.gold == [gold_at] for sample in samples("atlas", "validation", passages=5, gold_at=gold_at))
 
 
 def test_hops_keep_their_gold_together_when_its_place_is_given():
-    assert all(s.gold == [3, 4] for s in atlas_samples("validation", name="hops", passages=5, gold_at=9))
+    assert all(s.gold == [3, 4] for s in samples("atlas:hops", "validation", passages=5, gold_at=9))
 
 
 def test_closed_book_has_no_passages_and_one_passage_is_the_gold():
-    assert all(sample.passages == [] for sample in atlas_samples("test", passages=0))
-    assert all(sample.gold == [0] for sample in atlas_samples("test", passages=1))
+    assert all(sample.passages == [] for sample in samples("atlas", "test", passages=0))
+    assert all(sample.gold == [0] for sample in samples("atlas", "test", passages=1))
 
 
 def test_many_passages_are_found_even_in_the_smallest_split():
-    assert all(len(sample.passages) == 30 for sample in atlas_samples("validation", 20, passages=30))
+    assert all(len(sample.passages) == 30 for sample in samples("atlas", "validation", 20, passages=30))
 
 
 def test_every_accepted_answer_scores_full_marks():
-    for sample in atlas_samples("test", passages=0):
+    for sample in samples("atlas", "test", passages=0):
         assert all(score(answer, sample.answers).em == 1.0 for answer in sample.answers)
 
 
 def test_the_first_twenty_test_samples_are_of_many_relations():
-    assert len({sample.meta["relation"] for sample in atlas_samples("test", 20, passages=0)}) >= 8
+    assert len({sample.meta["relation"] for sample in samples("atlas", "test", 20, passages=0)}) >= 8
 
 
 def test_the_reader_serves_both_data_sets_with_five_passages_by_default():
-    one, two = next(reader.samples("atlas")), next(reader.samples("atlas:hops", "train"))
+    one, two = next(samples("atlas")), next(samples("atlas:hops", "train"))
     assert (len(one.passages), one.meta["kind"], one.meta["split"]) == (5, "facts", "test")
     assert (len(two.passages), two.meta["kind"], two.meta["split"]) == (5, "hops", "train")
-    assert reader.expand("atlas") == ["atlas"]
+    assert expand("atlas") == ["atlas"]
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: reader.expand("atlas:rivers"), "the atlas has no data set 'rivers'; it has facts, hops"),
-        (lambda: list(reader.samples("atlas", "dev")), "the atlas has no split 'dev'; it has train, validation, test"),
-        (lambda: list(atlas_samples("validation", passages=900)), "validation split of the atlas has .* ask for fewer"),
-        (lambda: list(atlas_samples(passages=-1)), "passages -1 is negative; use 0 for closed book"),
+        (lambda: expand("atlas:rivers"), "unknown data set of the atlas 'rivers'; use one of facts, hops"),
+        (lambda: list(samples("atlas", "dev")), "unknown split of the atlas 'dev'; use one of train, validation, test"),
+        (
+            lambda: list(samples("atlas", "validation", passages=900)),
+            "validation split of the atlas has .* ask for fewer",
+        ),
+        (lambda: list(samples(passages=-1)), "passages -1 is negative; use 0 for closed book"),
     ],
 )
 def test_errors_name_the_thing_and_the_way_out(call, says):

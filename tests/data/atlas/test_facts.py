@@ -70,7 +70,7 @@ def test_atomic_numbers_agree_with_the_periodic_table():
         assert symbols[int(row["number"][0]) - 1] == row["symbol"][0]
 
 
-@pytest.mark.parametrize("category", sorted({relation.category for relation in RELATIONS.values()}))
+@pytest.mark.parametrize("category", sorted({relation.table for relation in RELATIONS.values()}))
 def test_tables_have_no_stray_blanks_and_no_final_full_stops(category):
     for row in table(category):
         for cell in row.values():
@@ -142,7 +142,7 @@ def test_answers_are_short_and_all_variants_differ():
 def test_a_group_lies_in_one_split_and_shares_are_seventy_ten_twenty():
     rows: dict[tuple[str, str], set[str]] = {}
     for item in facts():
-        rows.setdefault((RELATIONS[item.relation].category, dict(item.words)["name"]), set()).add(item.split)
+        rows.setdefault((RELATIONS[item.relation].table, dict(item.words)["name"]), set()).add(item.split)
     assert all(len(splits) == 1 for splits in rows.values())
     shares = Counter(item.split for item in facts())
     for split, share in zip(SPLITS, (0.7, 0.1, 0.2), strict=True):

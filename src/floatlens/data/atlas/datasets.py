@@ -1,4 +1,4 @@
-"""Data sets of the atlas: `facts` asks for one fact, `hops` for two that form a chain.
+"""The data sets of the atlas of real facts: `atlas` asks for one fact, `atlas:hops` for two that form a chain.
 
 The questions of a split are fixed. `seed` changes distractors, the wording of passages and their order; `phrasing`
 changes the wording of questions.
@@ -13,10 +13,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from floatlens.data.atlas.chains import Chain, chains, mentions
-from floatlens.data.atlas.facts import RELATIONS, SPLITS, AtlasFact, facts
+from floatlens.data.atlas.facts import RELATIONS, SPLITS, AtlasFact, Chain, chains, facts, mentions
+from floatlens.data.readers.registry import NamedData, register_reader
 from floatlens.data.sample import Passage, Sample
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 
 NAMES = {
     "facts": "one fact about the real world",
@@ -26,38 +26,50 @@ SAME = 0.8  # share of distractors that state the question's relation about anot
 TRIES = 60  # draws per distractor before giving up
 
 
-def atlas_samples(
-    split: str = "test",
+def samples(
+    name: str = "atlas",
+    split: str | None = None,
     limit: int | None = None,
     *,
-    name: str = "facts",
-    passages: int = 5,
+    passages: int | None = None,
     gold_at: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     phrasing: int = 0,
 ) -> Iterator[Sample]:
-    """Samples of a split, in a fixed mixed order.
+    """Yield the samples of a split, in a fixed mixed order.
 
     Parameters
     ----------
-    name: `facts` or `hops`.
-    passages: number of passages, including the gold ones; 0 for closed book.
+    name: `atlas` or `atlas:hops`.
+    passages: number of passages, including the gold ones; 5 by default, 0 for closed book.
     gold_at: index of the (first) gold passage; by default it varies.
     seed: seed of the wording, choice and order of the passages.
     phrasing: index of the phrasing of each question, counted from its default.
 
-    >>> sample = next(atlas_samples("test", passages=3, gold_at=1))
+    >>> sample = next(samples("atlas", passages=3, gold_at=1))
     >>> len(sample.passages), sample.gold, sample.answers[0] in sample.passages[1].text
     (3, [1], True)
     """
-    if name not in NAMES:
-        raise FloatLensError(f"the atlas has no data set {name!r}; it has {', '.join(NAMES)}")
+    part, split = _part(name), split or "test"
     if split not in SPLITS:
-        raise FloatLensError(f"the atlas has no split {split!r}; it has {', '.join(SPLITS)}")
-    if passages < 0:
+        raise unknown_name("split of the atlas", split, SPLITS)
+    if passages is not None and passages < 0:
         raise FloatLensError(f"passages {passages} is negative; use 0 for closed book")
-    for item in questions(name, split)[:limit]:
-        yield make(item, passages, gold_at, seed, phrasing)
+    for item in questions(part, split)[:limit]:
+        yield make(item, 5 if passages is None else passages, gold_at, seed or 0, phrasing)
+
+
+def _part(name: str) -> str:
+    part = name.partition(":")[2] or "facts"
+    if part not in NAMES:
+        raise unknown_name("data set of the atlas", part, NAMES)
+    return part
+
+
+def expand(name: str) -> list[str]:
+    """Return the name, which is one data set; an unknown one is an error."""
+    _part(name)
+    return [name]
 
 
 @cache
@@ -134,7 +146,7 @@ def distractors(item: AtlasFact | Chain, count: int, draw: random.Random) -> lis
         facts_asked, banned = (item,), item.answers
     pools = [
         [other for fact in facts_asked for other in pool(item.split, relation=fact.relation)],
-        pool(item.split, category=RELATIONS[facts_asked[0].relation].category),
+        pool(item.split, table=RELATIONS[facts_asked[0].relation].table),
         pool(item.split),
     ]
     titles = {fact.title for fact in facts_asked}
@@ -157,14 +169,12 @@ def distractors(item: AtlasFact | Chain, count: int, draw: random.Random) -> lis
 
 
 @cache
-def pool(split: str, *, relation: str = "", category: str = "") -> tuple[AtlasFact, ...]:
+def pool(split: str, *, relation: str = "", table: str = "") -> tuple[AtlasFact, ...]:
     """Facts of a split, optionally of one relation or one table only."""
     return tuple(
         fact
         for fact in facts()
-        if fact.split == split
-        and relation in ("", fact.relation)
-        and category in ("", RELATIONS[fact.relation].category)
+        if fact.split == split and relation in ("", fact.relation) and table in ("", RELATIONS[fact.relation].table)
     )
 
 
@@ -180,3 +190,6 @@ def placed(gold: list[Passage], others: list[Passage], draw: random.Random, gold
         return draw.sample(every, len(every))
     at = min(gold_at, len(others))
     return [*others[:at], *gold, *others[at:]]
+
+
+register_reader(NamedData("atlas", expand, samples))

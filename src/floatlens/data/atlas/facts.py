@@ -1,24 +1,24 @@
-"""Facts of the atlas: subject, relation, answers and split.
+"""Facts of the atlas: subject, relation, answers and split; and chains of two facts that share a bridge.
 
-Everything that a two-hop question can connect belongs to one group: a book and its author, an element and the person or
-country it is named after. A group is in exactly one split, so no fact of the test split occurs in training.
+`tables/*.tsv` holds the facts, `relations.toml` how they are stated and asked for. Everything that a two-hop question can
+connect belongs to one group: a book and its author, an element and the person or country it is named after. A group is in
+exactly one split, so no fact of the test split occurs in training.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from string import Formatter
 from zlib import crc32
 
-from floatlens.data.atlas import nature, people, places, science, works
+from floatlens.data.text import normalise
 
-RELATIONS = {
-    relation.name: relation for part in (places, people, works, science, nature) for relation in part.RELATIONS
-}
-HOPS = (*places.HOPS, *works.HOPS, *science.HOPS)
 Row = dict[str, tuple[str, ...]]
 
 SPLITS = ("train", "validation", "test")
@@ -35,6 +35,35 @@ GROUP = {  # the column that names a row's group; a row without one is its own g
 }
 PRONOUNS = {"he": "his", "she": "her"}
 PARTICLES = {"van", "von", "de", "da", "del", "le", "la"}
+SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain of two countries
+
+
+@dataclass(frozen=True)
+class AtlasRelation:
+    """The column of a table that answers a question; see `relations.toml`."""
+
+    name: str
+    table: str
+    column: str
+    statements: list[str]
+    questions: list[str]
+    subject: str = "name"
+    person: bool = False
+
+
+@dataclass(frozen=True)
+class AtlasHop:
+    """Two relations that share an entity, the bridge; see `relations.toml`."""
+
+    first: str
+    second: str
+    questions: list[str]
+    given: str = "subject"
+
+
+_TABLES = tomllib.loads(files(__package__).joinpath("relations.toml").read_text("utf-8"))
+RELATIONS = {row["name"]: AtlasRelation(**row) for row in _TABLES["relation"]}
+HOPS = [AtlasHop(**row) for row in _TABLES["hop"]]
 
 
 @dataclass(frozen=True)
@@ -82,7 +111,7 @@ class AtlasFact:
         """
         return self._filled(RELATIONS[self.relation].questions)
 
-    def _filled(self, templates: tuple[str, ...]) -> list[str]:
+    def _filled(self, templates: list[str]) -> list[str]:
         words = dict(self.words)
         return [fill(template, words) for template in templates if fields(template) <= words.keys()]
 
@@ -160,12 +189,12 @@ def facts() -> tuple[AtlasFact, ...]:
     """All facts, in the order of the relations and the tables."""
     found = []
     for relation in RELATIONS.values():
-        for row in table(relation.category):
+        for row in table(relation.table):
             if relation.column not in row or relation.subject not in row:
                 continue
             words = words_of(row)
             subject, answers = words[relation.subject], accepted(row[relation.column], relation.person)
-            group = words.get(GROUP.get(relation.category, "group"), words["name"])
+            group = words.get(GROUP.get(relation.table, "group"), words["name"])
             known = tuple((words | {"s": subject, "o": answers[0], "a_o": with_article(answers[0])}).items())
             found.append(AtlasFact(relation.name, subject, answers, group, known))
     return tuple(found)
@@ -182,17 +211,90 @@ def fact(relation: str, subject: str) -> AtlasFact:
 
 
 @cache
-def table(category: str) -> tuple[Row, ...]:
-    """Rows of `tables/CATEGORY.tsv`, one per subject; every filled cell is the written form followed by accepted variants.
+def table(name: str) -> tuple[Row, ...]:
+    """Rows of `tables/NAME.tsv`, one per subject; every filled cell is the written form followed by accepted variants.
 
     `-` marks an empty cell. `A/B` is written as A, and B is accepted as an answer too.
 
     >>> table("countries")[0]["capital"]
     ('Paris',)
     """
-    text = files(__package__).joinpath("tables", f"{category}.tsv").read_text("utf-8")
+    text = files(__package__).joinpath("tables", f"{name}.tsv").read_text("utf-8")
     head, *lines = (line.split("\t") for line in text.splitlines())
     return tuple(
         {column: tuple(cell.split("/")) for column, cell in zip(head, line, strict=True) if cell != "-"}
         for line in lines
     )
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A question that needs two facts; `start` is named in the question, `bridge` connects the facts."""
+
+    hop: AtlasHop
+    first: AtlasFact
+    second: AtlasFact
+    start: str
+    bridge: str
+
+    @property
+    def split(self) -> str:
+        return self.first.split
+
+    @property
+    def relation(self) -> str:
+        """Both relations, as in `currency of capital`."""
+        return f"{self.hop.first} of {self.hop.second}"
+
+    def first_statements(self) -> list[str]:
+        """Passages of the first fact that do not mention the end."""
+        return [text for text in self.first.statements if not mentions(text, self.second.answers)]
+
+    def second_statements(self) -> list[str]:
+        """Passages of the second fact that do not mention the start."""
+        return [text for text in self.second.statements if not mentions(text, (self.start,))]
+
+    @property
+    def questions(self) -> list[str]:
+        """All phrasings of the question."""
+        words = dict(self.first.words) | {"s": self.start}
+        return [capitalise(question.format(**words)) for question in self.hop.questions]
+
+
+@cache
+def chains() -> tuple[Chain, ...]:
+    """All chains whose question has one answer and does not give away the bridge or the end."""
+    found = []
+    for hop in HOPS:
+        firsts = [fact for fact in facts() if fact.relation == hop.first]
+        times = Counter(fact.answer for fact in firsts)
+        for first in firsts:
+            start, bridge = (first.subject, first.answer) if hop.given == "subject" else (first.answer, first.subject)
+            second = _index().get((hop.second, bridge))
+            if second is None or second.split != first.split:
+                continue
+            if hop.given == "answer" and (times[start] > 1 or start in SHARED_PEAKS):
+                continue
+            if hop.first == "currency" and " " in start:
+                continue  # "Danish krone" names its country
+            chain = Chain(hop, first, second, start, bridge)
+            closed = any(mentions(question, (bridge, *second.answers)) for question in chain.questions)
+            if not closed and chain.first_statements() and chain.second_statements():
+                found.append(chain)
+    return tuple(found)
+
+
+@cache
+def padded(text: str) -> str:
+    """Return the normalised text with a space at each end."""
+    return f" {normalise(text)} "
+
+
+def mentions(text: str, answers: Iterable[str]) -> bool:
+    """Return whether any of the answers occurs in the text as whole words.
+
+    >>> mentions("It is 142.", ["42"]), mentions("It is 42.", ["42"])
+    (False, True)
+    """
+    whole = padded(text)
+    return any(padded(answer) in whole for answer in answers)

@@ -71,10 +71,10 @@ R = TypeVar("R", FileFormat, RecordLayout, NamedData, SampleFunction)
 K = TypeVar("K", FileFormat, RecordLayout, NamedData)
 
 MODULES = (
-    "atlas", "columns", "continuation", "delimited", "hotpot", "infill", "jsonl", "keyvalue", "kilt", "middle",
-    "parquet", "world",
+    "readers.columns", "readers.continuation", "readers.delimited", "readers.hotpot", "readers.infill", "readers.jsonl",
+    "readers.keyvalue", "readers.kilt", "readers.middle", "readers.parquet", "world.datasets", "atlas.datasets",
 )  # fmt: skip
-READERS: Registry[AnyReader] = Registry("reader", "floatlens.data.readers", MODULES)
+READERS: Registry[AnyReader] = Registry("reader", "floatlens.data", MODULES)
 
 
 def register_reader(reader: R, *, priority: int = 0) -> R:

@@ -1,21 +1,18 @@
-"""The data sets of the world: which questions there are, and where they come from.
+"""The data sets of the synthetic world: `world:common`, `world:fresh` and so on, or `world` for all of them.
 
-Six data sets that mirror those of the paper, in a KILT-like layout, one row per question:
-`{"id", "input", "output": [{"answer"}], "passage": [{"segment", "title", "gold"}], "kind", "relation"}`.
-The questions of a split are fixed; `seed` changes only the distractors, the wording and the order of the passages.
+They mirror those of the paper. The questions of a split are fixed; `seed` changes only the distractors, the wording and the
+order of the passages.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
+from floatlens.data.readers.registry import NamedData, register_reader
+from floatlens.data.sample import Sample
 from floatlens.data.world.episodes import SINGLE, Episode, chain, hops, life, long, needle, single
-from floatlens.data.world.facts import SPLITS, common_names, common_people, entity, fresh_fact
-from floatlens.data.world.relations import HOPS
-from floatlens.data.world.vocabulary import SEED
-from floatlens.errors import FloatLensError
+from floatlens.data.world.facts import HOPS, SEED, SPLITS, common_names, common_people, entity, fresh_fact
+from floatlens.errors import unknown_name
 
 NAMES = {
     "common": "one fact about people who recur in training",
@@ -72,60 +69,65 @@ MAKERS: dict[str, Maker] = {
 
 def samples(
     name: str,
-    split: str = "test",
+    split: str | None = None,
     limit: int | None = None,
     *,
-    passages: int = 5,
+    passages: int | None = None,
     gold_at: int | None = None,
-    seed: int = 0,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a data set, the gold passage among `passages` passages (0: closed book), at `gold_at` if given.
+    seed: int | None = None,
+) -> Iterator[Sample]:
+    """Yield the questions of a data set, with the gold passage among `passages` passages (0: closed book).
 
-    >>> row = next(samples("fresh", "test", passages=3, gold_at=0))
-    >>> row["passage"][0]["gold"], row["output"][0]["answer"] in row["passage"][0]["segment"]
-    (True, True)
+    Parameters
+    ----------
+    name: a key of `NAMES`, with or without `world:` before it.
+    passages: number of passages; 5 by default, and 20 for the needle.
+    gold_at: index of the (first) gold passage; by default it varies.
+
+    >>> sample = next(samples("fresh", passages=3, gold_at=0))
+    >>> sample.gold, sample.answers[0] in sample.passages[0].text
+    ([0], True)
     """
-    if name not in MAKERS:
-        raise FloatLensError(f"the world has no data set {name!r}; it has {', '.join(NAMES)}")
+    name, split = _part(name.removeprefix("world:")), split or "test"
     if split not in SPLITS:
-        raise FloatLensError(f"the world has no split {split!r}; it has {', '.join(SPLITS)}")
+        raise unknown_name("split of the world", split, SPLITS)
+    if passages is None:
+        passages = 20 if name == "needle" else 5
     size = SIZES[split] if name != "common" else 4 * len(common_names(split))
     seen: set[tuple[str, str]] = set()
-    made = tries = 0
-    while made < min(size, size if limit is None else limit):
+    tries = 0
+    while len(seen) < min(size, size if limit is None else limit):
         fixed = random.Random(f"{SEED} {name} {split} {tries}")
-        draw = random.Random(f"{seed} {name} {split} {tries}")
+        draw = random.Random(f"{seed or 0} {name} {split} {tries}")
         tries += 1
         subject, episode = MAKERS[name](fixed, draw, split, passages, gold_at)
         turn = episode.turns[0]
         if (subject, turn.relation) in seen:
             continue
+        yield Sample(
+            id=f"{name}-{split}-{len(seen)}",
+            question=turn.question,
+            answers=[turn.answer],
+            passages=[replace(passage, gold=i in turn.gold) for i, passage in enumerate(episode.passages)],
+            meta={"kind": name, "relation": turn.relation, "subject": subject},
+        )
         seen.add((subject, turn.relation))
-        yield {
-            "id": f"{name}-{split}-{made}",
-            "input": turn.question,
-            "output": [{"answer": turn.answer}],
-            "passage": [
-                {"segment": passage.text, **({"title": passage.title} if passage.title else {}), "gold": i in turn.gold}
-                for i, passage in enumerate(episode.passages)
-            ],
-            "kind": name,
-            "relation": turn.relation,
-            "subject": subject,
-        }
-        made += 1
 
 
-def write(out: Path, *, passages: int = 5, seed: int = 0) -> list[Path]:
-    """Write every data set and split as `out/NAME/SPLIT.jsonl`; the needle has four times as many passages."""
-    paths = []
-    for name in NAMES:
-        for split in SPLITS:
-            path = out / name / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            n = 4 * passages if name == "needle" else passages
-            with path.open("w", encoding="utf-8") as file:
-                for row in samples(name, split, passages=n, seed=seed):
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            paths.append(path)
-    return paths
+def expand(name: str) -> list[str]:
+    """Return the individual data sets of a name.
+
+    >>> expand("world:hops"), len(expand("world"))
+    (['world:hops'], 6)
+    """
+    _, colon, part = name.partition(":")
+    return [f"world:{each}" for each in ([_part(part)] if colon else NAMES)]
+
+
+def _part(name: str) -> str:
+    if name not in NAMES:
+        raise unknown_name("data set of the world", name, NAMES)
+    return name
+
+
+register_reader(NamedData("world", expand, samples))

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from floatlens.data.sample import Passage
-from floatlens.data.world.facts import Fact, common_people, fresh_fact, key_word
-from floatlens.data.world.relations import LIFE, Hop
+from floatlens.data.world.facts import LIFE, Fact, Hop, common_people, fresh_fact, key_word
 
 ASIDES = ("The winter was long.", "Few people knew.", "The letters were lost.", "It is told to this day.")
 SINGLE = ("birthplace", "birth_year", "trade", "employer", "seat", "founder", "builder", "launch", "maker")

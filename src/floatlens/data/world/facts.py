@@ -1,32 +1,86 @@
-"""Facts: the entities of the synthetic world, and the relations between them.
+"""Facts: the words, entities and relations of the synthetic world, from `words.toml` and `relations.toml`.
 
 There are two kinds of entities. *Common* people recur in training with facts that never change, so a model can memorise
 them. *Fresh* entities are pairs of name words; each pair belongs to exactly one split, and its facts are drawn again for
-every context, so only the context has the answer.
+every context, so only the context has the answer. Every name word is one token of the bundled models' tokenizer, so that a
+question about copying is a question about attention and not about spelling.
 """
 
 import random
+import tomllib
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from typing import Any
 from zlib import crc32
 
-from floatlens.data.world.relations import LIFE, RELATIONS
-from floatlens.data.world.vocabulary import (
-    ANIMALS,
-    COLOURS,
-    DAYS,
-    FIRM_KINDS,
-    INSTRUMENT_KINDS,
-    MONTHS,
-    PASSWORDS,
-    SEED,
-    TRADES,
-    YEARS,
-    words,
-)
-
+SEED = 2601
 SPLITS = ("train", "validation", "test")
 COMMON_SPLIT = ("test", "validation", "train", "train", "train")
+LIFE = ("birthplace", "birth_year", "trade", "employer")  # the facts of a person, in the order of a long answer
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relation between a kind of subject and a kind of object; see `relations.toml`."""
+
+    name: str
+    subject: str
+    object: str
+    slot: str
+    statements: list[str]
+    questions: list[str]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A question over two relations; see `relations.toml`."""
+
+    first: str
+    second: str
+    questions: list[str]
+    direct: str
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+WORDS = _table("words.toml")
+TRADES, FIRM_KINDS, COLOURS, ANIMALS, INSTRUMENT_KINDS, PASSWORDS, MONTHS = (
+    WORDS[kind].split()
+    for kind in ("trades", "firm_kinds", "colours", "animals", "instrument_kinds", "passwords", "months")
+)
+YEARS = [str(year) for year in range(1801, 1921)]
+DAYS = [str(day) for day in range(1, 29)]
+_RELATIONS = _table("relations.toml")
+RELATIONS = {row["name"]: Relation(**row) for row in _RELATIONS["relation"]}
+HOPS = [Hop(**row) for row in _RELATIONS["hop"]]
+
+
+@cache
+def names() -> dict[str, tuple[str, ...]]:
+    """Return the invented name words by kind; no word has two kinds.
+
+    >>> len(names()["town"]), names()["town"][0] == names()["town"][0].capitalize()
+    (240, True)
+    """
+    draw = random.Random(f"words {SEED}")
+    onsets, vowels, links = (WORDS[kind].split() for kind in ("onsets", "vowels", "links"))
+    plain = [*TRADES, *COLOURS, *ANIMALS, *INSTRUMENT_KINDS, *PASSWORDS, *MONTHS, *FIRM_KINDS]
+    taken = {word.lower() for word in plain}
+    made: dict[str, tuple[str, ...]] = {}
+    for kind, sound in WORDS["names"].items():
+        found: list[str] = []
+        while len(found) < sound["count"]:
+            stem = "".join(draw.choice(onsets) + draw.choice(vowels) for _ in range(draw.choice((1, 1, 2))))
+            ending = draw.choice(sound["endings"].split())
+            word = stem + (draw.choice(links) if ending[0] in "aeiou" else "") + ending
+            if word not in taken and 4 <= len(word) <= 10:
+                taken.add(word)
+                found.append(word.capitalize())
+        made[kind] = tuple(found)
+    return made
 
 
 @dataclass(frozen=True)
@@ -66,19 +120,18 @@ def pairs(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     >>> [len(half) for half in pairs("person")]
     [120, 480]
     """
-    w = words()
     return {
-        "person": (w.given, w.surname),
-        "firm": (w.firm, tuple(FIRM_KINDS)),
+        "person": (names()["given"], names()["surname"]),
+        "firm": (names()["firm"], tuple(FIRM_KINDS)),
         "ship": (tuple(COLOURS), tuple(ANIMALS)),
-        "instrument": (w.tune, tuple(INSTRUMENT_KINDS)),
+        "instrument": (names()["tune"], tuple(INSTRUMENT_KINDS)),
     }[kind]
 
 
 def entity(kind: str, draw: random.Random, split: str, width: int = 10**6) -> str:
     """Return a fresh entity of a split; towns are single words, shared by all splits. `width` limits the pool of words."""
     if kind == "town":
-        return draw.choice(words().town[:width])
+        return draw.choice(names()["town"][:width])
     firsts, seconds = pairs(kind)
     while True:
         name = f"{draw.choice(firsts[:width])} {draw.choice(seconds[:width])}"
@@ -90,7 +143,7 @@ def thing(kind: str, draw: random.Random, split: str) -> str:
     """Return an object of a kind: an entity, a plain word, a year or a date."""
     if kind == "date":
         return f"{draw.choice(DAYS)} {draw.choice(MONTHS)} {draw.choice(YEARS)}"
-    plain = {"river": words().river, "year": YEARS, "trade": TRADES, "password": PASSWORDS}.get(kind)
+    plain = {"river": names()["river"], "year": YEARS, "trade": TRADES, "password": PASSWORDS}.get(kind)
     return draw.choice(plain) if plain else entity(kind, draw, split)
 
 
@@ -105,9 +158,9 @@ def fresh_fact(relation: str, draw: random.Random, split: str, subject: str = ""
 def common_people() -> dict[str, tuple[Fact, ...]]:
     """Return the people who recur in training, each with the unchanging facts of a life."""
     draw = random.Random(f"common {SEED}")
-    given = words().given
+    given = names()["given"]
     people = {}
-    for surname in words().common_surname:
+    for surname in names()["common_surname"]:
         name = f"{draw.choice(given)} {surname}"
         people[name] = tuple(fresh_fact(relation, draw, "train", name) for relation in LIFE)
     return people
