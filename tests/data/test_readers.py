@@ -15,9 +15,8 @@ import pandas
 import pytest
 
 from floatlens.data.read import expand, label, read, take
-from floatlens.data.readers import hub
-from floatlens.data.readers import lines as lines_module
-from floatlens.data.readers.columns import parse_names
+from floatlens.data.readers import formats
+from floatlens.data.readers.layouts import parse_columns
 from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import READERS, NamedData, register_reader
 from floatlens.data.sample import Passage, Sample
@@ -102,11 +101,11 @@ def test_the_same_samples_from_jsonl_csv_and_parquet(tmp_path):
 
 def test_named_columns(tmp_path):
     path = write(tmp_path / "d.jsonl", [{"key": 7, "ask": "Who?", "target": "Ann", "docs": [{"contents": "x"}]}])
-    names = parse_names("id=key, question=ask,answers=target,passages=docs")
+    names = parse_columns("id=key, question=ask,answers=target,passages=docs")
     (sample,) = read(path, columns=names)
     assert (sample.id, sample.question, sample.answers, sample.passages) == ("7", "Who?", ["Ann"], [Passage("x")])
     with pytest.raises(FloatLensError, match="--columns 'ask=question' is not understood"):
-        parse_names("ask=question")
+        parse_columns("ask=question")
 
 
 def test_answers_of_squad_and_trivia_qa(tmp_path):
@@ -145,11 +144,11 @@ def test_the_hub_library_itself_reads_what_a_data_set_holds(tmp_path, monkeypatc
     folder.mkdir(parents=True)
     rows = [GOOD | {"question": f"Who {i}?"} for i in range(5)]
     pandas.DataFrame(rows).to_parquet(folder / "validation-00000.parquet")
-    found = [record for _, record in hub.records(str(folder), "validation")]
+    found = [record for _, record in formats.hub(str(folder), "validation")]
     assert [record["question"] for record in found] == [row["question"] for row in rows]
     assert {key: found[0][key] for key in rows[0]} == rows[0]
     with pytest.raises(FloatLensError, match="cannot be opened.*check name, config and --split"):
-        list(hub.records(str(folder), "nowhere"))
+        list(formats.hub(str(folder), "nowhere"))
 
 
 def test_a_hub_name_without_the_extra_says_what_to_install(monkeypatch):
@@ -271,11 +270,11 @@ def test_no_passages_at_all_is_a_closed_book_question(tmp_path):
 
 def test_lines_and_gzip_have_a_bound(tmp_path, monkeypatch):
     path = write(tmp_path / "d.jsonl.gz", [GOOD, "x" * 5000, {**GOOD, "id": "b"}])
-    monkeypatch.setattr(lines_module.lines, "__defaults__", (1000,))
+    monkeypatch.setattr(formats.lines, "__defaults__", (1000,))
     reading = read(path)
     assert len(list(reading)) == 2
     assert "line 2: is longer than 1,000 bytes" in str(reading.problems.shown[0])
-    monkeypatch.setattr(lines_module, "MAX_SKIPPED", 3000)
+    monkeypatch.setattr(formats, "MAX_SKIPPED", 3000)
     with pytest.raises(FloatLensError, match="this is not a text file"):
         list(read(path))
 

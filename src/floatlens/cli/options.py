@@ -118,7 +118,7 @@ class DataOptions:
 
     def plan(self, models: Sequence[str], data: Sequence[str], asking: Asking, **changes: Any) -> EvaluationPlan:
         """Return the evaluation plan."""
-        from floatlens.data.readers.columns import parse_names
+        from floatlens.data.readers.layouts import parse_columns
         from floatlens.evaluation.sources import EvaluationPlan
 
         given: dict[str, Any] = {
@@ -126,7 +126,7 @@ class DataOptions:
             "passages": self.passages or None,
             "max_passages": self.max_passages,
             "corpus": self.corpus,
-            "columns": parse_names(self.columns) if self.columns else None,
+            "columns": parse_columns(self.columns) if self.columns else None,
             "layout": self.layout,
             "strict": self.strict,
         }

@@ -69,7 +69,7 @@ def command(
         floatlens study GSAI-ML/LLaDA-8B-Instruct meta-llama/Meta-Llama-3-8B-Instruct --data nq.jsonl --budget 2h \
             --device auto --dtype bfloat16 --out llada
     """
-    from floatlens.data.readers.columns import parse_names
+    from floatlens.data.readers.layouts import parse_columns
     from floatlens.data.template import DEFAULT, read
     from floatlens.evaluation.planning import CLOSED, OPEN
     from floatlens.evaluation.sources import open_sources
@@ -82,7 +82,7 @@ def command(
         parse_time(budget)
     asked = {name: value for name, value in vars(reading).items() if name != "retriever"}
     asked |= {
-        "columns": parse_names(reading.columns) if reading.columns else None,
+        "columns": parse_columns(reading.columns) if reading.columns else None,
         "template": read(reading.template) if reading.template else DEFAULT,
     }
     open_sources(reading.plan(models, data, sampling.asking(seed), conditions=(CLOSED, OPEN), limit=1))

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from floatlens.data.readers import columns as column_layout
-from floatlens.data.readers import hub
 from floatlens.data.readers.fields import BadRecord, Record
+from floatlens.data.readers.formats import hub
+from floatlens.data.readers.layouts import columns as read_columns
 from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import (
     RecordLayout,
@@ -83,7 +83,7 @@ def read(
         )
         return SampleStream(name, problems, (sample for part in parts for sample in part))
     path = _path(name, split)
-    records = records_of(path, problems) if path else hub.records(name.removeprefix("hf:"), split)
+    records = records_of(path, problems) if path else hub(name.removeprefix("hf:"), split)
     made = samples(records, path.name if path else name, problems, chosen=_layout(layout, columns, reader))
     return SampleStream(label(name), problems, _not_empty(take(made, limit, seed), name, problems))
 
@@ -167,7 +167,7 @@ def _layout(
             raise FloatLensError(f"{given[0]} cannot be combined with reader, which defines how records are read")
         return layout_of(reader)
     if columns:
-        return RecordLayout("columns", partial(column_layout.sample, names=columns))
+        return RecordLayout("columns", partial(read_columns, names=columns))
     if layout is None:
         return None
     known = readers(RecordLayout)

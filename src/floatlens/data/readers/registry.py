@@ -1,8 +1,8 @@
 """The registry of readers, which defines the data that FloatLens can read.
 
-There are three kinds, each registered with one line in a file of this folder or of a user's package: a `FileFormat`
-finds the records of a file (`jsonl.py`), a `RecordLayout` makes a sample of a record (`kilt.py`), and a `NamedData` yields
-the samples of a data set that is generated or bundled (`world.py`).
+There are three kinds, each registered with one line here or in a user's package: a `FileFormat` finds the records of a
+file (`formats.py`), a `RecordLayout` makes a sample of a record (`layouts.py`), and a `NamedData` yields the samples of a
+data set that is generated or bundled (`world/datasets.py`, `atlas/datasets.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from floatlens.data.readers.fields import BadRecord, Record
 from floatlens.data.readers.problems import Problems
@@ -70,11 +70,9 @@ SampleFunction: TypeAlias = Callable[[Record], Sample]  # a user's own layout
 R = TypeVar("R", FileFormat, RecordLayout, NamedData, SampleFunction)
 K = TypeVar("K", FileFormat, RecordLayout, NamedData)
 
-MODULES = (
-    "readers.columns", "readers.continuation", "readers.delimited", "readers.hotpot", "readers.infill", "readers.jsonl",
-    "readers.keyvalue", "readers.kilt", "readers.middle", "readers.parquet", "world.datasets", "atlas.datasets",
-)  # fmt: skip
-READERS: Registry[AnyReader] = Registry("reader", "floatlens.data", MODULES)
+READERS: Registry[AnyReader] = Registry(
+    "reader", "floatlens.data", ("readers.formats", "readers.layouts", "world.datasets", "atlas.datasets")
+)
 
 
 def register_reader(reader: R, *, priority: int = 0) -> R:
@@ -88,17 +86,9 @@ def register_reader(reader: R, *, priority: int = 0) -> R:
     ...     return fl.Sample(record["qid"], record["ask"], [record["target"]])
     """
     entry = reader if isinstance(reader, FileFormat | RecordLayout | NamedData) else layout_of(reader)
-    READERS.add(entry.name, entry, priority=priority, source=_function_of(reader))
+    function = {FileFormat: "records", RecordLayout: "sample", NamedData: "samples"}.get(type(reader))
+    READERS.add(entry.name, entry, priority=priority, source=getattr(reader, function) if function else reader)
     return reader
-
-
-def _function_of(reader: AnyReader | SampleFunction) -> Any:
-    """The function of a reader, which identifies the same reader when a notebook cell is run again."""
-    if isinstance(reader, FileFormat):
-        return reader.records
-    if isinstance(reader, RecordLayout):
-        return reader.sample
-    return reader.samples if isinstance(reader, NamedData) else reader
 
 
 def layout_of(function: SampleFunction) -> RecordLayout:
