@@ -17,7 +17,7 @@ from floatlens.errors import FloatLensError
         ("llada", {"max_new_tokens": 0}, "max_new_tokens should be an integer of 1 or more, not 0"),
         ("llada", {"steps": 0}, "steps should be an integer"),
         ("llada", {"remasking": "high"}, "remasking 'high' is not known; use one of low_confidence, random"),
-        ("llada", {"temperature": -1.0}, "temperature -1.0 is below 0"),
+        ("llada", {"temperature": -1.0}, "temperature should be a number of 0 or more, not -1.0"),
         ("llada", {"alg": "entropy"}, "the llada sampler has no setting 'alg'"),
         ("dream", {"alg": "best"}, "alg 'best' is not known"),
         ("dream", {"top_p": 1.5}, "top_p 1.5 should be above 0"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,29 @@ def test_a_file_that_is_cut_off_is_named(file: Path, parses: list[Any], tmp_path
     with pytest.raises(FloatLensError, match=r"the GGUF file .*cut\.gguf cannot be read"):
         floatlens.load(str(cut))
     assert not list(converted.cache_folder().rglob("gguf-config.json"))
+
+
+BOMBS = {
+    "as many layers as a config may have": ("llama.block_count", "<4xI", 9_999, "describes 9,999 layers"),
+    "more layers than any model": ("llama.block_count", "<4xI", 2**31, "expected between 1 and 10,000"),
+    "wide layers": ("llama.feed_forward_length", "<4xI", 2**28, "more than its weights can hold"),
+    "a long list of tokens": ("tokenizer.ggml.tokens", "<8xQ", 2**50, "cannot be read"),
+    "a long token": ("tokenizer.ggml.tokens", "<16xQ", 2**60, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_header_that_promises_too_much_is_refused_before_it_takes_memory(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("FLOATLENS_CACHE", str(tmp_path / "cache"))
+    field, layout, value, said = BOMBS[name]
+    raw = bytearray(file.read_bytes())
+    place = raw.index(field.encode()) + len(field) + struct.calcsize(layout) - struct.calcsize(layout[-1])
+    struct.pack_into(f"<{layout[-1]}", raw, place, value)
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(raw)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FloatLensError, match=said):
+        floatlens.load(str(bad))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kilobytes

@@ -220,7 +220,7 @@ def broken(folder: Path, what: str) -> None:
         ("truncated", "but its header describes"),
         ("garbage", "is not a complete safetensors file"),
         ("too few layers", "no weights for 18 tensors"),
-        ("other shape", "cannot be loaded as llada"),
+        ("other shape", "numbers in the weights, but 1,280 in a model of its config"),
         ("missing shard", "is missing, but model.safetensors.index.json names it"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -27,8 +28,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_whole(self.max_new_tokens, "max_new_tokens")
-        if self.temperature < 0:
-            raise FloatLensError(f"temperature {self.temperature} is below 0; use 0 for greedy decoding")
+        if not 0 <= self.temperature < math.inf:  # NaN is neither
+            raise FloatLensError(
+                f"temperature should be a number of 0 or more, not {self.temperature}; 0 is greedy decoding"
+            )
 
     @property
     def step_count(self) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint, check_links, read_json
+from floatlens.models.checkpoint import Checkpoint, check_links, one_line, read_json
 from floatlens.models.family import Family
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from floatlens.models.weights import check_header
+    from floatlens.models.weights import read_header
 
     if not (folder / WEIGHTS).is_file():
         if not (folder / PICKLE).is_file():
@@ -135,7 +135,7 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch
         if not isinstance(found, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
             raise FloatLensError(f"{folder / PICKLE} should hold tensors by name")
         return found
-    check_header(folder / WEIGHTS)
+    read_header(folder / WEIGHTS)
     try:
         return load_file(folder / WEIGHTS)
     except SafetensorError as error:
@@ -170,8 +170,7 @@ def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickl
         wrapped = peft.PeftModel(model, lora, autocast_adapter_dtype=False, low_cpu_mem_usage=True)
         left = peft.set_peft_model_state_dict(wrapped, own, low_cpu_mem_usage=True)
     except (KeyError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise FloatLensError(f"adapter {folder} does not fit {checkpoint.name}: {reason[:300]}") from error
+        raise FloatLensError(f"adapter {folder} does not fit {checkpoint.name}: {one_line(error)}") from error
     if left.unexpected_keys:
         raise FloatLensError(
             f"adapter {folder} does not fit {checkpoint.name}: "
@@ -330,13 +329,13 @@ def give_mask_vector(model: PreTrainedModel, folder: Path, mask_id: int | None) 
     """
     from safetensors.torch import load_file
 
-    from floatlens.models.weights import check_header
+    from floatlens.models.weights import read_header
 
     if mask_id is None:
         raise FloatLensError(
             f"{folder / MASK} is the vector of a mask token, but the model's tokenizer has no mask token"
         )
-    check_header(folder / MASK)
+    read_header(folder / MASK)
     vector = load_file(folder / MASK).get("mask")
     embedding = model.get_input_embeddings()
     width = embedding.weight.shape[1]

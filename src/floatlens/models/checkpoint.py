@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,8 @@ class Checkpoint:
         except RecursionError:
             raise FloatLensError(f"{self.name}: config.json is nested too deeply") from None
         shape(made)
+        for field in ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id"):
+            token_numbers(getattr(made, field, None), f"{self.name}: config.json: field {field!r}")
         return made
 
     def _native_config(self) -> PreTrainedConfig:
@@ -99,7 +102,7 @@ class Checkpoint:
                 return self.family.native(config)
             except (*BAD_CONFIG, StrictDataclassError) as error:
                 raise FloatLensError(
-                    f"{self.name}: config.json does not describe a {self.family.name} model: {error}"
+                    f"{self.name}: config.json does not describe a {self.family.name} model: {one_line(error)}"
                 ) from None
         try:
             if self.gguf_file:
@@ -115,8 +118,21 @@ class Checkpoint:
                     f'add it, such as "model_type": "llama"'
                 ) from None
             raise FloatLensError(
-                f"{self.name}: config.json cannot be read as {self.config['model_type']}: {error}"
+                f"{self.name}: config.json cannot be read as {self.config['model_type']}: {one_line(error)}"
             ) from None
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception of another library, on one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def token_numbers(value: Any, what: str) -> list[int]:
+    """The token ids of a field that holds one, several or none; raise an error for anything else."""
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(number) is int and abs(number) < 2**31 for number in found):
+        raise FloatLensError(f"{what} is {repr(value)[:100]}; expected a token id")
+    return found
 
 
 def without_loader_fields(value: Any) -> Any:
@@ -180,7 +196,7 @@ def _find_with_adapter(name: str, revision: str | None, family: str | None, adap
     return replace(_find(name, revision, family), adapter=folder)
 
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"[\w.~-]+/[\w.-]+")
 
 
 def check_name(name: str) -> None:
@@ -201,6 +217,16 @@ def check_name(name: str) -> None:
         )
 
 
+def is_local_path(name: str) -> bool:
+    """Whether a name like org/name rather means a folder, so that a typing error is not sent to the Hub.
+
+    >>> [is_local_path(name) for name in ("./model", "~/model", "out/checkpoint-500", "Qwen/Qwen3-0.6B")]
+    [True, True, True, False]
+    """
+    first, _, last = name.partition("/")
+    return name[0] in ".~" or Path(first).is_dir() or re.fullmatch(r"(checkpoint|step|epoch|at)-?\d+", last) is not None
+
+
 def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
     check_name(name)
     check_family_name(family)
@@ -211,6 +237,10 @@ def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
         return _gguf(name, folder, family)
     if folder.is_dir():
         source, config = str(folder), read_json(folder / "config.json", f"{name} is not a checkpoint folder")
+    elif revision is None and is_local_path(name):
+        raise FloatLensError(
+            f"model {name!r}: the folder {folder} does not exist; to load a Hub model of this name, pass --revision main"
+        )
     else:
         source, config = name, _hub_config(name, revision)
     found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
@@ -272,6 +302,16 @@ def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
     return Checkpoint(name, str(path.parent), config, found, None, path.name, family is not None)
 
 
+def download(checkpoint: Checkpoint, patterns: Sequence[str]) -> Path:
+    """The folder of the Hub's cache with the files of a Hub model that match one of the patterns."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(checkpoint.source, revision=checkpoint.revision, allow_patterns=list(patterns)))
+    except Exception as error:  # of the network, the Hub or the disk
+        raise FloatLensError(f"{checkpoint.name} cannot be downloaded: {one_line(error)}") from error
+
+
 def _hub_config(name: str, revision: str | None) -> dict[str, Any]:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -279,6 +319,7 @@ def _hub_config(name: str, revision: str | None) -> dict[str, Any]:
     try:
         path = hf_hub_download(name, "config.json", revision=revision)
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise FloatLensError(f"model {name!r} is not a local folder and was not found on the Hub: {reason}") from None
+        raise FloatLensError(
+            f"model {name!r} is not a local folder and was not found on the Hub: {one_line(error)}"
+        ) from None
     return read_json(Path(path), f"{name} is not a checkpoint")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint
-from floatlens.models.family import auto_class
+from floatlens.models.checkpoint import Checkpoint, one_line
+from floatlens.models.family import Family, auto_class
+from floatlens.models.quiet import quietly
 from floatlens.models.weights import torch_dtype
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def first_of(config: PreTrainedConfig, *names: str) -> int | None:
@@ -95,11 +96,18 @@ def attention_layers(config: PreTrainedConfig) -> list[int]:
     return [layer for layer in layers if layer in indices] if isinstance(indices, list) else layers
 
 
+def meta_model(family: Family, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model of a config on the meta device: its parameters have shapes and no memory."""
+    try:
+        with torch.device("meta"), quietly():
+            return auto_class(family).from_config(config, trust_remote_code=False)
+    except Exception as error:  # a model class raises anything for sizes that do not fit together
+        raise FloatLensError(f"config.json does not describe a {family.name} model: {one_line(error)}") from error
+
+
 def parameters(checkpoint: Checkpoint) -> int:
     """Number of parameters, counted on the meta device."""
-    with torch.device("meta"):
-        model = auto_class(checkpoint.family).from_config(checkpoint.native_config(), trust_remote_code=False)
-    return sum(p.numel() for p in model.parameters())
+    return sum(p.numel() for p in meta_model(checkpoint.family, checkpoint.native_config()).parameters())
 
 
 def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, itemsize: int = 4) -> int:

@@ -45,6 +45,12 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def count_tensors(path: Path) -> int:
+    """The number of tensors that a GGUF file has according to its header."""
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(16)[8:], "little")
+
+
 def load_tokenizer(path: Path) -> Any:
     """The tokenizer of a GGUF file."""
     from transformers import AutoTokenizer

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.checkpoint import Checkpoint, download, one_line, read_json
 from floatlens.models.quiet import quietly
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
         from floatlens.models.gguf import load_tokenizer as load_from_gguf
 
         return load_from_gguf(Path(checkpoint.source) / checkpoint.gguf_file)
-    folder = checkpoint.folder or _download(checkpoint)
+    folder = checkpoint.folder or download(checkpoint, ("*.json", *(f"*{ending}" for ending in COPIED)))
     if not any((folder / name).exists() for name in FILES):
         return None
     # A family whose tokenizer is published as remote code names the native class that reads the same files.
@@ -120,8 +120,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
             options = {"config": _config(name, checkpoint.source), "trust_remote_code": False}
             return _named(transformers.AutoTokenizer.from_pretrained(name, **options), checkpoint)
         except Exception as error:  # the tokenizers library raises Exception itself for a file that it cannot read
-            reason = " ".join(str(error).replace(name, str(folder)).split())
-            raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason[:300]}") from error
+            reason = one_line(error).replace(name, str(folder))
+            raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason}") from error
 
 
 def copy_clean(folder: Path, target: Path, config: dict[str, Any]) -> None:
@@ -174,18 +174,6 @@ def _check_added_tokens(tokens: dict[str, Any], path: Path) -> None:
             raise FloatLensError(
                 f"{path}: the token {token!r} has the number {number!r}; expected 0 to {LARGEST_ID - 1:,}"
             )
-
-
-def _download(checkpoint: Checkpoint) -> Path:
-    """The folder of the Hub's cache with the tokenizer's files of a Hub model."""
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", *(f"*{ending}" for ending in COPIED)]
-    try:
-        return Path(snapshot_download(checkpoint.source, revision=checkpoint.revision, allow_patterns=patterns))
-    except Exception as error:  # of the network, the Hub or the disk
-        reason = " ".join(str(error).split())
-        raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be downloaded: {reason[:300]}") from error
 
 
 def _config(folder: str, source: str) -> Any:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint, read_json
+from floatlens.models.checkpoint import Checkpoint, download, one_line, read_json, token_numbers
 from floatlens.models.family import auto_class
+from floatlens.models.gguf import count_tensors
 from floatlens.models.gguf import load_weights as load_gguf_weights
 from floatlens.models.quiet import expect_no_kernels, quietly
 from floatlens.models.unsupported import check_supported
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+WEIGHTS = ("*.json", "model*.safetensors")  # the files of a Hub model that are downloaded
+PICKLES = ("pytorch_model*.bin",)
+LARGEST_HEADER = 100 << 20  # bytes, the limit of the safetensors library
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
@@ -38,27 +46,26 @@ def load_model(
     processes started by torchrun: see `parallel`. With `allow_pickle`, a checkpoint without safetensors may hold its
     weights as PyTorch's .bin files; torch reads only tensors from them.
     """
-    from safetensors import SafetensorError
-
     config = checkpoint.native_config()  # raises an error for an invalid config before any weights are read
-    use_safetensors: bool | None = None if allow_pickle else True
-    if checkpoint.gguf_file is None:
-        check_no_adapter(checkpoint)
-    config = checkpoint.native_config()
     check_supported(checkpoint.name, config, checkpoint.family)
-    if checkpoint.folder is not None and checkpoint.gguf_file is None:
-        files = check_files(checkpoint.folder, allow_pickle=allow_pickle)
+    use_safetensors: bool | None = None
+    if checkpoint.gguf_file:
+        source = Path(checkpoint.source) / checkpoint.gguf_file
+        check_sizes(checkpoint, config, count_tensors(source), 8 * source.stat().st_size)  # at least one bit per weight
+    else:
+        source = checkpoint.folder or download(checkpoint, WEIGHTS + (PICKLES if allow_pickle else ()))
+        check_no_adapter(checkpoint, source)
+        files = check_files(source, allow_pickle=allow_pickle)
         use_safetensors = files[0].suffix == ".safetensors"
+        if use_safetensors:
+            check_shapes(checkpoint, config, files)
     options: dict[str, Any] = {
         "config": config,
         "dtype": torch_dtype(dtype, device_map),
-        "revision": checkpoint.revision,
         "device_map": device_map,
         "trust_remote_code": False,
-        "use_safetensors": use_safetensors,
         "output_loading_info": True,
         "key_mapping": dict(checkpoint.family.renames) or None,
-        "quantization_config": quantization_config,
         **(parallel(tp_plan, device_map) if tp_plan is not None else {}),
     }
     auto = auto_class(checkpoint.family)
@@ -74,17 +81,17 @@ def load_model(
 
     try:
         if checkpoint.gguf_file:
-            options |= {"use_safetensors": None, "quantization_config": None}
-            file = Path(checkpoint.source) / checkpoint.gguf_file
             name = str(options["dtype"]).removeprefix("torch.")
-            model = load_gguf_weights(file, name, load)
+            model = load_gguf_weights(source, name, load)
         else:
-            model = load(checkpoint.source, {})
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, ImportError, UnpicklingError) as error:
-        reason = " ".join(str(error).split())
-        raise FloatLensError(
-            f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason[:400]}"
-        ) from error
+            model = load(source, {"use_safetensors": use_safetensors, "quantization_config": quantization_config})
+    except FloatLensError:
+        raise
+    except Exception as error:  # transformers raises anything for files that do not belong together
+        reason = one_line(error)
+        raise FloatLensError(f"{checkpoint.name} cannot be loaded as {checkpoint.family.name}: {reason}") from error
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    token_numbers(ends, f"{checkpoint.name}: generation_config.json: field 'eos_token_id'")
     if model.device.type == "cpu":
         expect_no_kernels()
     return model.eval()
@@ -163,14 +170,10 @@ def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
 def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
     """The weights files of a folder that transformers will read, in its order of preference.
 
-    The header of each safetensors file is checked against its size. Pickled files are used only if they are allowed and
-    there are no others.
+    Pickled files are used only if they are allowed and there are no others.
     """
     for name in ("model.safetensors", "pytorch_model.bin") if allow_pickle else ("model.safetensors",):
         if files := _weights_files(folder, name):
-            for file in files:
-                if file.suffix == ".safetensors":
-                    check_header(file)
             return files
     found = pickled_files(folder)
     hint = (
@@ -204,11 +207,9 @@ def _weights_files(folder: Path, name: str) -> list[Path]:
     return files
 
 
-def check_no_adapter(checkpoint: Checkpoint) -> None:
+def check_no_adapter(checkpoint: Checkpoint, folder: Path) -> None:
     """Raise an error for an adapter inside a checkpoint: transformers would apply it silently, pickled or not."""
-    from transformers.utils import find_adapter_config_file
-
-    if find_adapter_config_file(checkpoint.source, revision=checkpoint.revision) is not None:
+    if (folder / "adapter_config.json").exists():
         raise FloatLensError(
             f"{checkpoint.name} has an adapter next to its weights (adapter_config.json); move it to a separate folder and "
             "pass that folder with --adapter"
@@ -220,20 +221,71 @@ def pickled_files(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
 
 
-def check_header(file: Path) -> None:
-    """Raise an error for a safetensors file whose header and size disagree, such as an incomplete download."""
+def read_header(file: Path) -> dict[str, tuple[str, int]]:
+    """Dtype and number of elements of each tensor of a safetensors file; raise an error if header and file disagree."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
+        if size < 8 or length > min(size - 8, LARGEST_HEADER):
             raise FloatLensError(
                 f"{file} is not a complete safetensors file: {size} bytes, header of {length}; download it again"
             )
         try:
             header = json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, IndexError):
+            header.pop("__metadata__", None)
+            found = {name: _tensor(**entry) for name, entry in header.items()}
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             raise FloatLensError(f"{file} has no readable safetensors header; download it again") from None
-    expected = 8 + length + max(ends, default=0)
+    expected = 8 + length + max((end for *_, end in found.values()), default=0)
     if size != expected:
         raise FloatLensError(f"{file} is {size} bytes, but its header describes {expected}; download it again")
+    return {name: (dtype, elements) for name, (dtype, elements, _) in found.items()}
+
+
+def _tensor(dtype: str, shape: list[int], data_offsets: list[int]) -> tuple[str, int, int]:
+    """Dtype, number of elements and end of a tensor; raise a ValueError if they do not fit together."""
+    begin, end = data_offsets
+    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+        raise ValueError("sizes are no natural numbers")
+    elements = math.prod(shape)
+    bits = int("".join(filter(str.isdigit, dtype.split("_")[0])) or 8)  # BOOL has none; F8_E4M3 has 8
+    if bits * elements != 8 * (end - begin):
+        raise ValueError("sizes do not fit")
+    return dtype, elements, end
+
+
+def check_sizes(checkpoint: Checkpoint, config: PreTrainedConfig, tensors: int, most: int) -> dict[str, int]:
+    """Number of elements of each parameter; raise an error for a model that is larger than `tensors` with `most` elements.
+
+    Checked before memory is taken for it: a config of a few bytes may describe a model of any size.
+    """
+    from floatlens.models.describe import meta_model, shape
+
+    layers = shape(config)["layers"] or 0
+    if layers > tensors:
+        raise FloatLensError(
+            f"{checkpoint.name}: its config describes {layers:,} layers, but the weights have {tensors:,} tensors"
+        )
+    native = {name: p.numel() for name, p in meta_model(checkpoint.family, config).named_parameters()}
+    if (described := sum(native.values())) > most:
+        raise FloatLensError(
+            f"{checkpoint.name}: its config describes a model of {described:,} parameters, more than its weights can hold"
+        )
+    return native
+
+
+def check_shapes(checkpoint: Checkpoint, config: PreTrainedConfig, files: Iterable[Path]) -> None:
+    """Raise an error for safetensors files that hold other sizes than the config describes."""
+    tensors = {name: found for file in files for name, found in read_header(file).items()}
+    floats = {name: count for name, (dtype, count) in tensors.items() if "F" in dtype and not dtype.startswith("F8")}
+    # Quantized tensors hold several weights per number, and a few models compute some of their parameters.
+    most = sum(count for _, count in tensors.values()) * (2 if len(floats) == len(tensors) else 32)
+    native = check_sizes(checkpoint, config, len(tensors), most)
+    for name, count in floats.items():
+        for pattern, replacement in checkpoint.family.renames.items():
+            name = re.sub(pattern, replacement, name)
+        if native.get(name, count) != count:
+            raise FloatLensError(
+                f"{checkpoint.name}: the tensor {name!r} has {count:,} numbers in the weights, but {native[name]:,} in a "
+                f"model of its config"
+            )
