@@ -44,10 +44,10 @@ def main() -> None:
             asked = settings | {"max_new_tokens": chosen.new}
 
             def alone(lens: fl.Lens = lens, asked: dict[str, Any] = asked) -> list[fl.Generation]:
-                return [lens.generate([prompt], **asked)[0] for prompt in prompts]
+                return [lens.generate([prompt], sampler=asked)[0] for prompt in prompts]
 
             def together(lens: fl.Lens = lens, asked: dict[str, Any] = asked) -> list[fl.Generation]:
-                return lens.generate(prompts, **asked)
+                return lens.generate(prompts, sampler=asked)
 
             same = [one.ids for one in alone()] == [one.ids for one in together()]
             found = interleaved({"alone": alone, "together": together}, rounds=chosen.rounds)

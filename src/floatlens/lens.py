@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 import torch
 
 from floatlens.attention.prompt_batch import PromptBatch, scripts_of, tails_of
-from floatlens.attention.registry import DEFAULT as DEFAULT_STATISTICS
-from floatlens.attention.session import Implementation
 from floatlens.data import sequences
 from floatlens.data.prompt import Prompt, Region, build
 from floatlens.data.sample import Passage
@@ -31,16 +28,18 @@ from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention
+from floatlens.keywords import LoadKeywords, RecordingKeywords, SamplingKeywords, TraceKeywords
 from floatlens.models.adapter import MASK, apply_adapter, give_mask_vector
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
+from floatlens.options import Load, Recording, Sampling, make
 from floatlens.trace.finite import check_finite
 from floatlens.trace.generation import Generation, cut_at_end, filled_text
 from floatlens.trace.labels import label_traces
-from floatlens.trace.options import RecordOptions
+from floatlens.trace.options import check_recording, make_session, shown_only
 from floatlens.trace.recorder import Recorder
 from floatlens.trace.trace import Trace
 from floatlens.trace.watch import Watch
@@ -50,26 +49,13 @@ if TYPE_CHECKING:
 
 PromptLike: TypeAlias = Prompt | str | Sequence[int]
 
+SMALL = 512  # width below which a layer's matrix products are too small to share between threads
 # Tokens with which chat models end their turn, in addition to the end token of their config.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
 
 
-def load(
-    name: str,
-    *,
-    family: str | None = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    sampler: str | None = None,
-    block_length: int | None = None,
-    dtype: str | torch.dtype = "auto",
-    device_map: str | dict[str, Any] | None = None,
-    quantization_config: Any = None,
-    attn_implementation: str | None = None,
-    tp_plan: str | dict[str, str] | None = None,
-    allow_pickle: bool = False,
-) -> Lens:
-    """Load a model.
+def load(name: str, **options: Unpack[LoadKeywords]) -> Lens:
+    """Load a model: `load("GSAI-ML/LLaDA-8B-Instruct", dtype="bfloat16", device_map="auto")`.
 
     Nothing is downloaded unless `name` is a Hub id, and remote code is never run.
 
@@ -78,67 +64,35 @@ def load(
     name
         A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm"),
         "smollm2", or a bundled adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm").
-    family
-        Name of the family; detected from the checkpoint's config by default.
-    revision
-        Revision of a Hub model.
-    adapter
-        Folder of a LoRA adapter in peft's format. It is merged into the weights; the family "canvas" keeps it separate.
-    sampler
-        Name of the sampler, for families that have several ("llada2", "llada2.1").
-    block_length
-        Tokens per block of a block-causal model whose config does not define it (family "a2d-block").
-    dtype
-        "auto" is the checkpoint's dtype on an accelerator and float32 on a CPU.
-    device_map
-        Passed to transformers; "auto" distributes the layers of a large model over several GPUs.
-    quantization_config, attn_implementation
-        Passed to transformers.
-    tp_plan
-        "auto" splits each layer over the processes of torchrun, which all run the same script.
-    allow_pickle
-        Whether to load pickled weights (.bin); by default this is an error.
+    **options
+        The fields of `floatlens.options.Load`.
     """
-    lens = Lens(
-        find(name, revision=revision, family=family, adapter=adapter, sampler=sampler, block_length=block_length),
-        dtype=dtype,
-        device_map=device_map,
-        quantization_config=quantization_config,
-        attn_implementation=attn_implementation,
-        tp_plan=tp_plan,
-        allow_pickle=allow_pickle,
-    )
+    [chosen] = make(options, Load)
+    lens = Lens.find(name, chosen)
     _ = lens.model
+    return lens
+
+
+def limit_threads(lens: Lens) -> Lens:
+    """Use one thread for a small model on a CPU, where several threads cost more than they save; return the lens."""
+    if (lens.shape["width"] or SMALL) < SMALL and not lens.options.device_map:
+        torch.set_num_threads(1)
     return lens
 
 
 class Lens:
     """A loaded model with its tokenizer, its family's facts and its sampler.
 
-    Made by `load`. If a lens is created directly, its weights are read when they are first needed; the options are those
-    of `load`.
+    Made by `load`. If a lens is created directly, its weights are read when they are first needed.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        dtype: str | torch.dtype = "auto",
-        device_map: str | dict[str, Any] | None = None,
-        quantization_config: Any = None,
-        attn_implementation: str | None = None,
-        tp_plan: str | dict[str, str] | None = None,
-        allow_pickle: bool = False,
-    ) -> None:
-        self.checkpoint = checkpoint
-        self.options: dict[str, Any] = {
-            "dtype": dtype,
-            "device_map": device_map,
-            "quantization_config": quantization_config,
-            "attn_implementation": attn_implementation,
-            "tp_plan": tp_plan,
-            "allow_pickle": allow_pickle,
-        }
+    def __init__(self, checkpoint: Checkpoint, options: Load = Load()) -> None:
+        self.checkpoint, self.options = checkpoint, options
+
+    @classmethod
+    def find(cls, name: str, options: Load = Load()) -> Lens:
+        """The lens of a model, without reading its weights."""
+        return cls(find(name, options), options)
 
     @property
     def name(self) -> str:
@@ -173,12 +127,12 @@ class Lens:
     @cached_property
     def model(self) -> PreTrainedModel:
         """The native transformers model."""
-        model, folder = load_model(self.checkpoint, **self.options), self.checkpoint.adapter
+        model, folder = load_model(self.checkpoint, self.options), self.checkpoint.adapter
         if folder is None:
             return model
-        if self.options["tp_plan"] is not None:
+        if self.options.tp_plan is not None:
             raise FloatLensError("an adapter needs all weights in one process; load with device_map instead of tp_plan")
-        model = apply_adapter(model, self.checkpoint, allow_pickle=self.options["allow_pickle"])
+        model = apply_adapter(model, self.checkpoint, allow_pickle=self.options.allow_pickle)
         if self.family.kind == "mdm" and (folder / MASK).is_file():
             give_mask_vector(model, folder, find_mask_id(model.config, self.tokenizer))
         return model
@@ -356,42 +310,12 @@ class Lens:
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
-    def settings(
-        self,
-        *,
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
-        **sampler_settings: Any,
-    ) -> Settings:
-        """Return the validated settings of the lens's sampler; needs no weights.
+    def settings(self, **options: Unpack[SamplingKeywords]) -> Settings:
+        """Return the validated settings of the lens's sampler, from the fields of `options.Sampling`; needs no weights.
 
-        Parameters
-        ----------
-        max_new_tokens
-            Number of tokens to write (32).
-        steps
-            Number of denoising steps (one per token); an autoregressive model ignores it.
-        temperature
-            0 (the default) is greedy decoding.
-        seed
-            Seed of the random numbers (0).
-        block_length
-            Tokens per block, for samplers that write in blocks; by default the model's block length, if it has one.
-        **sampler_settings
-            Settings of one sampler only, such as `top_p` or `remasking`: see docs/models.md.
+        `sampler` has the settings of one sampler only, such as {"top_p": 0.9}: see docs/models.md.
         """
-        return settings_for(
-            self.sampler,
-            max_new_tokens=max_new_tokens,
-            steps=steps,
-            temperature=temperature,
-            seed=seed,
-            block_length=self.block_length if block_length is None else block_length,
-            **sampler_settings,
-        )
+        return self.settings_of((), make(options, Sampling)[0])
 
     def steps(self, batch: PromptBatch, settings: Settings, seeds: Sequence[int] | None = None) -> Iterator[Step]:
         """Decode a batch, one `Step` per forward pass."""
@@ -422,7 +346,7 @@ class Lens:
                 more["ends"] = batch.ends
             steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws, **more)
         if changes := interventions.in_force(self):
-            if self.waits and len(batch.prompts) > 1:
+            if self.rows_wait and len(batch.prompts) > 1:
                 raise FloatLensError(
                     f"under interventions the {self.sampler} sampler writes one prompt at a time, found {len(batch.prompts)}"
                 )
@@ -442,24 +366,27 @@ class Lens:
         reference
             Prompts that ablate-heads uses to rank heads and compute their means.
         """
-        if self.options["tp_plan"] is not None:
+        if self.options.tp_plan is not None:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
-    def settings_of(self, prompts: Sequence[Prompt], **given: Any) -> Settings:
-        """The settings used to decode prompts, from the arguments of `settings`.
+    def settings_of(self, prompts: Sequence[Prompt], sampling: Sampling) -> Settings:
+        """The settings used to decode prompts.
 
         For a replay they come from the given texts. For a text with masks, the default number of steps is the number of
         masks, and its length is used instead of `max_new_tokens`.
         """
         scripts, tails = scripts_of(prompts), tails_of(prompts)
+        given = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
+        given |= dict(given.pop("sampler") or {})
+        if given["block_length"] is None:
+            given["block_length"] = self.block_length
         if scripts is not None:
-            block_length = self.block_length if given.get("block_length") is None else given["block_length"]
-            return replay.settings_of(scripts, self.family, self.sampler, block_length, given.get("seed") or 0)
+            return replay.settings_of(scripts, self.family, self.sampler, given["block_length"], sampling.seed or 0)
         if tails is not None:
             given["max_new_tokens"] = len(tails[0])
-            given["steps"] = given.get("steps") or max(tail.count(self.mask_id) for tail in tails)
-        return self.settings(**given)
+            given["steps"] = given["steps"] or max(tail.count(self.mask_id) for tail in tails)
+        return settings_for(self.sampler, **given)
 
     def _new_positions(self, batch: PromptBatch, settings: Settings) -> int:
         """Number of columns that may be written after the end of the prompts, or of the longest row."""
@@ -477,54 +404,31 @@ class Lens:
         return PromptBatch.of(prompts, self.pad_id, Network(self.model).device, block=block, filler=filler)
 
     @property
-    def waits(self) -> bool:
+    def rows_wait(self) -> bool:
         """Whether rows of a batch wait for each other, which gives them different numbers of steps."""
         return SAMPLERS[self.sampler].aligned
 
     def _parts(self, prompts: Sequence[Prompt]) -> list[slice]:
         """The prompts that are decoded together: all, or one at a time if interventions or replays count steps."""
-        if self.batched and not (self.waits and (interventions.in_force(self) or scripts_of(prompts))):
+        if self.batched and not (self.rows_wait and (interventions.in_force(self) or scripts_of(prompts))):
             return [slice(0, len(prompts))]
         return [slice(row, row + 1) for row in range(len(prompts))]
 
     @overload
-    def generate(
-        self,
-        prompts: Prompt | str,
-        *,
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
-        stop_when_answered: bool = False,
-        **sampler_settings: Any,
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: Prompt | str, *, stop_when_answered: bool = False, **options: Unpack[SamplingKeywords]
     ) -> Generation: ...
     @overload
     def generate(
-        self,
-        prompts: Sequence[PromptLike],
-        *,
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
-        stop_when_answered: bool = False,
-        **sampler_settings: Any,
+        self, prompts: Sequence[PromptLike], *, stop_when_answered: bool = False, **options: Unpack[SamplingKeywords]
     ) -> list[Generation]: ...
 
     def generate(
         self,
         prompts: Prompt | str | Sequence[PromptLike],
         *,
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
         stop_when_answered: bool = False,
-        **sampler_settings: Any,
+        **options: Unpack[SamplingKeywords],
     ) -> Generation | list[Generation]:
         """Generate text after a prompt, or after each prompt of a list in one left-padded batch.
 
@@ -536,20 +440,12 @@ class Lens:
             Stop as soon as an end token and all tokens before it are written. The answer is the same, because these
             tokens do not change any more; samplers that revise their tokens ignore this. `steps` of the result counts
             the passes until then.
-        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
-            See `settings`.
+        **options
+            The fields of `floatlens.options.Sampling`.
         """
         single = isinstance(prompts, Prompt | str)
         ready = self._prompts([prompts] if isinstance(prompts, Prompt | str) else prompts)
-        chosen = self.settings_of(
-            ready,
-            max_new_tokens=max_new_tokens,
-            steps=steps,
-            temperature=temperature,
-            seed=seed,
-            block_length=block_length,
-            **sampler_settings,
-        )
+        chosen = self.settings_of(ready, make(options, Sampling)[0])
         made: list[Generation] = []
         for part in self._parts(ready):
             batch = self._batch(ready[part], chosen)
@@ -634,110 +530,42 @@ class Lens:
         gold: int | Sequence[int] | None = None,
         answers: Sequence[str] = (),
         sample_id: str = "",
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
-        record: Sequence[str] = DEFAULT_STATISTICS,
-        layers: Collection[int] | None = None,
-        heads: Collection[int] | None = None,
-        record_steps: Collection[int] | None = None,
-        matrices: Sequence[str] = (),
-        matrix_layers: Collection[int] | None = None,
-        implementation: Implementation = "fused",
-        **sampler_settings: Any,
+        **options: Unpack[TraceKeywords],
     ) -> Trace:
-        """Generate text and record a trace: one forward pass per step, by default all layers and heads.
+        """Generate text after a prompt and record a trace; the tokens are those of `generate`.
 
         Parameters
         ----------
         prompt
-            A question, a `Prompt`, or token ids.
+            A question, a `Prompt` (see `prompt`), or a list of token ids.
         passages, gold, answers
-            Texts to answer the question from, the index of the gold ones, and the gold answers.
+            Passages to answer the question from, the index of the gold ones, and the gold answers.
         sample_id
             A name that is stored in the trace.
-        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
-            Settings of the sampler: see `settings`.
-        record, layers, heads, record_steps, matrices, matrix_layers, implementation
-            What to record: see `watch`.
+        **options
+            The fields of `floatlens.options.Sampling` and `Recording`.
         """
         if isinstance(prompt, str):
             prompt = self.prompt(prompt, passages, gold=gold, answers=answers)
         elif passages or gold is not None:
             raise FloatLensError("passages and gold need the question as text; a Prompt has its own")
-        [trace] = self.traces(
-            [prompt],
-            sample_ids=[sample_id],
-            max_new_tokens=max_new_tokens,
-            steps=steps,
-            temperature=temperature,
-            seed=seed,
-            block_length=block_length,
-            record=record,
-            layers=layers,
-            heads=heads,
-            record_steps=record_steps,
-            matrices=matrices,
-            matrix_layers=matrix_layers,
-            implementation=implementation,
-            **sampler_settings,
-        )
-        return trace
+        return self.traces([prompt], sample_ids=[sample_id], **options)[0]
 
     def traces(
         self,
         prompts: Sequence[PromptLike],
         *,
         sample_ids: Sequence[str] | None = None,
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
-        record: Sequence[str] = DEFAULT_STATISTICS,
-        layers: Collection[int] | None = None,
-        heads: Collection[int] | None = None,
-        record_steps: Collection[int] | None = None,
-        matrices: Sequence[str] = (),
-        matrix_layers: Collection[int] | None = None,
-        implementation: Implementation = "fused",
-        **sampler_settings: Any,
+        **options: Unpack[TraceKeywords],
     ) -> list[Trace]:
         """Trace a batch of prompts together; each trace equals the trace of its prompt alone.
 
-        Parameters
-        ----------
-        prompts
-            Questions, prompts or lists of token ids.
-        sample_ids
-            Names that are stored in the traces, one per prompt.
-        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
-            Settings of the sampler: see `settings`.
-        record, layers, heads, record_steps, matrices, matrix_layers, implementation
-            What to record: see `watch`.
+        `sample_ids` are names that are stored in the traces; the options are those of `trace`.
         """
         ready, ids = self._prompts(prompts), sample_ids or [""] * len(prompts)
         made: list[Trace] = []
         for part in self._parts(ready):
-            watch = self.watch(
-                ready[part],
-                sample_ids=ids[part],
-                max_new_tokens=max_new_tokens,
-                steps=steps,
-                temperature=temperature,
-                seed=seed,
-                block_length=block_length,
-                record=record,
-                layers=layers,
-                heads=heads,
-                record_steps=record_steps,
-                matrices=matrices,
-                matrix_layers=matrix_layers,
-                implementation=implementation,
-                **sampler_settings,
-            )
+            watch = self.watch(ready[part], sample_ids=ids[part], **options)
             for _ in watch:
                 pass
             made += watch.traces()
@@ -754,7 +582,7 @@ class Lens:
         passages: Sequence[str | Passage] = (),
         gold: int | Sequence[int] | None = None,
         sample_id: str = "",
-        **recording: Any,
+        **recording: Unpack[RecordingKeywords],
     ) -> Trace:
         """Trace a given answer as if the model wrote it: revealed in a given order, without sampling.
 
@@ -779,7 +607,7 @@ class Lens:
         sample_id
             A name that is stored in the trace.
         **recording
-            What to record, such as `layers` or `matrices`: see `watch`.
+            The fields of `floatlens.options.Recording`.
         """
         if isinstance(prompt, str):
             prompt = self.prompt(prompt, passages, gold=gold)
@@ -795,7 +623,7 @@ class Lens:
         regions: sequences.Regions = None,
         answers: Sequence[str] = (),
         sample_id: str = "",
-        **options: Any,
+        **options: Unpack[TraceKeywords],
     ) -> Trace:
         """Fill the masks inside a text and record a trace: `lens.infill("The [MASK] of France is Paris.")`.
 
@@ -814,8 +642,7 @@ class Lens:
         sample_id
             A name that is stored in the trace.
         **options
-            Settings of the sampler (see `settings`; `steps` is the number of masks by default), and what to record (see
-            `watch`).
+            The fields of `floatlens.options.Sampling` (`steps` is the number of masks by default) and `Recording`.
         """
         ready = dataclasses.replace(self.infill_prompt(text, regions), answers=list(answers))
         return self.traces([ready], sample_ids=[sample_id], **options)[0]
@@ -861,74 +688,32 @@ class Lens:
         prompts: Sequence[PromptLike],
         *,
         sample_ids: Sequence[str] | None = None,
-        max_new_tokens: int | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        seed: int | None = None,
-        block_length: int | None = None,
-        record: Sequence[str] = DEFAULT_STATISTICS,
-        layers: Collection[int] | None = None,
-        heads: Collection[int] | None = None,
-        record_steps: Collection[int] | None = None,
-        matrices: Sequence[str] = (),
-        matrix_layers: Collection[int] | None = None,
-        show: Sequence[str] = (),
-        implementation: Implementation = "fused",
-        **sampler_settings: Any,
+        **options: Unpack[TraceKeywords],
     ) -> Watch:
         """Trace a batch of prompts step by step: iterate over steps and their results, then call `.traces()`.
 
         A run may be abandoned at any step; between two steps the model is unchanged. A sampler that writes one prompt at a
-        time takes one prompt here.
-
-        Parameters
-        ----------
-        prompts, sample_ids
-            See `traces`.
-        max_new_tokens, steps, temperature, seed, block_length, **sampler_settings
-            Settings of the sampler: see `settings`.
-        record
-            Names of statistics or of groups of statistics: "default" (all that are cheap), "cache_drift", "locality",
-            "massive"; docs/statistics.md lists them.
-        layers, heads, record_steps
-            Layers, heads and steps to keep; None keeps all.
-        matrices
-            Full matrices to keep: any of "attention", "attention_mean", "queries", "keys".
-        matrix_layers
-            Layers whose matrices are kept; by default `layers`.
-        show
-            Statistics or matrices that are shown at each step without being kept in the trace.
-        implementation
-            "fused" (default: attention is computed once in float32 on a CPU, else as "stream"), "stream" (a second pass;
-            output bit-equal), "exact" (slow reference) or "kernel" (GPU kernel, see `floatlens doctor`).
+        time takes one prompt here. The parameters are those of `traces`.
         """
+        sampling, recording = make(options, Sampling, Recording)
         ready = self._prompts(prompts)
-        chosen = self.settings_of(
-            ready,
-            max_new_tokens=max_new_tokens,
-            steps=steps,
-            temperature=temperature,
-            seed=seed,
-            block_length=block_length,
-            **sampler_settings,
-        )
-        if (record is DEFAULT_STATISTICS or "default" in record) and is_state_space(self.config):
-            record = (*record, "received_signed")
-        options = RecordOptions(record, layers, heads, record_steps, matrices, matrix_layers, show, implementation)
-        options.check(self.shape, chosen.step_count)
+        chosen = self.settings_of(ready, sampling)
+        if "default" in recording.record and is_state_space(self.config):
+            recording = dataclasses.replace(recording, record=(*recording.record, "received_signed"))
+        check_recording(recording, self.shape, chosen.step_count)
         batch = self._batch(ready, chosen)
         new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted
         mask_id = self.mask_id if self.has_mask else None
         recorder = Recorder(
             batch,
-            options.session(batch.layout(new_tokens, shifted, mask_id), len(batch.prompts)),
+            make_session(recording, batch.layout(new_tokens, shifted, mask_id), len(batch.prompts)),
             new_tokens=new_tokens,
-            steps=sorted(range(chosen.step_count) if options.record_steps is None else options.record_steps),
-            heads=None if options.heads is None else sorted(options.heads),
+            steps=sorted(range(chosen.step_count) if recording.record_steps is None else recording.record_steps),
+            heads=None if recording.heads is None else sorted(recording.heads),
             shifted=shifted,
             revises=chosen.revises,
             special_ids=self.special_ids,
-            shown_only=options.shown_only,
+            shown_only=shown_only(recording),
         )
         ids = sample_ids or [""] * len(batch.prompts)
         specs = [str(one) for one in interventions.in_force(self)]
@@ -941,7 +726,3 @@ class Lens:
         steps_of_batch = self.steps(batch, chosen)
         layers_seen = attention_layers(self.config)
         return Watch(self.model, steps_of_batch, recorder, finished, alone=alone, attention_layers=layers_seen)
-
-    def check_record(self, settings: Settings, **options: Any) -> None:
-        """Raise an error for statistics, layers, heads or steps that do not exist. Options are those of `RecordOptions`."""
-        RecordOptions(**options).check(self.shape, settings.step_count)

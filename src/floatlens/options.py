@@ -124,8 +124,8 @@ class Recording:
     )
     implementation: str = option(
         "fused",
-        "fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; "
-        "output bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first).",
+        "fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; output "
+        "bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first).",
     )
     trace_dtype: str = option("float16", "Precision of per-head data on disk: float16 or float32.")
     detail: Literal["full", "summary"] = option(

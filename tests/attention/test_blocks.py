@@ -36,7 +36,7 @@ def lens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fl.Lens]:
 
 
 def trace_of(lens: fl.Lens, cache: bool = True, **options: Any) -> fl.Trace:
-    return lens.trace(PROMPT, max_new_tokens=NEW, block_length=BLOCK, cache=cache, **options)
+    return lens.trace(PROMPT, max_new_tokens=NEW, block_length=BLOCK, sampler={"cache": cache}, **options)
 
 
 def weights_of(lens: fl.Lens, trace: fl.Trace, step: int) -> np.ndarray:

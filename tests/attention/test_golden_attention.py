@@ -26,7 +26,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Any, dict[str, np.ndarray], An
     ranges = arrays.get("passage_ranges", np.zeros((0, 2), int))
     regions = [Region(f"doc{i + 1}", int(a), int(b)) for i, (a, b) in enumerate(ranges)]
     prompt = Prompt("", ids, regions, gold=list(range(len(regions))))
-    trace = lens.trace(prompt, matrices=["attention", "attention_mean", "queries", "keys"], **settings(arrays))
+    trace = lens.trace(prompt, matrices=["attention", "attention_mean", "queries", "keys"], sampler=settings(arrays))
     return lens, arrays, trace
 
 

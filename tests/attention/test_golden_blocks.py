@@ -48,7 +48,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Any, dict[str, np.ndarray], An
     lens = golden_blocks.lens_with_ids(name, ends[golden_blocks.kind(name) or ""])
     prompt = special["prompts"][int(arrays["prompt_index"])]
     pad = int(arrays["padded_prompt_length"]) - len(prompt) if "padded_prompt_length" in arrays else 0
-    trace = lens.trace(prompt, matrices=["attention"], **settings)
+    trace = lens.trace(prompt, matrices=["attention"], sampler=settings)
     return lens, arrays, trace, pad
 
 

@@ -47,25 +47,27 @@ def assert_same(one: fl.Trace, other: fl.Trace) -> None:
 
 def test_a_cache_changes_no_token_and_no_number(case: Any) -> None:
     lens, settings = case
-    cached, whole = (lens.trace(PROMPTS[0], cache=cache, matrices=MATRICES, **settings) for cache in (True, False))
+    cached, whole = (
+        lens.trace(PROMPTS[0], matrices=MATRICES, sampler=settings | {"cache": cache}) for cache in (True, False)
+    )
     assert_same(cached, whole)
 
 
 def test_stream_equals_exact(case: Any) -> None:
     lens, settings = case
     stream, exact = (
-        lens.trace(PROMPTS[0], implementation=way, matrices=MATRICES, **settings) for way in ("stream", "exact")
+        lens.trace(PROMPTS[0], implementation=way, matrices=MATRICES, sampler=settings) for way in ("stream", "exact")
     )
     assert_same(stream, exact)
 
 
 def test_a_batch_writes_and_shows_what_its_rows_do_alone(case: Any) -> None:
     lens, settings = case
-    together = lens.traces(PROMPTS, **settings)
-    answers = lens.generate(PROMPTS, **settings)
+    together = lens.traces(PROMPTS, sampler=settings)
+    answers = lens.generate(PROMPTS, sampler=settings)
     for prompt, trace, answer in zip(PROMPTS, together, answers, strict=True):
-        assert_same(trace, lens.trace(prompt, **settings))
-        [alone] = lens.generate([prompt], **settings)
+        assert_same(trace, lens.trace(prompt, sampler=settings))
+        [alone] = lens.generate([prompt], sampler=settings)
         assert (answer.ids, answer.steps, answer.ended) == (alone.ids, alone.steps, alone.ended)
         assert answer.confidence == pytest.approx(alone.confidence, abs=1e-5, nan_ok=True)
 
@@ -79,10 +81,10 @@ def test_a_batch_shares_its_passes(case: Any, monkeypatch: pytest.MonkeyPatch) -
     alone, counts = [], []
     for prompt in prompts:
         passes.clear()
-        alone += lens.generate([prompt], **settings)
+        alone += lens.generate([prompt], sampler=settings)
         counts.append(len(passes))
     passes.clear()
-    together = lens.generate(prompts, **settings)
+    together = lens.generate(prompts, sampler=settings)
     assert [(one.ids, one.steps) for one in together] == [(one.ids, one.steps) for one in alone]
     assert max(counts) <= len(passes) < sum(counts)
 
@@ -90,21 +92,21 @@ def test_a_batch_shares_its_passes(case: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_a_short_prompt_of_a_batch_shows_what_it_shows_alone(case: Any) -> None:
     lens, settings = case
     short = settings | {"max_new_tokens": 3}
-    for prompt, trace in zip([PROMPTS[2], [9, 31]], lens.traces([PROMPTS[2], [9, 31]], **short), strict=True):
-        assert_same(trace, lens.trace(prompt, **short))
+    for prompt, trace in zip([PROMPTS[2], [9, 31]], lens.traces([PROMPTS[2], [9, 31]], sampler=short), strict=True):
+        assert_same(trace, lens.trace(prompt, sampler=short))
 
 
 def test_steps_that_are_chosen_are_those_of_each_row(case: Any) -> None:
     lens, settings = case
-    chosen = settings | {"record_steps": [0, 3]}
+    chosen = {"sampler": settings, "record_steps": [0, 3]}
     for prompt, trace in zip(PROMPTS, lens.traces(PROMPTS, **chosen), strict=True):
         assert_same(trace, lens.trace(prompt, **chosen))
 
 
 def test_tracing_changes_no_token(case: Any) -> None:
     lens, settings = case
-    for prompt, made in zip(PROMPTS, lens.generate(PROMPTS, **settings), strict=True):
-        again = fl.Generation.from_trace(lens, lens.trace(prompt, **settings))
+    for prompt, made in zip(PROMPTS, lens.generate(PROMPTS, sampler=settings), strict=True):
+        again = fl.Generation.from_trace(lens, lens.trace(prompt, sampler=settings))
         assert (again.ids, again.steps, again.ended) == (made.ids, made.steps, made.ended)
         assert again.confidence == pytest.approx(made.confidence, abs=1e-5, nan_ok=True)
 
@@ -112,7 +114,7 @@ def test_tracing_changes_no_token(case: Any) -> None:
 def test_every_row_of_a_step_belongs_to_one_block(case: Any) -> None:
     """Finished blocks are keys: the attention of a step has the rows of its block, and each sums to 1."""
     lens, settings = case
-    trace = lens.trace(PROMPTS[0], matrices=["attention"], **settings)
+    trace = lens.trace(PROMPTS[0], matrices=["attention"], sampler=settings)
     block = trace.settings["block_length"]
     start = 0 if lens.family.name != "a2d-block" else len(PROMPTS[0])
     for step in trace.data["step"].values:
@@ -127,14 +129,16 @@ def test_every_row_of_a_step_belongs_to_one_block(case: Any) -> None:
 def test_a_seed_gives_the_same_draw_again(case: Any) -> None:
     lens, settings = case
     options = settings | {"temperature": 1.0, "seed": 5}
-    assert [g.ids for g in lens.generate(PROMPTS, **options)] == [lens.generate([p], **options)[0].ids for p in PROMPTS]
+    assert [g.ids for g in lens.generate(PROMPTS, sampler=options)] == [
+        lens.generate([p], sampler=options)[0].ids for p in PROMPTS
+    ]
 
 
 def test_a_revised_token_is_counted_and_its_last_commit_is_kept(tmp_path: Path) -> None:
     """By replaying the steps: `tokens` has the ids by step."""
     _, options, settings = FAMILIES["llada2.1"]
     lens = fl.load(str(checkpoints.llada2(tmp_path)), dtype="float32", **options)
-    trace = lens.trace(PROMPTS[0], **settings)
+    trace = lens.trace(PROMPTS[0], sampler=settings)
     tokens, P = trace.data["tokens"].values, len(PROMPTS[0])
     after = np.concatenate([tokens[1:], trace.final_tokens[None]])
     changed = (after != tokens) & (tokens >= 0)
@@ -157,7 +161,7 @@ def test_a_model_that_guesses_the_mask_ends(tmp_path: Path) -> None:
 def test_no_known_position_is_overwritten(strategy: str, tmp_path: Path) -> None:
     """Steps that plan more transfers than there are masks commit the masks, and leave the prompt as it is."""
     lens = fl.load(str(checkpoints.sdar(tmp_path)), dtype="float32")
-    trace = lens.trace(PROMPTS[0], max_new_tokens=7, steps_per_block=2, remasking_strategy=strategy)
+    trace = lens.trace(PROMPTS[0], max_new_tokens=7, sampler={"steps_per_block": 2, "remasking_strategy": strategy})
     assert trace.final_tokens[: len(PROMPTS[0])].tolist() == PROMPTS[0]
     assert (trace.data["committed_at"].values[: len(PROMPTS[0])] == -1).all()
 
@@ -185,7 +189,7 @@ def test_the_canvas_is_rounded_up_to_whole_blocks_and_the_answer_is_not(tmp_path
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     lens = fl.load(str(checkpoints.sdar(tmp_path)), dtype="float32")
     with pytest.raises(FloatLensError) as caught:
-        lens.generate([PROMPTS[1]], **options)
+        lens.generate([PROMPTS[1]], sampler=options)
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -265,7 +269,7 @@ def test_llada21_has_no_number_of_steps(tmp_path: Path) -> None:
     lens = fl.Lens(fl.load(str(checkpoints.llada2(tmp_path)), family="llada2.1").checkpoint)
     assert lens.settings(steps=7) == lens.settings()
     with pytest.raises(FloatLensError, match="steps_per_block 3 is not used by llada2.1"):
-        lens.settings(steps_per_block=3)
+        lens.settings(sampler={"steps_per_block": 3})
 
 
 @pytest.mark.parametrize(

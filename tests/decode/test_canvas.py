@@ -175,7 +175,7 @@ def test_tracing_changes_no_token(lens: fl.Lens) -> None:
 
 def test_a_seeded_draw_is_repeated_in_any_batch(lens: fl.Lens) -> None:
     options: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 1.0, "seed": 5}
-    assert lens.generate([SHORT, PROMPT], **options)[1].ids == lens.generate([PROMPT], **options)[0].ids
+    assert lens.generate([SHORT, PROMPT], sampler=options)[1].ids == lens.generate([PROMPT], sampler=options)[0].ids
 
 
 @pytest.mark.parametrize("positions", [[2], [len(PROMPT) + 3]], ids=["of the prompt", "of the canvas"])
@@ -195,4 +195,4 @@ def test_the_anchors_that_are_masked_are_those_of_the_canvas_rows(lens: fl.Lens)
 
 def test_a_measure_that_is_not_known_is_refused(lens: fl.Lens) -> None:
     with pytest.raises(fl.FloatLensError, match="alg 'origin' is not known; use one of entropy, maskgit_plus"):
-        lens.settings(alg="origin")
+        lens.settings(sampler={"alg": "origin"})

@@ -58,7 +58,7 @@ def set_ends(lens: fl.Lens, ends: list[int]) -> None:
 def test_each_step_sees_the_canvas_of_transformers_generate(lens: fl.Lens, seed: int) -> None:
     set_ends(lens, [])
     tokens, canvases = by_generate(lens, seed, [])
-    trace = lens.trace(PROMPT, seed=seed, **SETTINGS)
+    trace = lens.trace(PROMPT, seed=seed, sampler=SETTINGS)
     assert trace.final_tokens.tolist() == tokens
     assert trace.data.sizes["step"] == len(canvases)
     for step, canvas in enumerate(canvases):
@@ -80,17 +80,17 @@ def test_certain_canvases_end_early_as_in_generate(lens: fl.Lens) -> None:
         max_new_tokens=20,
     )
     options = {"confidence_threshold": 10.0, "stability_threshold": 0, "t_min": 0.01, "t_max": 0.02}
-    trace = lens.trace(PROMPT, seed=1, **(SETTINGS | options | {"max_new_tokens": 20}))
+    trace = lens.trace(PROMPT, seed=1, sampler=SETTINGS | options | {"max_new_tokens": 20})
     assert trace.final_tokens.tolist() == tokens and trace.data.sizes["step"] == len(canvases) == 3
-    assert len(lens.generate([PROMPT], seed=1, **(SETTINGS | options | {"max_new_tokens": 20}))[0].ids) == 20
+    assert len(lens.generate([PROMPT], seed=1, sampler=SETTINGS | options | {"max_new_tokens": 20})[0].ids) == 20
 
 
 def test_an_end_token_ends_generation(lens: fl.Lens) -> None:
     set_ends(lens, [])
-    first = lens.trace(PROMPT, seed=0, **SETTINGS).final_tokens[len(PROMPT) + 2]
+    first = lens.trace(PROMPT, seed=0, sampler=SETTINGS).final_tokens[len(PROMPT) + 2]
     set_ends(lens, [int(first)])
     tokens, canvases = by_generate(lens, 0, [int(first)])
-    trace = lens.trace(PROMPT, seed=0, **SETTINGS)
+    trace = lens.trace(PROMPT, seed=0, sampler=SETTINGS)
     assert trace.data.sizes["step"] == len(canvases) == STEPS
     end = trace.final_tokens.tolist().index(first, len(PROMPT)) + 1
     assert trace.final_tokens.tolist()[:end] == tokens[:end]
@@ -105,12 +105,12 @@ def test_the_recorded_attention_is_that_of_the_eager_decoder(lens: fl.Lens) -> N
     ]
     lens.model.set_attn_implementation("eager")
     try:
-        lens.generate([PROMPT], **SETTINGS)
+        lens.generate([PROMPT], sampler=SETTINGS)
     finally:
         lens.model.set_attn_implementation("sdpa")
         for hook in hooks:
             hook.remove()
-    trace = lens.trace(PROMPT, matrices=["attention"], **SETTINGS)
+    trace = lens.trace(PROMPT, matrices=["attention"], sampler=SETTINGS)
     for step in trace.data["step"].values:
         tokens = trace.data["tokens"].sel(step=step).values
         length = int((tokens >= 0).sum())
@@ -131,7 +131,7 @@ def test_the_recorded_attention_is_that_of_the_eager_decoder(lens: fl.Lens) -> N
 def test_final_rows_are_those_of_the_causal_encoder(lens: fl.Lens) -> None:
     """In a full layer: rows of the prompt and of the finished canvas, which see what is before them."""
     set_ends(lens, [])
-    trace = lens.trace(PROMPT, **SETTINGS)
+    trace = lens.trace(PROMPT, sampler=SETTINGS)
     final = trace.data["received_final"].values[:, -1]
     assert np.isfinite(final[0, :, : len(PROMPT)]).all() and np.isnan(final[0, :, len(PROMPT) :]).all()
     done = len(PROMPT) + CANVAS
@@ -143,20 +143,20 @@ def test_final_rows_are_those_of_the_causal_encoder(lens: fl.Lens) -> None:
 
 def test_stream_equals_exact(lens: fl.Lens) -> None:
     set_ends(lens, [])
-    stream, exact = (lens.trace(PROMPT, implementation=way, **SETTINGS) for way in ("stream", "exact"))
+    stream, exact = (lens.trace(PROMPT, implementation=way, sampler=SETTINGS) for way in ("stream", "exact"))
     assert set(stream.data.data_vars) == set(exact.data.data_vars)
     for name in stream.data.data_vars:
         np.testing.assert_allclose(stream.data[name], exact.data[name], atol=2e-5, rtol=1e-4, err_msg=str(name))
 
 
 def test_layers_with_fewer_heads_are_filled_up(lens: fl.Lens) -> None:
-    norms = lens.trace(PROMPT, **SETTINGS).data["value_norm"].isel(step=0, position=0).values
+    norms = lens.trace(PROMPT, sampler=SETTINGS).data["value_norm"].isel(step=0, position=0).values
     assert np.isfinite(norms[0]).all() and np.isfinite(norms[-1][0]) and np.isnan(norms[-1][1:]).all()
 
 
 def test_a_commit_is_an_accepted_token_that_was_not_there(lens: fl.Lens) -> None:
     set_ends(lens, [])
-    trace = lens.trace(PROMPT, **SETTINGS)
+    trace = lens.trace(PROMPT, sampler=SETTINGS)
     committed, tokens = trace.data["committed_at"].values, trace.data["tokens"].values
     assert (committed[: len(PROMPT)] == -1).all() and (committed[len(PROMPT) :] >= 0).all()
     for position in range(len(PROMPT), len(committed)):  # from its last commit on, the position holds its final token
@@ -168,9 +168,11 @@ def test_a_commit_is_an_accepted_token_that_was_not_there(lens: fl.Lens) -> None
 def test_tracing_and_batches_change_no_token(lens: fl.Lens) -> None:
     set_ends(lens, [])
     prompts = [PROMPT, [7, 7, 4]]
-    made = lens.generate(prompts, **SETTINGS)
-    for prompt, answer, trace in zip(prompts, made, lens.traces(prompts, **SETTINGS), strict=True):
-        assert answer.ids == lens.generate([prompt], **SETTINGS)[0].ids == trace.final_tokens[len(prompt) :].tolist()
+    made = lens.generate(prompts, sampler=SETTINGS)
+    for prompt, answer, trace in zip(prompts, made, lens.traces(prompts, sampler=SETTINGS), strict=True):
+        assert (
+            answer.ids == lens.generate([prompt], sampler=SETTINGS)[0].ids == trace.final_tokens[len(prompt) :].tolist()
+        )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_tracing_and_batches_change_no_token(lens: fl.Lens) -> None:
 )
 def test_settings_that_cannot_work_are_refused(lens: fl.Lens, options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(FloatLensError) as caught:
-        lens.generate([PROMPT], **options)
+        lens.generate([PROMPT], sampler=options)
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -234,7 +236,7 @@ def test_a_given_text_is_revealed_among_random_tokens(lens: fl.Lens) -> None:
 
 def test_a_generation_of_one_step_is_replayed_in_its_own_order(lens: fl.Lens) -> None:
     set_ends(lens, [])
-    written = lens.trace(PROMPT, seed=2, max_new_tokens=CANVAS, steps_per_block=1)
+    written = lens.trace(PROMPT, seed=2, max_new_tokens=CANVAS, sampler={"steps_per_block": 1})
     again = lens.replay(PROMPT, written.written, written.order, seed=2)
     for name in again.data.data_vars:
         np.testing.assert_array_equal(again.data[name], written.data[name], err_msg=name)

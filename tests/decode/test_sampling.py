@@ -43,8 +43,8 @@ def test_a_batch_writes_what_its_rows_write_alone(
     lenses: dict[str, floatlens.Lens], family: str, settings: dict
 ) -> None:
     lens = lenses[family]
-    together = lens.generate(PROMPTS, max_new_tokens=8, seed=3, **settings)
-    alone = [lens.generate([ids], max_new_tokens=8, seed=3, **settings)[0] for ids in PROMPTS]
+    together = lens.generate(PROMPTS, max_new_tokens=8, seed=3, sampler=settings)
+    alone = [lens.generate([ids], max_new_tokens=8, seed=3, sampler=settings)[0] for ids in PROMPTS]
     assert [g.ids for g in together] == [g.ids for g in alone]
     assert [g.steps for g in together] == [g.steps for g in alone]
     for a, b in zip(together, alone, strict=True):
@@ -56,10 +56,10 @@ def test_a_seed_repeats_a_run_and_another_does_not(
     lenses: dict[str, floatlens.Lens], family: str, settings: dict
 ) -> None:
     lens = lenses[family]
-    first, again = (lens.generate(PROMPTS, max_new_tokens=8, seed=5, **settings) for _ in range(2))
+    first, again = (lens.generate(PROMPTS, max_new_tokens=8, seed=5, sampler=settings) for _ in range(2))
     assert first == again or str(first) == str(again)
     if settings.get("temperature") or settings.get("alg") == "origin":
-        others = [lens.generate(PROMPTS, max_new_tokens=8, seed=s, **settings) for s in range(6, 10)]
+        others = [lens.generate(PROMPTS, max_new_tokens=8, seed=s, sampler=settings) for s in range(6, 10)]
         assert any([g.ids for g in other] != [g.ids for g in first] for other in others)
 
 

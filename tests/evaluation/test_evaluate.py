@@ -83,7 +83,8 @@ def test_each_question_has_its_row_in_order_with_scores_and_settings(tokenizer):
     assert all((r.model, r.data, r.condition, r.kind) == ("oracle", "d", "open-book", "arm") for r in rows)
     assert all(r.em == r.accuracy == r.f1 == 1.0 and r.error is None and r.passages == 4 for r in rows)
     assert rows[5].gold_at == [1] and rows[5].steps == 4 and rows[5].confidence == 0.5
-    assert lens.settings == {"max_new_tokens": 8, "steps": 4, "seed": 0, "temperature": 0.5, "stop_when_answered": True}
+    shared = {"max_new_tokens": 8, "steps": 4, "seed": 0, "temperature": 0.5, "sampler": {}}
+    assert lens.settings == {**shared, "stop_when_answered": True}
     flat = [n for batch in lens.batches for n in batch]
     assert flat == sorted(flat, reverse=True) and max(map(len, lens.batches)) == 3
 

@@ -136,7 +136,9 @@ def test_what_a_diffusion_model_writes_is_greedy(name: str, lenses: dict[str, fl
     lens = lenses[name]
     settings = {"sdar": {"confidence_threshold": 1.0}}.get(name, {})
     length = 4 if name != "sdar" else -len(PROMPT) % (lens.block_length or 1) + (lens.block_length or 0)
-    written = lens.trace(PROMPT, max_new_tokens=length, record=["received"], layers=[0], **settings).written[:length]
+    written = lens.trace(PROMPT, max_new_tokens=length, record=["received"], layers=[0], sampler=settings).written[
+        :length
+    ]
     if name == "dream":  # its sampler commits by a schedule of its own
         written = []
         ids = [*PROMPT, *[lens.mask_id] * length]

@@ -72,7 +72,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     make, options, settings = FAMILIES[request.param]
     lens = fl.load(str(make(tmp_path_factory.mktemp("block") / "model")), dtype="float32", **options)
     lens.end_ids = ()
-    return lens, lens.settings(max_new_tokens=NEW, **{"block_length": BLOCK, **settings})
+    return lens, lens.settings(max_new_tokens=NEW, sampler={"block_length": BLOCK, **settings})
 
 
 def first_of(lens: fl.Lens, length: int) -> int:
@@ -181,10 +181,10 @@ def test_prompts_under_an_intervention_are_written_one_by_one(case: Any) -> None
     spec = "mask-anchors(top(2), random=3)"
     options = {key: value for key, value in settings.asdict().items() if value is not None and key != "steps"}
     with lens.intervene(spec):
-        together = lens.generate(prompts, **options)
-        alone = [lens.generate([prompt], **options)[0] for prompt in prompts]
+        together = lens.generate(prompts, sampler=options)
+        alone = [lens.generate([prompt], sampler=options)[0] for prompt in prompts]
         assert [one.ids for one in together] == [one.ids for one in alone]
-        if lens.waits:
+        if lens.rows_wait:
             with pytest.raises(FloatLensError, match="one prompt at a time"):
                 list(lens.steps(lens._batch(prompts, settings), settings))
 

@@ -222,7 +222,7 @@ def logits_of(
             return made
 
         monkeypatch.setattr(Network, name, watch)
-    lens.generate(prompts, max_new_tokens=NEW, **settings)
+    lens.generate(prompts, max_new_tokens=NEW, sampler=settings)
     monkeypatch.undo()
     return torch.stack(seen)
 

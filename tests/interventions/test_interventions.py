@@ -39,7 +39,7 @@ def tiny() -> fl.Lens:
 
 
 def ids(lens: fl.Lens, **settings: Any) -> list[int]:
-    return lens.generate([PROMPT], max_new_tokens=6, **settings)[0].ids
+    return lens.generate([PROMPT], max_new_tokens=6, sampler=settings)[0].ids
 
 
 def implementation(lens: fl.Lens) -> set[str]:

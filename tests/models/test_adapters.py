@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.models import bundled, checkpoint
+from floatlens.options import Load
 from floatlens.store.folder import RunFolder
 from floatlens.store.manifest import describe_model
 from tests.commands import run
@@ -124,7 +125,7 @@ def test_a_merged_model_has_the_parameters_of_its_base_and_no_more(base: Path, a
 
 def test_the_merge_happens_in_the_memory_of_the_base(base: Path, adapter: Path) -> None:
     lens = fl.load(str(base))
-    found = checkpoint.find(str(base), adapter=adapter)
+    found = checkpoint.find(str(base), Load(adapter=adapter))
     before = {name: p.data_ptr() for name, p in lens.model.named_parameters()}
     from floatlens.models.adapter import apply_adapter
 
@@ -189,7 +190,7 @@ def test_the_family_with_shifted_logits_attends_to_both_sides(tmp_path: Path) ->
 
 
 def test_the_manifest_has_the_hash_of_the_adapter(base: Path, adapter: Path) -> None:
-    found = describe_model(checkpoint.find(str(base), adapter=adapter))
+    found = describe_model(checkpoint.find(str(base), Load(adapter=adapter)))
     assert found["adapter"]["adapter_model.safetensors"] == bundled.sha256(adapter / "adapter_model.safetensors")
     assert "adapter" not in describe_model(checkpoint.find(str(base)))
 
@@ -201,7 +202,7 @@ def test_commands_take_an_adapter_and_record_it(tmp_path: Path) -> None:
     given = [str(base), "--adapter", str(folder), "--family", "canvas"]
     run("trace", *given, "--prompt", "Who?", "--max-new-tokens", 3, "--out", tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["asked"]["adapter"] == str(folder)
+    assert manifest["asked"]["load"]["adapter"] == str(folder)
     assert manifest["models"][str(base)]["adapter"]["mask.safetensors"] == bundled.sha256(folder / "mask.safetensors")
     with RunFolder.open(tmp_path / "run") as folder_of_run:
         trace = fl.Trace.open(folder_of_run.samples()[0][1])
@@ -333,4 +334,4 @@ def test_a_bundled_adapter_that_is_not_there_is_not_listed_and_refused(name: str
 
 def test_a_bundled_adapter_takes_no_second_one(adapter: Path) -> None:
     with pytest.raises(FloatLensError, match="'smollm2-arm' already has an adapter; load 'smollm2' to use another"):
-        checkpoint.find("smollm2-arm", adapter=adapter)
+        checkpoint.find("smollm2-arm", Load(adapter=adapter))

@@ -72,8 +72,8 @@ def test_the_sampler_of_a_block_model_gives_the_trace_of_the_lens(name: str, tmp
     make, options, settings = BLOCKS[name]
     lens, ids = floatlens.load(str(make(tmp_path / "model")), dtype="float32", **options), list(range(3, 16))
     with floatlens.observe(lens) as watch:
-        lens.generate([ids], **settings)
-    assert_same(watch.trace(), lens.trace(ids, **settings), ("prompt_length", "regions", "kind", "attention"))
+        lens.generate([ids], sampler=settings)
+    assert_same(watch.trace(), lens.trace(ids, sampler=settings), ("prompt_length", "regions", "kind", "attention"))
 
 
 def test_rows_of_a_padded_batch_give_the_traces_of_the_lens(lens: floatlens.Lens) -> None:
@@ -123,7 +123,7 @@ def test_dreams_published_loop_gives_the_trace_of_the_lens() -> None:
             if count > 0:
                 places = masked[0].nonzero()[:, 0][certainty.topk(count).indices]
                 x[0, places] = x0[certainty.topk(count).indices]
-    assert_same(watch.trace(), lens.trace(prompt, max_new_tokens=new, steps=steps, alg="entropy"))
+    assert_same(watch.trace(), lens.trace(prompt, max_new_tokens=new, steps=steps, sampler={"alg": "entropy"}))
 
 
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}])

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.options import Data, Load, Run, Sampling
 
 
 @common.grouped
 def command(
     models: common.Models,
-    data: common.Data,
+    data: common.DataSets,
     intervention: Annotated[
         list[str] | None,
         typer.Option(
@@ -23,12 +24,10 @@ def command(
     ] = None,
     doses: Annotated[str | None, typer.Option(help="Values of {n} in the interventions, such as 1,2,4,8.")] = None,
     controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0,1",
-    reading: common.DataOptions = common.DataOptions(),
-    limit: common.Limit = 100,
-    seed: common.Seed = None,
-    sampling: common.SamplerOptions = common.SamplerOptions(max_new_tokens=16),
-    loading: common.ModelOptions = common.ModelOptions(),
-    running: common.RunOptions = common.RunOptions(),
+    reading: Data = Data(limit=100),
+    sampling: Sampling = Sampling(max_new_tokens=16),
+    loading: Load = Load(),
+    running: Run = Run(),
     out: common.Out = None,
     as_json: common.AsJson = False,
 ) -> None:
@@ -46,13 +45,13 @@ def command(
     from floatlens.evaluation.sources import open_sources, problems_of
 
     running.check_out(out)
-    asking = sampling.asking(seed, reading.template)
-    plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=reading.passages)
+    asking = common.ask(sampling, reading, running)
+    plan = common.plan(models, data, reading, asking, passages=reading.passages)
     chosen = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
     seeds = common.parse_numbers(controls, "--controls") or []
     if intervention:
         conditions(intervention, chosen, seeds)
-    engine = running.make_engine()
+    engine = common.make_engine(running)
     sources = open_sources(plan)
     samples = {source.label: list(source.samples()) for source in sources}
 
@@ -77,7 +76,7 @@ def command(
                 asking=asking,
                 folder=folder,
                 watch=watch,
-                load=loading.loader(),
+                load=loading,
                 engine=engine,
                 retry_errors=running.retry_errors,
             )
@@ -98,7 +97,7 @@ def command(
 
 def check_interventions(
     models: Sequence[str],
-    loading: common.ModelOptions,
+    loading: Load,
     specs: Sequence[str] | None,
     doses: Sequence[float] | None,
     seeds: Sequence[int],
@@ -109,7 +108,7 @@ def check_interventions(
     from floatlens.lens import Lens
 
     for model in models:
-        lens = Lens(loading.find(model))
+        lens = Lens.find(model, loading)
         for condition in conditions(specs or standard(lens.shape["layers"] or 1), doses, seeds):
             check(condition.interventions, lens.shape, lens.config)
 

@@ -31,7 +31,7 @@ def command(
     full: Annotated[
         bool, typer.Option("--full", help="Also run interventions, and use more questions; takes an hour or more.")
     ] = False,
-    limit: common.LimitEach = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of questions per data set, in every part.")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Models to run in parallel; default: number of cores.")
     ] = None,
@@ -47,7 +47,7 @@ def command(
     from rich.console import Console
 
     from floatlens.cli.progress import bar
-    from floatlens.cli.study import names, show
+    from floatlens.cli.study import show
     from floatlens.store.model_pool import cores
     from floatlens.studies.run import study
     from floatlens.studies.sizes import DEMO as SIZES
@@ -63,7 +63,7 @@ def command(
             data=DATA,
             out=out,
             sizes=None if full else SIZES,
-            only=names(only) or (() if full else NOT_CAUSES),
+            only=common.parse_names(only) or (() if full else NOT_CAUSES),
             traced_only=[model for model in models if model in REAL],
             traced_data=REAL_DATA,
             traced_tokens=REAL_TOKENS,

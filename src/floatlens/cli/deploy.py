@@ -8,6 +8,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
     pass
@@ -16,20 +17,18 @@ if TYPE_CHECKING:
 @common.grouped
 def command(
     models: common.Models,
-    data: common.Data,
-    reading: common.DataOptions = common.DataOptions(),
+    data: common.DataSets,
+    reading: Data = Data(),
     trace: Annotated[
         bool,
         typer.Option(
             "--trace", help="Also measure attention by role of the passages, from a trace of every answer in --out."
         ),
     ] = False,
-    limit: common.Limit = None,
-    seed: common.Seed = None,
-    sampling: common.SamplerOptions = common.SamplerOptions(max_new_tokens=16),
-    loading: common.ModelOptions = common.ModelOptions(),
+    sampling: Sampling = Sampling(max_new_tokens=16),
+    loading: Load = Load(),
     out: common.Out = None,
-    running: common.RunOptions = common.RunOptions(),
+    running: Run = Run(),
     as_json: common.AsJson = False,
 ) -> None:
     """Ask questions over a collection that changes: documents are added, replaced, copied, contradicted and withdrawn.
@@ -51,10 +50,10 @@ def command(
     if trace and out is None:
         raise FloatLensError("--trace needs --out, the folder for the traces")
     running.check_out(out)
-    asking = sampling.asking(seed, reading.template)
+    asking = common.ask(sampling, reading, running)
     generated = reading.passages if all(named_data(each) for each in data) else None
-    plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=generated, corpus=None)
-    engine = running.make_engine()
+    plan = common.plan(models, data, reading, asking, passages=generated, corpus=None)
+    engine = common.make_engine(running)
     sources = open_sources(plan)
     corpus = index_of(reading.corpus) if reading.corpus else ()
     streams = {}
@@ -62,19 +61,19 @@ def command(
         samples = list(source.samples())
         index = deployment.collection(samples, corpus)
         streams[source.label] = deployment.stream(
-            samples, index, passages=reading.passages or RETRIEVED, seed=seed or 0
+            samples, index, passages=reading.passages or RETRIEVED, seed=reading.seed or 0
         )
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_answered, check_settings, finish_run, open_run, print_json, records_of
-    from floatlens.evaluation.jobs import AnswerJob, ModelWorker, Recording
+    from floatlens.evaluation.jobs import AnswerJob, ModelWorker
     from floatlens.evaluation.run import ask_models
     from floatlens.findings.by_role import attention_by_role
     from floatlens.store.traces import RunTraces
 
     check_settings(plan, loading)
-    recording = Recording({"record": ("received_writing",)}) if trace else None
+    recording = Recording(record=("received_writing",)) if trace else None
     jobs = (
         AnswerJob(model, label, stage, samples, asking, len(samples), recording=recording)
         for model in plan.models
@@ -86,7 +85,7 @@ def command(
         with bar("questions") as watch:
             answers, _ = ask_models(
                 jobs,
-                ModelWorker(loading.loader()),
+                ModelWorker(loading),
                 folder,
                 engine=engine,
                 watch=watch,

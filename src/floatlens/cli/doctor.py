@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,7 +31,7 @@ WEIGHTS, PROMPT = 16 * GIB, 3 * 4 * 1024 * 126464
 
 
 def command(
-    device: common.Device = None,
+    device: Annotated[str | None, typer.Option(help="Device: auto, cpu, cuda, …")] = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Check observation on this machine: all implementations against the reference, and the cost of a trace.

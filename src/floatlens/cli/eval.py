@@ -8,6 +8,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.options import Data, Load, Run, Sampling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,17 +22,15 @@ if TYPE_CHECKING:
 @common.grouped
 def command(
     models: common.Models,
-    data: common.Data,
+    data: common.DataSets,
     closed_book: Annotated[bool, typer.Option("--closed-book", help="Ask without passages.")] = False,
     both: Annotated[bool, typer.Option("--both", help="Ask without and with passages (Table 1).")] = False,
-    reading: common.DataOptions = common.DataOptions(),
-    limit: common.Limit = None,
-    seed: common.Seed = None,
-    sampling: common.SamplerOptions = common.SamplerOptions(),
+    reading: Data = Data(),
     order: Annotated[str, typer.Option(help="Position of the question: last, first, or both sides.")] = "last",
-    loading: common.ModelOptions = common.ModelOptions(),
+    sampling: Sampling = Sampling(),
+    loading: Load = Load(),
     out: common.Out = None,
-    running: common.RunOptions = common.RunOptions(),
+    running: Run = Run(),
     as_json: common.AsJson = False,
 ) -> None:
     """Answer the questions of data sets and score the answers, with intervals and paired tests.
@@ -53,9 +52,8 @@ def command(
         raise FloatLensError("--closed-book and --both cannot be combined; --both asks without and with passages")
     running.check_out(out)
     conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,)
-    asking = sampling.asking(seed, reading.template, order)
-    plan = reading.plan(models, data, asking, conditions=conditions, limit=limit, seed=seed)
-    engine = running.make_engine()
+    plan = common.plan(models, data, reading, common.ask(sampling, reading, running, order), conditions=conditions)
+    engine = common.make_engine(running)
     sources = open_sources(plan)
 
     # Everything above is quick; from here on torch is needed.
@@ -75,7 +73,7 @@ def command(
         with bar("questions") as watch:
             answers, rates = ask_models(
                 jobs,
-                ModelWorker(loading.loader()),
+                ModelWorker(loading),
                 folder,
                 engine=engine,
                 watch=watch,

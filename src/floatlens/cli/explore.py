@@ -9,6 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.options import Load
 
 HOST = "127.0.0.1"
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
@@ -27,8 +28,8 @@ def command(
     ] = HOST,
     port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
-    template: common.TemplateFile = None,
-    loading: common.ModelOptions = common.ModelOptions(),
+    template: Annotated[Path | None, typer.Option(help="Text file with the slots {passages} and {question}.")] = None,
+    loading: Load = Load(),
 ) -> None:
     """Ask models questions in the browser and watch their attention while they write, or show recorded traces.
 
@@ -98,11 +99,10 @@ def is_run(name: str) -> bool:
     return Path(name).is_dir() and not (Path(name) / "config.json").exists()
 
 
-def open_lenses_and_runs(what: list[str], loading: common.ModelOptions) -> tuple[list[Any], list[Path]]:
+def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from the arguments; no weights are read."""
-    from floatlens.lens import Lens
+    from floatlens.lens import Lens, limit_threads
     from floatlens.server.run_folders import runs_in
-    from floatlens.store.loader import limit_threads
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
@@ -110,7 +110,5 @@ def open_lenses_and_runs(what: list[str], loading: common.ModelOptions) -> tuple
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found
         else:
-            options: dict[str, Any] = {"device_map": loading.device, "dtype": loading.dtype}
-            lens = Lens(loading.find(name), allow_pickle=loading.allow_pickle, **options)
-            lenses[name] = limit_threads(lens)
+            lenses[name] = limit_threads(Lens.find(name, loading))
     return list(lenses.values()), list(dict.fromkeys(runs))

@@ -8,15 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.options import Load
 
 
+@common.grouped
 def command(
     checkpoint: common.Model,
-    revision: common.Revision = None,
-    family: common.Family = None,
-    adapter: common.Adapter = None,
-    sampler: common.Sampler = None,
-    dtype: common.Dtype = "auto",
+    loading: Load = Load(),
     positions: Annotated[
         int, typer.Option(min=1, help="Length of the sequence for which the memory is computed.")
     ] = 512,
@@ -41,8 +39,8 @@ def command(
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import describe
 
-    model = find(checkpoint, revision=revision, family=family, adapter=adapter, sampler=sampler)
-    found = describe(model, dtype=dtype, positions=positions)
+    model = find(checkpoint, loading)
+    found = describe(model, dtype=str(loading.dtype), positions=positions)
     if as_json:
         print(json.dumps(found))
         return

@@ -1,26 +1,27 @@
-"""Options that several commands share, as single options and as groups.
+"""The command line of `floatlens.options`: a command takes a value such as `Load` as one parameter, and lists its fields.
 
-A command takes a group as one parameter; `@grouped` makes its help list the options one by one.
+Options of one command only are declared in its file; those of several commands that do not travel further are here.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from dataclasses import Field, fields, is_dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from floatlens.errors import FloatLensError
+from floatlens.options import Data, Run, Sampling
 
 if TYPE_CHECKING:
+    from floatlens.data.template import Template
     from floatlens.evaluation.planning import Asking
     from floatlens.evaluation.sources import EvaluationPlan
-    from floatlens.models.checkpoint import Checkpoint
     from floatlens.store.engines.engine import Engine
-    from floatlens.store.loader import Loader
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
 
@@ -34,14 +35,6 @@ def check_models(models: Any) -> Any:
     return models
 
 
-def check_family(name: str | None) -> str | None:
-    """Raise an error for a family that does not exist, before torch is imported."""
-    from floatlens.models.registry import check_family_name
-
-    check_family_name(name)
-    return name
-
-
 Model = Annotated[
     str,
     typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models),
@@ -50,167 +43,62 @@ Models = Annotated[
     list[str],
     typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.", callback=check_models),
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")]
-Family = Annotated[
-    str | None, typer.Option(help="Family of the model; detected from its config by default.", callback=check_family)
-]
-Sampler = Annotated[str | None, typer.Option(help="Sampler, where the family has several, such as llada2.1.")]
-Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter in peft's format, applied to the model.")]
-Device = Annotated[str | None, typer.Option(help="Device: auto, cpu, cuda, …")]
-Dtype = Annotated[str, typer.Option(help="Type of the weights: auto, float32, bfloat16 or float16.")]
-AllowPickle = Annotated[
-    bool, typer.Option("--allow-pickle", help="Allow pickled weights (.bin files) if there are no others.")
-]
 OneData = Annotated[str | None, typer.Option(help=f"Data set: {DATA}.")]
-Data = Annotated[list[str], typer.Option(help=f"Data set: {DATA}; repeat for several.")]
-Split = Annotated[str | None, typer.Option(help="Split of the data: train, validation or test.")]
-Limit = Annotated[
-    int | None, typer.Option(help="Maximum number of questions: the first ones, or with --seed a random draw.")
+DataSets = Annotated[list[str], typer.Option("--data", help=f"Data set: {DATA}; repeat for several.")]
+Detail = Annotated[
+    Literal["full", "summary"],
+    typer.Option(help="What traces keep: full (every head) or summary (means over heads).", metavar="TEXT"),
 ]
-LimitEach = Annotated[int | None, typer.Option(help="Maximum number of questions per data set, in every part.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every random draw and of the sampler.")]
-Passages = Annotated[
-    int | None, typer.Option(min=0, help="Number of passages per question, including the gold one (0 = closed book).")
-]
-MaxPassages = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Maximum number of passages per question, for data that has its own; the first ones are kept."
-    ),
-]
-Retriever = Annotated[str | None, typer.Option(help="bm25: retrieve passages from --corpus.")]
-Corpus = Annotated[str | None, typer.Option(help="File of passages to retrieve from: JSONL, CSV or parquet.")]
-Columns = Annotated[str | None, typer.Option(help="Columns of the data by role, such as question=ask,answers=target.")]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        help="Layout of the records: kilt, middle, hotpot, keyvalue, infill, continue or columns; detected by default."
-    ),
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line of the data that cannot be used.")]
-TemplateFile = Annotated[Path | None, typer.Option(help="Text file with the slots {passages} and {question}.")]
-TraceDtype = Annotated[str, typer.Option(help="Type of single heads and matrices on disk: float16 or float32.")]
-Detail = Annotated[str, typer.Option(help="What traces keep: full (every head) or summary (means over heads).")]
 Out = Annotated[str | None, typer.Option(help="Run folder for the results: a path, or a URL such as s3://….")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-@dataclass(frozen=True)
-class DataOptions:
-    """Which questions of the data are asked, and with which passages."""
+def plan(models: Sequence[str], data: Sequence[str], reading: Data, asking: Asking, **changes: Any) -> EvaluationPlan:
+    """Return the evaluation plan."""
+    from floatlens.evaluation.sources import EvaluationPlan
 
-    split: Split = None
-    passages: Passages = None
-    max_passages: MaxPassages = None
-    retriever: Retriever = None
-    corpus: Corpus = None
-    columns: Columns = None
-    layout: Layout = None
-    strict: Strict = False
-    template: TemplateFile = None
-
-    def __post_init__(self) -> None:
-        if self.retriever not in (None, "bm25"):
-            raise FloatLensError(f"--retriever {self.retriever!r} is not known; use bm25")
-        if self.retriever is not None and self.corpus is None:
-            raise FloatLensError("--retriever bm25 needs passages to search; name a file of them with --corpus")
-
-    def plan(self, models: Sequence[str], data: Sequence[str], asking: Asking, **changes: Any) -> EvaluationPlan:
-        """Return the evaluation plan."""
-        from floatlens.data.readers.layouts import parse_columns
-        from floatlens.evaluation.sources import EvaluationPlan
-
-        given: dict[str, Any] = {
-            "split": self.split,
-            "passages": self.passages or None,
-            "max_passages": self.max_passages,
-            "corpus": self.corpus,
-            "columns": parse_columns(self.columns) if self.columns else None,
-            "layout": self.layout,
-            "strict": self.strict,
-        }
-        named, sets = tuple(dict.fromkeys(models)), tuple(dict.fromkeys(data))
-        return EvaluationPlan(models=named, data=sets, asking=asking, **{**given, **changes})
+    given: dict[str, Any] = {
+        "split": reading.split,
+        "limit": reading.limit,
+        "seed": reading.seed,
+        "passages": reading.passages or None,
+        "max_passages": reading.max_passages,
+        "corpus": reading.corpus,
+        "columns": reading.columns,
+        "layout": reading.layout,
+        "strict": reading.strict,
+    }
+    named, sets = tuple(dict.fromkeys(models)), tuple(dict.fromkeys(data))
+    return EvaluationPlan(models=named, data=sets, asking=asking, **{**given, **changes})
 
 
-@dataclass(frozen=True)
-class SamplerOptions:
-    """How answers are generated."""
+def ask(sampling: Sampling, reading: Data, running: Run, order: str = "last") -> Asking:
+    """Return how questions are asked."""
+    from floatlens.data.template import DEFAULT
+    from floatlens.evaluation.planning import Asking
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Number of questions decoded together.")] = 32
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per answer.")] = 32
-    steps: Annotated[int | None, typer.Option(help="Denoising steps of a masked diffusion model.")] = None
-    block_length: Annotated[int | None, typer.Option(help="Tokens per block, for samplers that write in blocks.")] = (
-        None
+    return Asking(
+        max_new_tokens=sampling.max_new_tokens,
+        steps=sampling.steps,
+        batch_size=running.batch_size,
+        seed=sampling.seed or 0,
+        order=order,
+        template=reading.template or DEFAULT,
+        sampler={
+            "block_length": sampling.block_length,
+            "temperature": sampling.temperature,
+            **(sampling.sampler or {}),
+        },
     )
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0
-
-    def asking(self, seed: int | None, template: Path | None = None, order: str = "last") -> Asking:
-        """Return how questions are asked."""
-        from floatlens.data.template import DEFAULT, read
-        from floatlens.evaluation.planning import Asking
-
-        return Asking(
-            max_new_tokens=self.max_new_tokens,
-            steps=self.steps,
-            batch_size=self.batch_size,
-            seed=seed or 0,
-            order=order,
-            template=read(template) if template else DEFAULT,
-            sampler={"block_length": self.block_length, "temperature": self.temperature},
-        )
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """How models are loaded."""
+def make_engine(running: Run) -> Engine:
+    """Return the engine; raise an error for invalid options."""
+    from floatlens.store.engines import registry
 
-    family: Family = None
-    adapter: Adapter = None
-    sampler: Sampler = None
-    device: Device = None
-    dtype: Dtype = "auto"
-    allow_pickle: AllowPickle = False
-
-    def find(self, model: str, revision: str | None = None) -> Checkpoint:
-        """Find a model without reading its weights."""
-        return self.loader(revision).find(model)
-
-    def loader(self, revision: str | None = None) -> Loader:
-        """Return the loader of models, which works in any process."""
-        from floatlens.store.loader import Loader
-
-        return Loader(self.device, self.dtype, self.allow_pickle, revision, self.family, self.adapter, self.sampler)
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the options that results depend on, for the manifest."""
-        return self.loader().recorded()
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Where the work runs, and whether it resumes."""
-
-    engine: Annotated[str, typer.Option(help="Where to run: local, or ray for a cluster.")] = "local"
-    workers: Annotated[int | None, typer.Option(help="Number of processes, one model each; 1 by default.")] = None
-    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster: auto, host:port or ray://….")] = None
-    gpus_per_worker: Annotated[float | None, typer.Option(help="Number of GPUs per worker.")] = None
-    resume: Resume = False
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: retry what failed.")] = False
-
-    def check_out(self, out: str | None) -> None:
-        """Raise an error if there is nothing to resume."""
-        if self.resume and out is None:
-            raise FloatLensError("--resume needs --out, the folder of the run to resume")
-
-    def make_engine(self) -> Engine:
-        """Return the engine; raise an error for invalid options."""
-        from floatlens.store.engines import registry
-
-        return registry.make_engine(
-            self.engine, workers=self.workers, address=self.address, gpus_per_worker=self.gpus_per_worker
-        )
+    return registry.make_engine(
+        running.engine, workers=running.workers, address=running.address, gpus_per_worker=running.gpus_per_worker
+    )
 
 
 MOST_NUMBERS = 1_000_000  # more than a model has layers or a generation has steps
@@ -244,49 +132,152 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
     return sorted(set(found))
 
 
+def parse_names(text: str | None, option: str = "") -> list[str]:
+    """Split a list at its commas.
+
+    >>> parse_names("drift, stress"), parse_names(None)
+    (['drift', 'stress'], [])
+    """
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def parse_settings(texts: Sequence[str] | None, option: str) -> dict[str, Any] | None:
+    """Parse settings of a sampler; the sampler checks their names and values.
+
+    >>> parse_settings(["top_p=0.9", "remasking=random", "use_cache=true"], "--sampler-set")
+    {'top_p': 0.9, 'remasking': 'random', 'use_cache': True}
+    """
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        name, has_value, value = text.partition("=")
+        if not (name and has_value):
+            raise FloatLensError(f"{option} {text!r} is not understood; write NAME=VALUE, such as top_p=0.9")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found or None
+
+
+def _parse_columns(text: str | None, option: str) -> dict[str, str] | None:
+    from floatlens.data.readers.layouts import parse_columns
+
+    return parse_columns(text) if text else None
+
+
+def _read_template(path: str | None, option: str) -> Template | None:
+    from floatlens.data.template import read
+
+    return read(path) if path else None
+
+
+def _check_family(name: str | None, option: str) -> str | None:
+    from floatlens.models.registry import check_family_name
+
+    check_family_name(name)
+    return name
+
+
+# How the text of an option becomes its value, where typer cannot tell: the type on the command line, and the function.
+PARSERS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
+    "adapter": (str | None, lambda text, option: text),
+    "columns": (str | None, _parse_columns),
+    "device_map": (str | None, lambda text, option: text),
+    "dtype": (str, lambda text, option: text),
+    "detail": (str, lambda text, option: text),
+    "family": (str | None, _check_family),
+    "heads": (str | None, parse_numbers),
+    "layers": (str | None, parse_numbers),
+    "matrices": (str | None, lambda text, option: tuple(parse_names(text))),
+    "matrix_layers": (str | None, parse_numbers),
+    "record": (str | None, lambda text, option: ("default", *parse_names(text))),
+    "record_steps": (str | None, parse_numbers),
+    "template": (str | None, _read_template),
+}
+OTHER_TYPES = {"torch": SimpleNamespace(dtype=str)}  # torch is not imported to show help
+SETTINGS = (list[str] | None, parse_settings)
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace every parameter of a command that is a dataclass by the fields of the dataclass, as options.
+    """Replace every parameter of a command that is a value of `floatlens.options` by its fields, as options.
 
-    The default of the parameter gives the defaults of its options; without one, those of the fields are used.
+    The default of the parameter gives the defaults of its options. An option of two values is listed once.
 
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Sampling:
-    ...     steps: int = 8
-    ...     temperature: float = 0.0
     >>> @grouped
-    ... def command(model: str, sampling: Sampling = Sampling(steps=4)) -> None:
-    ...     print(model, sampling.steps, sampling.temperature)
-    >>> command(model="tiny-mdm", temperature=0.5)
-    tiny-mdm 4 0.5
-    >>> list(inspect.signature(command).parameters)
-    ['model', 'steps', 'temperature']
+    ... def command(model: str, sampling: Sampling = Sampling(steps=4), reading: Data = Data()) -> None:
+    ...     print(model, sampling.steps, sampling.temperature, sampling.seed, reading.seed)
+    >>> command(model="tiny-mdm", temperature=0.5, seed=3)
+    tiny-mdm 4 0.5 3 3
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type[Any]] = {}
-    flat: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    flat: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
         if not (isinstance(kind, type) and is_dataclass(kind)):
-            flat.append(_option(name, parameter.default, kind))
+            flat[name] = _parameter(name, parameter.default, _with_panel(name, kind))
             continue
-        groups[name] = kind
-        given = kind() if parameter.default is parameter.empty else parameter.default
-        own = get_type_hints(kind, include_extras=True)
-        flat += [_option(field.name, getattr(given, field.name), own[field.name]) for field in fields(kind)]
-    defaults = {each.name: each.default for each in flat if each.default is not each.empty}
+        groups[name] = parameter.default
+        for field in fields(kind):
+            if field.metadata["flag"] is not None:
+                made = _field_option(kind, field, getattr(parameter.default, field.name))
+                flat.setdefault(made.name, made)
+    # Parameters without a default come first, as in any signature.
+    ordered = sorted(flat.values(), key=lambda each: each.default is not each.empty)
+    defaults = {each.name: each.default for each in ordered if each.default is not each.empty}
 
     def called(**given: Any) -> None:
         values = {**defaults, **given}
-        for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        command(**values)
+        chosen = {name: _value(default, values) for name, default in groups.items()}
+        own = {name: values[name] for name in hints if name in values and name not in groups}
+        command(**own, **chosen)
 
     called.__doc__, called.__name__, called.__module__ = command.__doc__, command.__name__, command.__module__
-    called.__annotations__ = {each.name: each.annotation for each in flat} | {"return": None}
-    called.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in ordered} | {"return": None}
+    called.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     return called
 
 
-def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+def _value(default: Any, given: dict[str, Any]) -> Any:
+    """Return the value of a group: its default with what was given on the command line."""
+    changes = {}
+    for field in fields(default):
+        flag = field.metadata["flag"]
+        if flag is None:
+            continue
+        parser = _parser(field)
+        text = given[_name(field)]
+        if parser is None:
+            changes[field.name] = text
+        elif text is not None:
+            changes[field.name] = parser[1](text, f"--{_name(field).replace('_', '-')}")
+    return replace(default, **changes)
+
+
+def _field_option(kind: Any, field: Field[Any], default: Any) -> inspect.Parameter:
+    about, parser = field.metadata, _parser(field)
+    annotation = get_type_hints(kind, localns=OTHER_TYPES)[field.name] if parser is None else parser[0]
+    name = _name(field)
+    words = [f"--{name.replace('_', '-')}"] if annotation is bool else []
+    option = typer.Option(*words, help=about["help"], min=about["least"], rich_help_panel=kind.panel)
+    return _parameter(name, None if parser and not isinstance(default, str) else default, Annotated[annotation, option])
+
+
+def _name(field: Field[Any]) -> str:
+    return str(field.metadata["flag"] or field.name).replace("-", "_")
+
+
+def _parser(field: Field[Any]) -> tuple[Any, Callable[[Any, str], Any]] | None:
+    return SETTINGS if field.metadata["flag"] == "sampler-set" else PARSERS.get(field.name)
+
+
+def _with_panel(name: str, annotation: Any) -> Any:
+    """Show options of one command in the panel of its input, those of its output with the options of the run."""
+    for each in getattr(annotation, "__metadata__", ()):
+        if isinstance(each, typer.models.OptionInfo) and each.rich_help_panel is None:
+            each.rich_help_panel = "Run" if name in ("out", "jobs", "as_json") else "Input"
+    return annotation
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -10,6 +10,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
+from floatlens.options import Load
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
@@ -22,14 +23,14 @@ def command(
     samples: Annotated[int | None, typer.Option(help="Number of samples, instead of counting --data.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Tokens per prompt, instead of measuring --data.")] = None,
     passages: Annotated[int | None, typer.Option(help="Passages per question, including the gold one (world).")] = None,
-    split: common.Split = None,
+    split: Annotated[str | None, typer.Option(help="Split of the data: train, validation or test.")] = None,
     limit: Annotated[int | None, typer.Option(help="Maximum number of questions.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="New tokens per sample.")] = 32,
     steps: Annotated[int | None, typer.Option(help="Denoising steps of a masked diffusion model (MDM).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples decoded together; by default as many as fit.")] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    trace_dtype: common.TraceDtype = "float16",
-    family: common.Family = None,
+    trace_dtype: Annotated[str, typer.Option(help="Type of per-head data on disk.")] = "float16",
+    family: Annotated[str | None, typer.Option(help="Family of the model.")] = None,
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Record traces, or only generate answers.")] = True,
     as_json: common.AsJson = False,
 ) -> None:
@@ -46,7 +47,6 @@ def command(
 
     from floatlens.cli.inspect import size
     from floatlens.lens import Lens
-    from floatlens.models.checkpoint import find
     from floatlens.store.plan import Workload, assumptions, estimate, measure_model, parse_devices, to_dict
 
     count, device = parse_devices(gpus)
@@ -58,7 +58,7 @@ def command(
     for name, given, known in (("--dtype", dtype, DTYPES), ("--trace-dtype", trace_dtype, ("float32", "float16"))):
         if given not in known:
             raise FloatLensError(f"{name} {given} is not known; use one of {', '.join(known)}")
-    lens = Lens(find(model, family=family))
+    lens = Lens.find(model, Load(family=family))
     chosen = lens.settings(max_new_tokens=max_new_tokens, steps=steps)
     if data is not None:
         counted, measured = measure(lens, data, split, limit, passages, prompt_tokens)

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from floatlens.cli.options import ModelOptions
     from floatlens.evaluation.planning import Asking
     from floatlens.evaluation.sources import DataSource, EvaluationPlan
     from floatlens.findings.finding import Finding
+    from floatlens.options import Load
     from floatlens.store.folder import RunFolder
 
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
 
 
-def check_settings(plan: EvaluationPlan, models: ModelOptions, askings: Sequence[Asking] = ()) -> None:
+def check_settings(plan: EvaluationPlan, models: Load, askings: Sequence[Asking] = ()) -> None:
     """Raise an error for invalid models and settings, before any weights are read."""
     from floatlens.lens import Lens
 
     for model in plan.models:
-        lens = Lens(models.find(model))
+        lens = Lens.find(model, models)
         for asking in askings or [plan.asking]:
             lens.settings(**asking.generation())
 
@@ -42,19 +42,21 @@ def check_answered(answers: pd.DataFrame) -> None:
 
 @contextmanager
 def open_run(
-    out: str | None, command: str, plan: EvaluationPlan, models: ModelOptions, also: dict[str, Any], resume: bool
+    out: str | None, command: str, plan: EvaluationPlan, models: Load, also: dict[str, Any], resume: bool
 ) -> Iterator[RunFolder | None]:
     """Open the run folder, if there is one, and lock it until the block ends."""
     if out is None:
         yield None
         return
+    from floatlens.models.checkpoint import find
+    from floatlens.options import recorded
     from floatlens.store import manifest
     from floatlens.store.folder import RunFolder
 
     about = manifest.describe(
         command,
-        {**plan.recorded(), **models.recorded(), **also},
-        checkpoints=[models.find(model) for model in plan.models],
+        {**plan.recorded(), "load": recorded(models), **also},
+        checkpoints=[find(model, models) for model in plan.models],
         data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
         template=plan.asking.template.text,
         seeds={"seed": plan.asking.seed, "draw": plan.seed},

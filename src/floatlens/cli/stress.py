@@ -9,7 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.trace.detail import check_detail
+from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(
     name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks or query.")],
     models: common.Models,
-    data: common.Data,
+    data: common.DataSets,
     levels: Annotated[
         str | None,
         typer.Option(help="Numbers of distractors, gold positions, distances or masks, such as 0,1,2,4 or 0:20:5."),
@@ -35,16 +35,14 @@ def command(
         ),
     ] = None,
     controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0",
-    reading: common.DataOptions = common.DataOptions(),
+    reading: Data = Data(),
     score: Annotated[str, typer.Option(help="Score of the curve: accuracy, accuracy_words, f1 or em.")] = "accuracy",
     trace: Annotated[bool, typer.Option("--trace", help="Keep a trace of every answer in --out.")] = False,
     detail: common.Detail = "full",
-    limit: common.Limit = None,
-    seed: common.Seed = None,
-    sampling: common.SamplerOptions = common.SamplerOptions(),
-    loading: common.ModelOptions = common.ModelOptions(),
+    sampling: Sampling = Sampling(),
+    loading: Load = Load(),
     out: common.Out = None,
-    running: common.RunOptions = common.RunOptions(),
+    running: Run = Run(),
     as_json: common.AsJson = False,
 ) -> None:
     """Ask the same questions at increasing difficulty, and draw the scores as a curve.
@@ -72,20 +70,20 @@ def command(
         raise FloatLensError(f"--score {score!r} is not known; use one of {', '.join(SCORES)}")
     if trace and out is None:
         raise FloatLensError("--trace needs --out, the folder for the traces")
-    kept = check_detail(detail)
+    recording = Recording(detail=detail) if trace else None
     running.check_out(out)
-    asking = sampling.asking(seed, reading.template)
+    asking = common.ask(sampling, reading, running)
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
-    plan = reading.plan(models, data, asking, limit=limit, seed=seed, passages=generated, corpus=None)
+    plan = common.plan(models, data, reading, asking, passages=generated, corpus=None)
     values = common.parse_numbers(levels, "--levels")
     seeds = common.parse_numbers(controls, "--controls") or []
-    engine = running.make_engine()
+    engine = common.make_engine(running)
     sources = open_sources(plan)
     options = StressOptions(
         values=tuple(values) if values is not None else None,
         passages=reading.passages,
         distractors=distractors,
-        seed=seed or 0,
+        seed=reading.seed or 0,
         index=open_index(reading.corpus),
     )
     made = {source.label: test.levels(list(source.samples()), asking, options) for source in sources}
@@ -95,7 +93,7 @@ def command(
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json, records_of
     from floatlens.evaluation.ablate.condition import Condition, conditions
-    from floatlens.evaluation.jobs import ModelWorker, Recording
+    from floatlens.evaluation.jobs import ModelWorker
     from floatlens.evaluation.run import ask_models
     from floatlens.evaluation.stress import curves
     from floatlens.findings.stress import stress as finding
@@ -106,14 +104,14 @@ def command(
         check_interventions(plan.models, loading, intervention, None, seeds)
         under = conditions(intervention, None, seeds)
     also: dict[str, Any] = {"stress": name, "corpus": reading.corpus, "trace": trace}
-    also |= {"detail": kept} if trace else {}
+    also |= {"detail": detail} if trace else {}
     also |= {"interventions": intervention, "controls": seeds} if intervention else {}
     also |= {key: value for key, value in asdict(options).items() if key != "index"}
     with open_run(out, "stress", plan, loading, also, running.resume) as folder:
         with bar("questions") as watch:
             answers, _ = ask_models(
-                stress_jobs(test, plan.models, made, Recording(detail=kept) if trace else None, under),
-                ModelWorker(loading.loader()),
+                stress_jobs(test, plan.models, made, recording, under),
+                ModelWorker(loading),
                 folder,
                 engine=engine,
                 watch=watch,

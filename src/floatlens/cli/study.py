@@ -10,7 +10,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.trace.detail import check_detail
+from floatlens.options import Data, Load, Run, Sampling
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,11 +23,10 @@ COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow
 @common.grouped
 def command(
     models: common.Models,
-    data: common.Data,
+    data: common.DataSets,
     out: Annotated[str, typer.Option(help="Run folder for figures, tables, claims and the report: a path or a URL.")],
     only: Annotated[str | None, typer.Option(help="Findings to run, such as drift,heads,stress.")] = None,
     skip: Annotated[str | None, typer.Option(help="Findings to leave out.")] = None,
-    limit: common.LimitEach = None,
     budget: Annotated[str | None, typer.Option(help="Time budget such as 10m; sizes are reduced to fit it.")] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Use every question, and run every stress test on every data set.")
@@ -47,11 +46,10 @@ def command(
         ),
     ] = None,
     detail: common.Detail = "full",
-    reading: common.DataOptions = common.DataOptions(),
-    sampling: common.SamplerOptions = common.SamplerOptions(batch_size=16),
-    seed: common.Seed = None,
-    loading: common.ModelOptions = common.ModelOptions(),
-    running: common.RunOptions = common.RunOptions(),
+    reading: Data = Data(),
+    sampling: Sampling = Sampling(),
+    loading: Load = Load(),
+    running: Run = Run(batch_size=16),
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Models to run in parallel; default: number of cores for small models, otherwise 1."),
@@ -69,24 +67,23 @@ def command(
         floatlens study GSAI-ML/LLaDA-8B-Instruct meta-llama/Meta-Llama-3-8B-Instruct --data nq.jsonl --budget 2h \
             --device auto --dtype bfloat16 --out llada
     """
-    from floatlens.data.readers.layouts import parse_columns
-    from floatlens.data.template import DEFAULT, read
+    from floatlens.data.template import DEFAULT
     from floatlens.evaluation.planning import CLOSED, OPEN
     from floatlens.evaluation.sources import open_sources
     from floatlens.findings.settings import check_setting
     from floatlens.studies.sizes import parse_time
 
     check_setting(setting)
-    kept = check_detail(detail)
     if budget is not None:
         parse_time(budget)
     asked = {name: value for name, value in vars(reading).items() if name != "retriever"}
-    asked |= {
-        "columns": parse_columns(reading.columns) if reading.columns else None,
-        "template": read(reading.template) if reading.template else DEFAULT,
-    }
-    open_sources(reading.plan(models, data, sampling.asking(seed), conditions=(CLOSED, OPEN), limit=1))
-    engine = running.make_engine()
+    asked |= {"template": reading.template or DEFAULT}
+    asked |= {name: value for name, value in vars(sampling).items() if name not in ("seed", "sampler")}
+    how = ("family", "adapter", "sampler", "dtype", "allow_pickle")
+    asked |= {name: getattr(loading, name) for name in how} | {"device": loading.device_map}
+    asking = common.ask(sampling, reading, running)
+    open_sources(common.plan(models, data, reading, asking, conditions=(CLOSED, OPEN), limit=1))
+    engine = common.make_engine(running)
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
@@ -97,19 +94,16 @@ def command(
             models,
             data=data,
             out=out,
-            only=names(only),
-            skip=names(skip),
-            limit=limit,
+            only=common.parse_names(only),
+            skip=common.parse_names(skip),
             budget=budget,
             full=full,
             setting=setting,
             stress_interventions=stress_intervention or (),
             offset=offset,
-            detail=kept,
-            seed=seed,
+            detail=detail,
             **asked,
-            **vars(sampling),
-            **vars(loading),
+            batch_size=running.batch_size,
             resume=running.resume,
             retry_errors=running.retry_errors,
             jobs=jobs or fitting_jobs(models, loading),
@@ -119,24 +113,16 @@ def command(
     show(found, as_json)
 
 
-def names(text: str | None) -> list[str]:
-    """Split a list at its commas.
-
-    >>> names("drift, stress"), names(None)
-    (['drift', 'stress'], [])
-    """
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def fitting_jobs(models: list[str], loading: common.ModelOptions) -> int:
+def fitting_jobs(models: list[str], loading: Load) -> int:
     """Number of models to run in parallel: the number of cores if all are small and on the CPU, otherwise one."""
+    from floatlens.lens import SMALL
+    from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
-    from floatlens.store.loader import SMALL
     from floatlens.store.model_pool import cores
 
-    if loading.device not in (None, "cpu"):
+    if loading.device_map not in (None, "cpu"):
         return 1
-    widths = [shape(loading.find(model).native_config())["width"] for model in models]
+    widths = [shape(find(model, loading).native_config())["width"] for model in models]
     return cores() if all((width or SMALL) < SMALL for width in widths) else 1
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.trace.detail import check_detail
+from floatlens.options import Data, Load, Recording, Run, Sampling, recorded
 
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
-    from floatlens.evaluation.sources import EvaluationPlan
     from floatlens.lens import Lens
 
 
@@ -49,33 +48,11 @@ def command(
         typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
     ] = None,
     data: common.OneData = None,
-    reading: common.DataOptions = common.DataOptions(),
-    limit: Annotated[int, typer.Option(help="Maximum number of questions, from the first.")] = 16,
-    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
-    sampling: common.SamplerOptions = common.SamplerOptions(batch_size=4),
-    record: Annotated[
-        str | None,
-        typer.Option(help="Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token."),
-    ] = None,
-    layers: Annotated[str | None, typer.Option(help="Layers to record, such as 0,4-7 or 0:32:4.")] = None,
-    heads: Annotated[str | None, typer.Option(help="Heads to record.")] = None,
-    record_steps: Annotated[str | None, typer.Option(help="Steps to record.")] = None,
-    matrices: Annotated[
-        str | None, typer.Option(help="Full matrices to record: attention, attention_mean, queries, keys.")
-    ] = None,
-    matrix_layers: Annotated[str | None, typer.Option(help="Layers of the full matrices.")] = None,
-    implementation: Annotated[
-        str,
-        typer.Option(
-            help="fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; "
-            "output bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first)."
-        ),
-    ] = "fused",
-    trace_dtype: common.TraceDtype = "float16",
-    detail: common.Detail = "full",
-    revision: common.Revision = None,
-    loading: common.ModelOptions = common.ModelOptions(),
-    running: common.RunOptions = common.RunOptions(),
+    reading: Data = Data(limit=16),
+    sampling: Sampling = Sampling(seed=0),
+    recording: Recording = Recording(),
+    loading: Load = Load(),
+    running: Run = Run(batch_size=4),
     as_json: common.AsJson = False,
 ) -> None:
     """Record a model's attention while it writes: one forward pass per step, every layer and head.
@@ -97,8 +74,8 @@ def command(
     from floatlens.evaluation.planning import CLOSED
     from floatlens.evaluation.sources import open_sources, problems_of, write_problems
     from floatlens.interventions.intervention import parse_intervention
+    from floatlens.models.checkpoint import find
 
-    kept = check_detail(detail)
     given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
         raise FloatLensError(f"pass exactly one of {', '.join(given)}")
@@ -113,36 +90,30 @@ def command(
         "marks": marks,
     }
     condition = CLOSED if reading.passages == 0 or reading.max_passages == 0 else "trace"
-    changes = {"conditions": (condition,), "limit": limit, "max_passages": reading.max_passages or None}
-    plan = reading.plan([model], [data] if data else [], sampling.asking(seed, reading.template), **changes)
-    recorded: dict[str, Any] = {
-        "layers": common.parse_numbers(layers, "--layers"),
-        "heads": common.parse_numbers(heads, "--heads"),
-        "record_steps": common.parse_numbers(record_steps, "--record-steps"),
-        "matrices": tuple(filter(None, (matrices or "").split(","))),
-        "matrix_layers": common.parse_numbers(matrix_layers, "--matrix-layers"),
-        "implementation": implementation,
-        **({"record": ("default", *(name.strip() for name in record.split(",")))} if record else {}),
-    }
+    # The questions are the first ones; the seed is only the sampler's.
+    changes = {"conditions": (condition,), "seed": None, "max_passages": reading.max_passages or None}
+    seed = sampling.seed or 0
+    plan = common.plan([model], [data] if data else [], reading, common.ask(sampling, reading, running), **changes)
     interventions = [parse_intervention(spec) for spec in intervention or ()]
-    engine = running.make_engine()
+    engine = common.make_engine(running)
     sources = open_sources(plan)
-    checkpoint = loading.find(model, revision)
+    checkpoint = find(model, loading)
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import make_console, noted_warnings, print_json, print_notes, problem_lines
-    from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
+    from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
     from floatlens.evaluation.journal import Journal
     from floatlens.evaluation.run import run_jobs
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store import manifest
     from floatlens.store.folder import RunFolder
+    from floatlens.trace.options import check_recording
     from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.
-    lens = Lens(checkpoint)
+    lens = Lens(checkpoint, loading)
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
         raise FloatLensError(
@@ -155,30 +126,30 @@ def command(
             asked = [one_prompt(lens, prompt, {**question, "template": plan.asking.template}, seed=seed, **sequence)]
     else:
         asked = [sample for source in sources for sample in source.samples()]
-    settings = lens.settings_of(asked if data is None else [], **plan.asking.generation())
-    lens.check_record(settings, **recorded)
+    settings = lens.settings_of(asked if data is None else [], sampling)
+    check_recording(recording, lens.shape, settings.step_count)
     for one in asked if data is None else ():
         settings.fits(len(one.ids), lens.context_length)
     about = manifest.describe(
         "trace",
         {
-            **asked_options(plan, sampling, loading, data),
-            **{
-                "model": model,
-                "revision": revision,
-                "prompt": prompt,
-                "text": text,
-                "ids": ids,
-                "infill": infill,
-                "replay": replay,
-                "order": order,
-                "marks": marks,
-                "passage": passage,
-                "gold": gold,
-                "answer": answer,
-                "intervention": intervention,
-            },
-            **{"seed": seed, "trace_dtype": trace_dtype, "detail": kept, **recorded},
+            "model": model,
+            "data": data,
+            "read": recorded(replace(reading, template=None)),
+            "load": recorded(loading),
+            "sampling": recorded(sampling),
+            "recording": recorded(recording),
+            "prompt": prompt,
+            "text": text,
+            "ids": ids,
+            "infill": infill,
+            "replay": replay,
+            "order": order,
+            "marks": marks,
+            "passage": passage,
+            "gold": gold,
+            "answer": answer,
+            "intervention": intervention,
         },
         checkpoints=[checkpoint],
         data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
@@ -192,12 +163,12 @@ def command(
         asked,
         plan.asking,
         len(asked),
-        recording=Recording(recorded, trace_dtype, kept),
+        recording=recording,
         interventions=tuple(intervention or ()),
     )
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
         journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
-        worker = ModelWorker(loading.loader(revision))
+        worker = ModelWorker(loading)
         records = run_jobs([job], worker, journal, engine=engine, watch=watch).records
         write_problems(folder, sources)
         folder.finish()
@@ -280,11 +251,3 @@ def parse_order(text: str) -> str | list[list[int]]:
         raise FloatLensError(
             f"--order {text!r} is not understood; write left-to-right, random, or indices such as 2,0,1+3"
         ) from None
-
-
-def asked_options(
-    plan: EvaluationPlan, sampling: common.SamplerOptions, loading: common.ModelOptions, data: str | None
-) -> dict[str, Any]:
-    """Return the options that the traces depend on, for the manifest."""
-    known = {name: value for name, value in plan.recorded().items() if name not in ("models", "data", "asking", "seed")}
-    return {**known, "data": data, **asdict(sampling), **loading.recorded()}

@@ -17,13 +17,14 @@ from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
+from floatlens.lens import Lens, limit_threads
+from floatlens.options import Load, Recording
 from floatlens.store.folder import RunFolder
 from floatlens.store.oom_retry import BatchRetry, error_reason
-from floatlens.trace.detail import Detail
 
 if TYPE_CHECKING:
     from floatlens.evaluation.journal import Journal
-    from floatlens.lens import Generation, Lens
+    from floatlens.lens import Generation
     from floatlens.trace.trace import Trace
 
 Checksums = Mapping[str, str]  # of traces, by their names in the run folder
@@ -108,10 +109,11 @@ class EvaluationJob(Protocol):
 class ModelWorker:
     """Processes batches: keeps one model at a time, and writes each result to the run folder immediately.
 
-    `load` makes a lens of a model's name; it is called once per model, in the process that needs the lens.
+    `load` is how models are loaded, or a function that returns the lens of a model's name; it is used once per model, in
+    the process that needs the lens.
     """
 
-    load: Callable[[str], Lens]
+    load: Load | Callable[[str], Lens] = Load()
 
     def __post_init__(self) -> None:
         self.held: tuple[str, Lens] | None = None
@@ -144,7 +146,7 @@ class ModelWorker:
         if self.held is None or self.held[0] != model:
             self.held, self.notes = None, {}
             gc.collect()
-            self.hold(model, self.load(model))
+            self.hold(model, self._load(model))
         assert self.held is not None
         return self.held[1]
 
@@ -154,17 +156,16 @@ class ModelWorker:
 
     def planning_lens(self, model: str, inside: bool) -> Lens:
         """Return a lens to plan with: the model's own if it is used in this process, otherwise one without weights."""
-        without_weights = getattr(self.load, "without_weights", None)
-        return self.lens(model) if inside or without_weights is None else without_weights(model)
+        if inside or not isinstance(self.load, Load):
+            return self.lens(model)
+        return Lens.find(model, self.load)
 
-
-@dataclass(frozen=True)
-class Recording:
-    """How traces are recorded: options of `Lens.traces`; type of floats on disk, and `detail`: see `Trace.save`."""
-
-    options: dict[str, Any] = field(default_factory=dict)
-    dtype: str = "float16"
-    detail: Detail = "full"
+    def _load(self, model: str) -> Lens:
+        if not isinstance(self.load, Load):
+            return self.load(model)
+        lens = limit_threads(Lens.find(model, self.load))
+        _ = lens.model
+        return lens
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,9 @@ class QuestionBatch:
                 yield record.with_answer(made), None
             else:
                 how = self.recording
-                saved = folder.save_trace(record.name, made, how.dtype, how.detail) if folder is not None else None
+                saved = (
+                    folder.save_trace(record.name, made, how.trace_dtype, how.detail) if folder is not None else None
+                )
                 yield record.with_trace(lens, made), saved
 
     def _decode(self, lens: Lens, pairs: Sequence[tuple[Any, Prompt]]) -> Sequence[Generation | Trace]:
@@ -326,4 +329,4 @@ class QuestionBatch:
             if self.recording is None:
                 return lens.generate(prompts, stop_when_answered=True, **self.settings)
             ids = [record.trace_id for record, _ in pairs]
-            return lens.traces(prompts, sample_ids=ids, **self.recording.options, **self.settings)
+            return lens.traces(prompts, sample_ids=ids, **vars(self.recording), **self.settings)

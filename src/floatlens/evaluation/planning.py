@@ -51,7 +51,10 @@ class Asking:
 
     def generation(self) -> dict[str, Any]:
         """Return the settings of the sampler."""
-        return {"max_new_tokens": self.max_new_tokens, "steps": self.steps, "seed": self.seed, **self.sampler}
+        own = dict(self.sampler)
+        shared = {name: own.pop(name) for name in ("block_length", "temperature") if own.get(name) is not None}
+        known = {"max_new_tokens": self.max_new_tokens, "steps": self.steps, "seed": self.seed}
+        return known | shared | {"sampler": own}
 
     def recorded(self) -> dict[str, Any]:
         """Return everything as JSON-able values, for the manifest."""

@@ -115,9 +115,7 @@ class FloatLensLM(TemplateLM):
         self.max_length = max_length or self.lens.context_length or DEFAULT_LENGTH
         self.max_gen_toks = max_gen_toks
         self.settings = settings
-        self.lens.settings(
-            max_new_tokens=max_gen_toks, **settings
-        )  # raises an error now for a setting that does not exist
+        self.lens.settings(max_new_tokens=max_gen_toks, sampler=settings)  # raises an error for an unknown setting
         asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **settings}
         self.traces = HarnessTraces(self.lens, trace_to, asked, check_detail(detail)) if trace_to else None
 
@@ -259,7 +257,7 @@ class FloatLensLM(TemplateLM):
     def _generate(self, names: list[str], prompts: list[list[int]], settings: dict[str, Any]) -> list[Generation]:
         if self.traces is not None:
             return self.traces.generate(names, prompts, settings)
-        return self.lens.generate(prompts, **settings)
+        return self.lens.generate(prompts, sampler=settings)
 
     def _task_settings(self, kwargs: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
         """The texts at which a task stops, and the sampler's settings for it."""

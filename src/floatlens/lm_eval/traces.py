@@ -31,7 +31,7 @@ class HarnessTraces:
         self, names: Sequence[str], prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]
     ) -> list[Generation]:
         """Generate after each prompt as `lens.generate` does, and keep the traces."""
-        traces = self.lens.traces([Prompt.from_ids(ids) for ids in prompts], sample_ids=names, **settings)
+        traces = self.lens.traces([Prompt.from_ids(ids) for ids in prompts], sample_ids=names, sampler=settings)
         self._save(names, traces)
         return [Generation.from_trace(self.lens, trace) for trace in traces]
 

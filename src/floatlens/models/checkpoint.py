@@ -15,6 +15,7 @@ from floatlens.models.bundled import ADAPTERS, BUNDLED, adapter_path, available_
 from floatlens.models.bundled import path as bundled_path
 from floatlens.models.family import Family, architecture
 from floatlens.models.registry import FAMILIES, check_family_name, family_of
+from floatlens.options import Load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -146,22 +147,14 @@ def without_loader_fields(value: Any) -> Any:
     return [without_loader_fields(kept) for kept in value] if isinstance(value, list) else value
 
 
-def find(
-    name: str,
-    *,
-    revision: str | None = None,
-    family: str | None = None,
-    adapter: str | Path | None = None,
-    sampler: str | None = None,
-    block_length: int | None = None,
-) -> Checkpoint:
+def find(name: str, how: Load = Load()) -> Checkpoint:
     """Find a model by folder, GGUF file, bundled name or Hub id, and the folder of its adapter.
 
     Only a Hub id needs the network.
     """
-    found = _find_with_adapter(name, revision, family, adapter)
-    check_choice(found.family, sampler, block_length)
-    return replace(found, chosen_sampler=sampler, chosen_block_length=block_length)
+    found = _find_with_adapter(name, how.revision, how.family, how.adapter)
+    check_choice(found.family, how.sampler, how.block_length)
+    return replace(found, chosen_sampler=how.sampler, chosen_block_length=how.block_length)
 
 
 def check_choice(family: Family, sampler: str | None, block_length: int | None) -> None:

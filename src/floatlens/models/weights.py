@@ -20,6 +20,7 @@ from floatlens.models.gguf import count_tensors
 from floatlens.models.gguf import load_weights as load_gguf_weights
 from floatlens.models.quiet import expect_no_kernels, quietly
 from floatlens.models.unsupported import check_supported
+from floatlens.options import Load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -30,21 +31,11 @@ LARGEST_HEADER = 100 << 20  # bytes, the limit of the safetensors library
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
-def load_model(
-    checkpoint: Checkpoint,
-    *,
-    dtype: str | torch.dtype = "auto",
-    device_map: str | dict[str, Any] | None = None,
-    quantization_config: Any = None,
-    attn_implementation: str | None = None,
-    tp_plan: str | dict[str, str] | None = None,
-    allow_pickle: bool = False,
-) -> Any:
+def load_model(checkpoint: Checkpoint, how: Load = Load()) -> Any:
     """Load the weights into the native class, shard by shard; raise an error if any are missing.
 
-    `dtype` "auto" is the checkpoint's dtype on an accelerator, and float32 on a CPU. `tp_plan` splits every layer over the
-    processes started by torchrun: see `parallel`. With `allow_pickle`, a checkpoint without safetensors may hold its
-    weights as PyTorch's .bin files; torch reads only tensors from them.
+    `tp_plan` splits every layer over the processes started by torchrun: see `parallel`. With `allow_pickle`, a checkpoint
+    without safetensors may hold its weights as PyTorch's .bin files; torch reads only tensors from them.
     """
     config = checkpoint.native_config()  # raises an error for an invalid config before any weights are read
     check_supported(checkpoint.name, config, checkpoint.family)
@@ -53,20 +44,20 @@ def load_model(
         source = Path(checkpoint.source) / checkpoint.gguf_file
         check_sizes(checkpoint, config, count_tensors(source), 8 * source.stat().st_size)  # at least one bit per weight
     else:
-        source = checkpoint.folder or download(checkpoint, WEIGHTS + (PICKLES if allow_pickle else ()))
+        source = checkpoint.folder or download(checkpoint, WEIGHTS + (PICKLES if how.allow_pickle else ()))
         check_no_adapter(checkpoint, source)
-        files = check_files(source, allow_pickle=allow_pickle)
+        files = check_files(source, allow_pickle=how.allow_pickle)
         use_safetensors = files[0].suffix == ".safetensors"
         if use_safetensors:
             check_shapes(checkpoint, config, files)
     options: dict[str, Any] = {
         "config": config,
-        "dtype": torch_dtype(dtype, device_map),
-        "device_map": device_map,
+        "dtype": torch_dtype(how.dtype, how.device_map),
+        "device_map": how.device_map,
         "trust_remote_code": False,
         "output_loading_info": True,
         "key_mapping": dict(checkpoint.family.renames) or None,
-        **(parallel(tp_plan, device_map) if tp_plan is not None else {}),
+        **(parallel(how.tp_plan, how.device_map) if how.tp_plan is not None else {}),
     }
     auto = auto_class(checkpoint.family)
 
@@ -74,7 +65,7 @@ def load_model(
         with quietly(), splitting(config.model_type, checkpoint.family.splits):
             given = {name: value for name, value in (options | changed).items() if value is not None}
             # Always passed, also as None (transformers' default), so that the checkpoint cannot set it.
-            given["attn_implementation"] = attn_implementation
+            given["attn_implementation"] = how.attn_implementation
             model, report = auto.from_pretrained(source, **given)
         check_complete(checkpoint, report["missing_keys"])
         return model
@@ -84,7 +75,7 @@ def load_model(
             name = str(options["dtype"]).removeprefix("torch.")
             model = load_gguf_weights(source, name, load)
         else:
-            model = load(source, {"use_safetensors": use_safetensors, "quantization_config": quantization_config})
+            model = load(source, {"use_safetensors": use_safetensors, "quantization_config": how.quantization_config})
     except FloatLensError:
         raise
     except Exception as error:  # transformers raises anything for files that do not belong together

@@ -11,7 +11,8 @@ from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, traced_conditions
-from floatlens.store.loader import Loader
+from floatlens.models.checkpoint import find
+from floatlens.options import Load, Recording, recorded
 from floatlens.store.manifest import describe
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.sizes import Sizes
@@ -35,7 +36,7 @@ class StudyPlan(EvaluationPlan):
     stresses: names of the stress tests; None for all.
     stress_interventions: specs of interventions under which the stress tests are also run, each with its control.
     offset: first question of each data set, for questions that no earlier study has used.
-    loader: how models are loaded.
+    load: how models are loaded.
     detail: how much of a trace is stored, see `Trace.save`.
     """
 
@@ -53,7 +54,7 @@ class StudyPlan(EvaluationPlan):
     stresses: tuple[str, ...] | None = None
     stress_interventions: tuple[str, ...] = ()
     offset: int = 0
-    loader: Loader = field(default_factory=Loader)
+    load: Load = Load()
     detail: Detail = "full"
 
     @property
@@ -86,8 +87,8 @@ class StudyPlan(EvaluationPlan):
         """The conditions under which questions are traced."""
         return traced_conditions([FINDINGS[name] for name in self.findings], self.setting)
 
-    def recording(self, condition: str) -> dict[str, Any]:
-        """Return the recording options under a condition: the statistics that its findings need beyond the default ones."""
+    def recording(self, condition: str) -> Recording:
+        """Return what is recorded under a condition: the statistics that its findings need beyond the default ones."""
         readers = [FINDINGS[name] for name in self.findings]
         names = {
             name: None
@@ -95,7 +96,7 @@ class StudyPlan(EvaluationPlan):
             for name in each.records
             if CONDITIONS[each.setting if self.setting == "paper" else self.setting] == condition
         }
-        return {"record": ("default", *names)} if names else {}
+        return Recording(record=("default", *names), detail=self.detail)
 
     def reading(self) -> StudyPlan:
         """Return the plan with the number of questions to read for its largest part."""
@@ -105,15 +106,15 @@ class StudyPlan(EvaluationPlan):
 
     def recorded(self) -> dict[str, Any]:
         """Return the plan for the manifest; sizes are recorded separately, because a time budget may reduce them."""
-        known = {name: value for name, value in super().recorded().items() if name not in ("sizes", "loader")}
-        return {**known, **self.loader.recorded()}
+        known = {name: value for name, value in super().recorded().items() if name not in ("sizes", "load")}
+        return {**known, "load": recorded(self.load)}
 
     def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:
         """Return the manifest of the study, or of one model's run in it."""
         return describe(
             "study",
             asked,
-            checkpoints=[self.loader.find(model) for model in models],
+            checkpoints=[find(model, self.load) for model in models],
             data=[*self.data, *self.traced_data, *([self.corpus] if self.corpus else [])],
             template=self.asking.template.text,
             seeds={"questions": self.seed, "sampler": self.asking.seed},

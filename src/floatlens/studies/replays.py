@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from floatlens.data.prompt import Prompt
 from floatlens.decode.replay import can_replay
-from floatlens.evaluation.jobs import ModelWorker, Recording, TraceJob, TraceRecord
+from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import SHORT
 from floatlens.evaluation.run import run_jobs
 from floatlens.findings.drift import FEWEST_TOKENS
 from floatlens.findings.settings import condition_of
 from floatlens.findings.writing import answer_positions
+from floatlens.models.checkpoint import find
+from floatlens.options import Recording
 from floatlens.store.engines.engine import Engine
 from floatlens.store.engines.local import LocalEngine
 from floatlens.store.folder import RunFolder
@@ -44,7 +46,7 @@ def compared(plan: StudyPlan) -> dict[str, list[str]]:
     """
     if "drift" not in plan.findings or SHORT not in plan.traced:
         return {}
-    found = {model: plan.loader.find(model) for model in plan.models if model not in plan.traced_only}
+    found = {model: find(model, plan.load) for model in plan.models if model not in plan.traced_only}
     models = [model for model, each in found.items() if can_replay(each.family, each.sampler)]
     kinds = {model: found[model].family.kind for model in models}
     others = {model: [other for other in models if kinds[other] != kinds[model]] for model in models}
@@ -69,7 +71,7 @@ def replay_answers(
     watch: ProgressCallback | None = None,
 ) -> int:
     """Replay the answers of `sources` through a model, and return how many; `homes` are the runs of all models compared."""
-    does, worker = engine or LocalEngine(), ModelWorker(plan.loader)
+    does, worker = engine or LocalEngine(), ModelWorker(plan.load)
     runs = {name: RunFolder.open(home) for name, home in homes.items()}
     manifest = plan.manifest({"model": model, "replays": list(sources)}, [model])
     with RunFolder.create(runs[model].inside(REPLAYS), manifest, resume=True) as folder, does.keep_workers():
@@ -82,7 +84,7 @@ def replay_answers(
             for source in sources
         ]
         if prompts:
-            recording = Recording({"record": RECORD}, detail=plan.detail)
+            recording = Recording(record=RECORD, detail=plan.detail)
             job = TraceJob(model, "", "replay", prompts, plan.asking, len(prompts), recording=recording)
             journal = Journal(folder, retry_errors=retry_errors, kind=TraceRecord)
             run_jobs([job], worker, journal, engine=does, watch=watch)

@@ -21,13 +21,13 @@ from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.settings import CONDITIONS, check_setting
 from floatlens.findings.verdict import correct_for_number
+from floatlens.options import Load
 from floatlens.report.analyse import analyse, answers_in, shown_samples
 from floatlens.report.make import make
 from floatlens.report.section import Section
 from floatlens.store.engines.engine import Engine
 from floatlens.store.engines.local import LocalEngine
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
-from floatlens.store.loader import Loader
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.model_pool import run_all
 from floatlens.store.progress import ProgressCallback
@@ -224,7 +224,7 @@ def study(
         stress_interventions=tuple(stress_interventions),
         offset=offset,
         detail=detail,
-        loader=Loader(device, dtype, allow_pickle, family=family, adapter=adapter, sampler=sampler),
+        load=Load(family, None, adapter, sampler, None, dtype, device, allow_pickle=allow_pickle),
     ).reading()
     check(plan)
     does = engine or LocalEngine()
@@ -292,7 +292,7 @@ def check(plan: StudyPlan) -> None:
         raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
     specs = [*plan.stress_interventions, *(plan.interventions or ())]
     for model in plan.models:
-        lens = Lens(plan.loader.find(model))
+        lens = Lens.find(model, plan.load)
         lens.settings(**plan.asking.generation())
         for condition in conditions(specs) if specs else ():
             check_interventions(condition.interventions, lens.shape, lens.config)

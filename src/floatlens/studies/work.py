@@ -116,7 +116,7 @@ def set_up(
     model: str, plan: StudyPlan, folder: RunFolder, engine: Engine, retry_errors: bool, watch: ProgressCallback | None
 ) -> Bench:
     """Open the data and find the model; workers load it."""
-    worker = ModelWorker(plan.loader)
+    worker = ModelWorker(plan.load)
     lens = worker.planning_lens(model, engine.in_process)
     journal = Journal(folder, retry_errors=retry_errors, share_prompts=True)
     own = plan.of_model(model)

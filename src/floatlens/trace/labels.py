@@ -106,7 +106,7 @@ def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
 
 def loaded_with(lens: Lens) -> dict[str, Any]:
     """Return the options passed to `floatlens.load` that change the results."""
-    found, dtype = lens.checkpoint, lens.options["dtype"]
+    found, dtype = lens.checkpoint, lens.options.dtype
     own_adapter = found.name not in ADAPTERS and found.adapter is not None
     chosen = {
         "revision": found.revision,

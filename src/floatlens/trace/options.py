@@ -1,79 +1,47 @@
-"""Options of recording, and their validation."""
+"""What is recorded of a run: validation of `options.Recording`, and the session that observes it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 from floatlens.attention.call import PositionLayout
-from floatlens.attention.registry import DEFAULT, MATRICES, STATISTICS, expand
-from floatlens.attention.session import IMPLEMENTATIONS, Implementation, Session
+from floatlens.attention.registry import MATRICES, STATISTICS, expand
+from floatlens.attention.session import IMPLEMENTATIONS, Session
 from floatlens.errors import FloatLensError
+from floatlens.options import Recording
 
 
-@dataclass(frozen=True)
-class RecordOptions:
-    """What to record of a run, and what to show while it runs.
+def check_recording(recording: Recording, shape: Mapping[str, int | None], step_count: int) -> None:
+    """Raise an error for statistics, layers, heads and steps that do not exist; needs no weights."""
+    if recording.implementation not in IMPLEMENTATIONS:
+        choices = ", ".join(IMPLEMENTATIONS)
+        raise FloatLensError(f"implementation {recording.implementation!r} is not known; use one of {choices}")
+    unknown = [name for name in recording.matrices if name not in MATRICES]
+    if unknown:
+        raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
+    for name in expand(recording.record):
+        STATISTICS[name]
+    check_range(recording.layers, shape["layers"], "layer")
+    check_range(recording.matrix_layers, shape["layers"], "layer")
+    check_range(recording.heads, shape["heads"], "head")
+    check_range(recording.record_steps, step_count, "step")
 
-    Parameters
-    ----------
-    record
-        Names of statistics or of groups of statistics ("default", "cache_drift", "locality", "massive"); by default all
-        that are cheap.
-    layers, heads, record_steps
-        Layers, heads and steps to keep; None keeps all.
-    matrices
-        Any of "attention", "attention_mean", "queries", "keys".
-    matrix_layers
-        Layers whose matrices are kept; by default `layers`.
-    show
-        Statistics or matrices that are shown at each step without being kept in the trace.
-    implementation
-        How attention is observed: "fused" (default), "stream", "exact" or "kernel"; see `Session`.
-    """
 
-    record: Sequence[str] = DEFAULT
-    layers: Collection[int] | None = None
-    heads: Collection[int] | None = None
-    record_steps: Collection[int] | None = None
-    matrices: Sequence[str] = ()
-    matrix_layers: Collection[int] | None = None
-    show: Sequence[str] = ()
-    implementation: Implementation = "fused"
+def make_session(recording: Recording, layout: PositionLayout, rows: int) -> Session:
+    """A session that observes everything that is kept or shown."""
+    return Session(
+        [*dict.fromkeys((*expand(recording.record), *recording.matrices, *recording.show))],
+        layout=layout,
+        layers=recording.layers,
+        matrix_layers=recording.matrix_layers,
+        implementation=recording.implementation,  # type: ignore[arg-type]
+        rows=rows,
+    )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "record", expand(self.record))
 
-    def check(self, shape: Mapping[str, int | None], step_count: int) -> None:
-        """Raise an error for statistics, layers, heads and steps that do not exist; needs no weights."""
-        if self.implementation not in IMPLEMENTATIONS:
-            choices = ", ".join(IMPLEMENTATIONS)
-            raise FloatLensError(f"implementation {self.implementation!r} is not known; use one of {choices}")
-        unknown = [name for name in self.matrices if name not in MATRICES]
-        if unknown:
-            raise FloatLensError(f"matrix {unknown[0]!r} is not known; use some of {', '.join(MATRICES)}")
-        for name in self.record:
-            STATISTICS[name]
-        check_range(self.layers, shape["layers"], "layer")
-        check_range(self.matrix_layers, shape["layers"], "layer")
-        check_range(self.heads, shape["heads"], "head")
-        check_range(self.record_steps, step_count, "step")
-
-    def session(self, layout: PositionLayout, rows: int) -> Session:
-        """A session that observes everything that is kept or shown."""
-        return Session(
-            [*dict.fromkeys((*self.record, *self.matrices, *self.show))],
-            layout=layout,
-            layers=self.layers,
-            matrix_layers=self.matrix_layers,
-            implementation=self.implementation,
-            rows=rows,
-        )
-
-    @property
-    def shown_only(self) -> set[str]:
-        """Names of statistics that are shown but not kept."""
-        return set(self.show) - {*self.record, *self.matrices}
+def shown_only(recording: Recording) -> set[str]:
+    """Names of statistics that are shown but not kept."""
+    return set(recording.show) - {*expand(recording.record), *recording.matrices}
 
 
 def check_range(chosen: Collection[int] | None, count: int | None, what: str) -> None:

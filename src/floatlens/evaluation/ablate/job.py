@@ -5,7 +5,7 @@ A worker answers a batch without interventions first, and keeps that for the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from floatlens.evaluation.run import run_jobs
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import holding
 from floatlens.lens import Generation, Lens
-from floatlens.lens import load as load_lens
+from floatlens.options import Load
 from floatlens.store.engines.engine import Engine
 from floatlens.store.engines.local import LocalEngine
 from floatlens.store.folder import RunFolder
@@ -168,7 +168,7 @@ def run_baseline(lens: Lens, questions: Sequence[Question], asking: Asking) -> I
 
     Rows that would wait for each other run alone: conditions are compared step by step.
     """
-    if lens.waits and len(questions) > 1:
+    if lens.rows_wait and len(questions) > 1:
         for question in questions:
             yield from run_baseline(lens, [question], asking)
         return
@@ -264,7 +264,7 @@ def ablate(
     asking: Asking | None = None,
     folder: RunFolder | None = None,
     watch: ProgressCallback | None = None,
-    load: Callable[[str], Lens] = load_lens,
+    load: Load = Load(),
     engine: Engine | None = None,
     worker: ModelWorker | None = None,
     retry_errors: bool = False,
@@ -273,7 +273,7 @@ def ablate(
 
     Parameters
     ----------
-    models: names, which `load` turns into lenses when they are needed, or lenses.
+    models: names, or lenses; `load` is how models are loaded.
     samples: questions, or several data sets by name.
     interventions: by default those that the claims need.
     doses, seeds: values of {n} in the interventions; seeds of the controls.

@@ -18,7 +18,8 @@ from floatlens.registry import Registry
 
 if TYPE_CHECKING:
     from floatlens.data.retrieval import Index
-    from floatlens.evaluation.jobs import AnswerJob, Recording
+    from floatlens.evaluation.jobs import AnswerJob
+    from floatlens.options import Recording
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.jobs import AnswerJob, ModelWorker, Recording
+from floatlens.evaluation.jobs import AnswerJob, ModelWorker
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key
 from floatlens.evaluation.run import run_jobs
@@ -57,13 +57,10 @@ class Bench:
 
         Questions that an earlier part or a killed run has answered are not asked again.
         """
-        jobs = [replace(task, recording=self._recording(task)) if trace else task for task in tasks]
+        jobs = [replace(task, recording=self.plan.recording(task.condition)) if trace else task for task in tasks]
         made = run_jobs(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
         self.rows.update({record.key: record for record in made.records})
         return sum(made.seconds.values()) * self.engine.workers
-
-    def _recording(self, task: AnswerJob) -> Recording:
-        return Recording(self.plan.recording(task.condition), detail=self.plan.detail)
 
 
 @dataclass(frozen=True)
