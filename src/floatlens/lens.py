@@ -23,8 +23,7 @@ from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
 from floatlens.interventions.intervention import Intervention

@@ -17,8 +17,7 @@ import floatlens as fl
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.settings import Settings
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.models.family import Config, token_ids
 
 

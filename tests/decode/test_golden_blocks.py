@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from floatlens.decode import bd3lm
-from floatlens.decode.draws import Draws
-from floatlens.decode.filters import filter_top_k_first
+from floatlens.decode.draws import Draws, filter_top_k_first
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
-from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.step import SpecialTokens
 from tests import golden_blocks
 
 pytestmark = pytest.mark.golden
@@ -187,7 +186,8 @@ def test_llada2(name: str, run: dict[str, Any], cache: bool) -> None:
 @pytest.mark.parametrize(("name", "run"), runs("llada21", lambda run: run["code"] == "dllm_sampler_2.1"))
 def test_the_other_published_sampler_of_llada21_agrees(name: str, run: dict[str, Any]) -> None:
     special = golden_blocks.special(name)
-    settings = {key: run[key] for key in ("max_new_tokens", "threshold", "editing_threshold")}
+    same = ("max_new_tokens", "threshold", "editing_threshold", "max_post_steps")
+    settings = {key: run[key] for key in same if key in run}
     settings["block_length"] = run["block_size"]
     [index] = run["prompt_indices"]
     found = histories(name, "llada2.1", torch.tensor([special["prompts"][index]]), settings, [run["eos_id"]])

@@ -13,7 +13,7 @@ from floatlens.attention.session import Session
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import SAMPLERS, settings_for
-from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.step import SpecialTokens
 from tests import golden_data
 
 pytestmark = pytest.mark.golden

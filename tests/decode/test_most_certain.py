@@ -9,29 +9,31 @@ import torch
 
 import floatlens as fl
 from floatlens.decode.most_certain import MostCertainSettings, denoise
-from floatlens.decode.special_tokens import SpecialTokens
+from floatlens.decode.passes import Passes
+from floatlens.decode.step import SpecialTokens
 from tests.models import checkpoints
 
 END, MASK, VOCABULARY = 2, 9, 10
 PROMPT = [[3, 4, 5]]
 
 
-class Planned:
+class Planned(Passes):
     """A model that wants 6 7 8 and then ends, but is more certain of the end than of the answer, far positions first.
 
     Once an end stands next to it, it would rather end than go on.
     """
 
-    active = None
+    def __init__(self) -> None:
+        pass
 
-    def __call__(self, x_BT: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
         new = x_BT[0, len(PROMPT[0]) :].tolist()
         logits = torch.zeros(1, len(new), VOCABULARY)
         for i in range(len(new)):
             ends_after = END in new[i + 1 : i + 2]
             token = (6, 7, 8)[i] if i < 3 and not (ends_after and i) else END
             logits[0, i, token] = 3.0 + (1.0 + i if token == END else -0.1 * i)
-        return logits
+        return len(PROMPT[0]), logits
 
 
 def written(**settings: object) -> list[tuple[int, int]]:

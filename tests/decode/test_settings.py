@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from floatlens.decode.registry import settings_for
+from floatlens.decode.registry import SAMPLERS, own_settings, settings_for
+from floatlens.decode.settings import TYPES
 from floatlens.errors import FloatLensError
 
 
@@ -23,6 +24,10 @@ from floatlens.errors import FloatLensError
         ("dream", {"top_p": 1.5}, "top_p 1.5 should be above 0"),
         ("dream", {"eps": 0.0}, "eps 0.0 should be between 0 and 1"),
         ("autoregressive", {"top_k": 0}, "top_k should be an integer"),
+        ("autoregressive", {"top_p": "0.9"}, "top_p should be a number, not '0.9'"),
+        ("llada", {"logits_eos_inf": 1}, "logits_eos_inf should be true or false, not 1"),
+        ("llada", {"cfg_scale": -1.0}, "cfg_scale should be a number of 0 or more, not -1.0; 0 is no guidance"),
+        ("sdar", {"eb_threshold": 0.0}, "eb_threshold 0.0 should be above 0"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_would(sampler: str, given: dict[str, object], said: str) -> None:
@@ -45,3 +50,12 @@ def test_a_prompt_longer_than_the_context_is_refused() -> None:
         settings.fits(100, 128)
     with pytest.raises(FloatLensError, match="shorten the prompt by 3 tokens or more"):
         settings.fits(130, 128)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_each_setting_of_a_sampler_is_declared_with_its_type_and_help(sampler: str) -> None:
+    own = own_settings(sampler)
+    assert own and not {"max_new_tokens", "temperature", "seed", "steps", "block_length"} & {one.name for one in own}
+    for one in own:
+        assert one.metadata["help"].endswith(".") and str(one.type).removesuffix(" | None") in TYPES
+        settings_for(sampler, **{one.name: one.default})

@@ -7,25 +7,20 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.draws import Draws
-from floatlens.decode.filters import filter_logits
+from floatlens.decode.draws import Draws, filter_logits
 from floatlens.decode.network import Network
+from floatlens.decode.passes import CausalPasses
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, check_nucleus
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.settings import Settings, top_k, top_p
+from floatlens.decode.step import SpecialTokens, Step
 
 
 @dataclass(frozen=True)
 class AutoregressiveSettings(Settings):
     """Settings of the autoregressive sampler: greedy at temperature 0."""
 
-    top_p: float | None = None
-    top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_nucleus(self.top_p, self.top_k)
+    top_p: float | None = top_p()
+    top_k: int | None = top_k()
 
 
 @register_sampler("autoregressive", AutoregressiveSettings)
@@ -41,12 +36,12 @@ def sample(
     """Append up to `max_new_tokens` tokens to each prompt, until every row has ended. An ended row repeats its end token."""
     B = ids_BP.shape[0]
     draws = draws or Draws([settings.seed] * B)
-    x_BT, real_BT, cache = ids_BP, real_BP, None
+    x_BT, passes = ids_BP, CausalPasses(network, ids_BP, real_BP, settings, special=special)
     ended_B = torch.zeros(B, dtype=torch.bool, device=ids_BP.device)
     ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
 
     for index in range(settings.step_count):
-        logits_B1V, cache = network.extend(x_BT if cache is None else x_BT[:, -1:], real_BT, cache)
+        _, logits_B1V = passes(x_BT)
         logits_BV = logits_B1V[:, 0].float()
         probs_BV = filter_logits(logits_BV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)
         if settings.temperature > 0:
@@ -62,7 +57,6 @@ def sample(
         confidence_BT[:, -1:] = probability_B1.masked_fill(ended_B[:, None], torch.nan)
         yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, running_B=~ended_B)
         x_BT = after_BT
-        real_BT = None if real_BT is None else torch.cat([real_BT, real_BT.new_ones((B, 1))], 1)
         ended_B = ended_B | torch.isin(token_B1[:, 0], ends)
         if bool(ended_B.all()):
             return

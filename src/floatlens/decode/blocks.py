@@ -13,38 +13,29 @@ from typing import Any
 import torch
 
 from floatlens.decode.network import ForwardPass, Network
-from floatlens.decode.settings import Settings, check_whole
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.passes import Passes
+from floatlens.decode.settings import Settings, at_least, setting
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 
 
 @dataclass(frozen=True)
 class BlockSettings(Settings):
-    """Settings shared by all block-causal samplers.
+    """Settings shared by all samplers that write one block after another."""
 
-    steps            total number of denoising steps, divided among the blocks and rounded up; by default one per token
-    block_length     tokens per block; by default the model's own
-    steps_per_block  denoising steps per block, instead of `steps`
-    cache            whether the keys and values of finished blocks are kept in a cache
-    """
-
-    steps: int | None = None
-    block_length: int = 32
-    steps_per_block: int | None = None
-    cache: bool = True
+    steps: int | None = setting(
+        None, "Denoising steps of all blocks together, rounded up; one per token by default.", at_least(1)
+    )
+    block_length: int = setting(32, "Tokens per block; the model's own by default.", at_least(1))
+    steps_per_block: int | None = setting(None, "Denoising steps per block, instead of steps.", at_least(1))
+    cache: bool = setting(True, "Keep the keys and values of finished blocks in a cache.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self.block_length, "block_length")
         if self.steps is not None and self.steps_per_block is not None:
             raise FloatLensError(
                 f"steps {self.steps} and steps_per_block {self.steps_per_block} are both given; pass only one of them"
             )
-        if self.steps is not None:
-            check_whole(self.steps, "steps")
-        if self.steps_per_block is not None:
-            check_whole(self.steps_per_block, "steps_per_block")
 
     @property
     def blocks(self) -> int:
@@ -109,31 +100,61 @@ def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor
     return (positions_BT // block_length).masked_fill(~real_BT, -1), positions_BT.clamp_min(0)
 
 
-class BlockPasses:
-    """The forward passes over one block after another, with a cache of the finished ones or without."""
+class BlockPasses(Passes):
+    """The passes over one block after another, with a cache of the finished ones or without.
 
-    def __init__(self, network: Network, *, cache: bool) -> None:
-        from transformers import DynamicCache
+    A sequence ends where its current block ends. Blocks are counted from `origin`, the start of the prompt. A subclass may
+    override `place`, which says what each position sees: all positions whose number is not larger than its own.
+    """
 
-        self.network = network
-        self.cache: Any = DynamicCache() if cache else None
-        self.final = 0  # positions before this one are final, and in the cache if there is one
-        self.before_B1V: torch.Tensor | None = None
+    cache: Any = None
+    final = 0  # positions before this one are final, and in the cache if there is one
+    before_B1V: torch.Tensor | None = None  # logits of the row before the current block
 
-    def logits(
-        self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor
-    ) -> torch.Tensor:
-        """Logits (B, L, V) of the block from `first` to the end of `x_BT`; `before_B1V` are those of the previous row."""
-        length = x_BT.shape[1] - first
-        done, cached = range(self.final, first), self.cache is not None
-        if cached and done:
+    @property
+    def origin(self) -> int:
+        """A column at which a block begins."""
+        return 0
+
+    def end(self, column: int) -> int:
+        block: int = self.settings.block_length
+        return self.origin + ((column - self.origin) // block + 1) * block
+
+    def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The block of each position, -1 for padding, and its position for the rotary embedding (B, T)."""
+        real_BT = self.real(x_BT.shape[1])
+        real_BT = torch.ones_like(x_BT, dtype=torch.bool) if real_BT is None else real_BT
+        return count_blocks(real_BT, self.settings.block_length)
+
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        T = x_BT.shape[1]
+        first = self.origin + (T - 1 - self.origin) // self.settings.block_length * self.settings.block_length
+        self.active = range(first, T)
+        return first, self.run(x_BT, first, *self.place(x_BT, first))
+
+    def store(self, x_BT: torch.Tensor, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> None:
+        """Read the finished positions that are not in the cache yet."""
+        done = range(self.final, x_BT.shape[1])
+        self.final = done.stop
+        if self.cache is None:
+            from transformers import DynamicCache
+
+            self.cache = DynamicCache()
+        if done:
             self.before_B1V = self.network.run(
-                ForwardPass(x_BT[:, :first], done.start, range(0), done),
-                visible(blocks_BT[:, :first], done.start),
+                ForwardPass(x_BT, done.start, range(0), done),
+                visible(blocks_BT, done.start),
                 keep=1,
-                position_ids_BQ=positions_BT[:, done.start : first],
+                position_ids_BQ=positions_BT[:, done.start :],
                 cache=self.cache,
             )
+
+    def run(self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, L, V) of the block from `first` to the end of `x_BT`."""
+        length, cached = x_BT.shape[1] - first, bool(self.settings.cache)
+        done = range(self.final, first)
+        if cached:
+            self.store(x_BT[:, :first], blocks_BT[:, :first], positions_BT[:, :first])
         start = first if cached else 0
         logits_BQV = self.network.run(
             ForwardPass(x_BT, start, range(first, x_BT.shape[1]), range(0) if cached else done),
@@ -236,11 +257,7 @@ def write_rows(
     N = max(pad + len(row.x_N) for pad, row in zip(pads, rows, strict=True))
     x_BN = ids_BP.new_full((B, N), special.mask)
     x_BN[:, :P] = ids_BP
-    real_BN = torch.ones_like(x_BN, dtype=torch.bool)
-    if real_BP is not None:
-        real_BN[:, :P] = real_BP
-    blocks_BN, positions_BN = count_blocks(real_BN, block)
-    passes = BlockPasses(network, cache=settings.cache)
+    passes = BlockPasses(network, ids_BP, real_BP, settings, special=special)
     writers = [writer(row) for row in rows]
     wanted = [next(one, None) for one in writers]
     index = 0
@@ -249,7 +266,7 @@ def write_rows(
         first = min(column for column in columns if column is not None)
         last = first + block
         x_BT = x_BN[:, :last].clone()
-        logits_BLV = passes.logits(x_BT, first, blocks_BN[:, :last], positions_BN[:, :last])
+        _, logits_BLV = passes(x_BT)
         running = [row for row in range(B) if columns[row] == first]
         for row in running:
             try:
@@ -266,9 +283,3 @@ def write_rows(
         x_BN[:, :last] = step.after_BT
         yield step
         index += 1
-
-
-def check_alone(ids_BP: torch.Tensor, sampler: str) -> None:
-    """Raise an error for a batch in which rows would have their blocks at different columns."""
-    if len(ids_BP) != 1:
-        raise FloatLensError(f"the {sampler} sampler writes one prompt at a time, found {len(ids_BP)}")

@@ -15,14 +15,13 @@ from typing import ClassVar
 import torch
 
 from floatlens.data.script import Script
-from floatlens.decode.blocks import BlockSettings, block_step, check_alone
+from floatlens.decode.blocks import BlockSettings, block_step
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.replay import ReplaySettings, check_order
-from floatlens.decode.settings import check_whole
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.replay import ReplaySettings, check_alone, check_order
+from floatlens.decode.settings import at_least, between, setting
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 
 STEPS = 48  # transformers' default number of denoising steps per canvas
@@ -30,32 +29,23 @@ STEPS = 48  # transformers' default number of denoising steps per canvas
 
 @dataclass(frozen=True)
 class DiffusionGemmaSettings(BlockSettings):
-    """Settings of DiffusionGemma's sampler, with transformers' names and defaults; `block_length` is the canvas length.
-
-    steps_per_block       the largest number of denoising steps per canvas (48)
-    entropy_bound         bound on the summed entropy of the tokens that a step accepts
-    t_min, t_max          temperature at the last and at the first step; `temperature` is not used
-    stability_threshold   number of steps for which the most probable tokens must stay the same
-    confidence_threshold  mean entropy below which a canvas that no longer changes is finished
-    """
+    """Settings of DiffusionGemma's sampler, with transformers' names and defaults; `block_length` is the canvas length."""
 
     revises: ClassVar[bool] = True
 
-    block_length: int = 256
-    entropy_bound: float = 0.1
-    t_min: float = 0.4
-    t_max: float = 0.8
-    stability_threshold: int = 1
-    confidence_threshold: float = 0.005
+    block_length: int = setting(256, "Tokens per canvas.", at_least(1))
+    entropy_bound: float = setting(0.1, "Bound on the summed entropy of the tokens that a step accepts.", between(0))
+    t_min: float = setting(0.4, "Temperature at the last step of a canvas.", between(0))
+    t_max: float = setting(0.8, "Temperature at the first step of a canvas.", between(0))
+    stability_threshold: int = setting(1, "Steps for which the most probable tokens must stay the same.", at_least(0))
+    confidence_threshold: float = setting(
+        0.005, "Mean entropy below which a canvas that no longer changes is finished.", between(0)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self.stability_threshold, "stability_threshold", least=0)
-        for name in ("entropy_bound", "confidence_threshold"):
-            if getattr(self, name) <= 0:
-                raise FloatLensError(f"{name} {getattr(self, name)} should be above 0")
-        if not 0 < self.t_min < self.t_max:
-            raise FloatLensError(f"t_min {self.t_min} should be above 0 and below t_max {self.t_max}")
+        if self.t_min >= self.t_max:
+            raise FloatLensError(f"t_min {self.t_min} should be below t_max {self.t_max}")
         if self.temperature:
             raise FloatLensError(
                 f"temperature {self.temperature} is not used by DiffusionGemma; pass t_min and t_max instead"
@@ -124,10 +114,10 @@ def replay(
     """
     from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
-    check_alone(ids_BP, "diffusion-gemma")
+    check_alone(ids_BP)
     script, L, P, device = scripts[0], settings.block_length, ids_BP.shape[1], ids_BP.device
     assert L is not None
-    check_order(script, 0, L)
+    check_order(script, [index // L for index in range(len(script.ids))])
     draws, usual = Draws([settings.seed]), DiffusionGemmaSettings()
     vocabulary = network.model.config.get_text_config(decoder=True).vocab_size
     text_N, at_N = torch.tensor(script.ids, device=device), torch.tensor(script.at, device=device)
@@ -168,7 +158,7 @@ def sample(
     """
     from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
-    check_alone(ids_BP, "diffusion-gemma")
+    check_alone(ids_BP)
     given = draws or Draws([settings.seed])
     text, device = network.model.config.get_text_config(decoder=True), ids_BP.device
     L, most = settings.block_length, settings.passes_per_block

@@ -1,4 +1,7 @@
-"""Random numbers for samplers: one generator per row, so that a row draws the same numbers in any batch."""
+"""What samplers share: random numbers, filters of logits, and the choice of positions.
+
+There is one random generator per row, so that a row draws the same numbers in any batch.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +40,59 @@ class Draws:
     def choose(self, row: int, weights_NV: torch.Tensor, count: int = 1, replacement: bool = True) -> torch.Tensor:
         """Indices (N, count) drawn by weight; weights (V,) give (count,)."""
         return torch.multinomial(weights_NV.cpu(), count, replacement, generator=self.generators[row])
+
+
+def filter_logits(logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None) -> torch.Tensor:
+    """Logits after temperature, then top-p, then top-k; filtered logits become the lowest number of the dtype.
+
+    >>> filter_logits(torch.tensor([[2.0, 1.0, 0.0]]), 0.0, None, 1).softmax(-1)
+    tensor([[1., 0., 0.]])
+    """
+    lowest = torch.finfo(logits_NV.dtype).min
+    if temperature > 0:
+        logits_NV = logits_NV / temperature
+    if top_p is not None and top_p < 1:
+        ordered, order = logits_NV.sort(descending=True)
+        beyond = ordered.softmax(-1).cumsum(-1) > top_p
+        beyond[..., 1:] = beyond[..., :-1].clone()  # the token that crosses the threshold stays
+        beyond[..., 0] = False
+        logits_NV = logits_NV.masked_fill(torch.zeros_like(beyond).scatter_(-1, order, beyond), lowest)
+    if top_k is not None:
+        kept = logits_NV.topk(min(top_k, logits_NV.shape[-1])).values[..., -1:]
+        logits_NV = logits_NV.masked_fill(logits_NV < kept, lowest)
+    return logits_NV
+
+
+def filter_top_k_first(
+    logits_NV: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None
+) -> torch.Tensor:
+    """Logits after temperature, then top-k, then top-p, as in SDAR and LLaDA2; top-p applies to what top-k keeps."""
+    scale = temperature if temperature > 0 else 1.0
+    kept_NV = filter_logits(logits_NV / scale, 0.0, None, top_k)
+    return filter_logits(kept_NV, 0.0, top_p, None)
+
+
+def add_gumbel_noise(logits_BNV: torch.Tensor, uniform_BNV: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Scores whose largest one is a draw at a temperature, as in LLaDA: exp(logits) / (−ln u)^T, in float64."""
+    return logits_BNV.double().exp() / ((-uniform_BNV.log()) ** temperature).to(logits_BNV.device)
+
+
+def most_confident(rank_N: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices of the `count` largest values; ties go to the earlier index.
+
+    Probabilities that round to 1 are often equal. torch.topk does not define their order, which depends on the length of
+    the row, so a padded batch would differ from its rows; the published samplers use it, and differ from this only in ties.
+
+    >>> most_confident(torch.tensor([0.5, 1.0, 0.2, 1.0, 1.0]), 2)
+    tensor([1, 3])
+    """
+    return rank_N.sort(descending=True, stable=True).indices[:count]
+
+
+def transfers(masked: int, steps: int) -> list[int]:
+    """Number of positions that each step commits: as even as possible, the larger numbers first.
+
+    >>> transfers(16, 6)
+    [3, 3, 3, 3, 2, 2]
+    """
+    return [masked // steps + (i < masked % steps) for i in range(steps)]

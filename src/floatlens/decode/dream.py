@@ -8,48 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 
-from floatlens.decode.draws import Draws
-from floatlens.decode.filters import filter_logits
-from floatlens.decode.most_confident import most_confident
+from floatlens.decode.draws import Draws, filter_logits, most_confident
 from floatlens.decode.network import Network
+from floatlens.decode.passes import WholePasses
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, check_nucleus, check_one_of, check_whole
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.settings import DenoisingSettings, not_below_0, one_of, setting, top_k, top_p
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 
 ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
 
 @dataclass(frozen=True)
-class DreamSettings(Settings):
+class DreamSettings(DenoisingSettings):
     """Settings of Dream's sampler; `steps` defaults to `max_new_tokens`."""
 
-    steps: int | None = None
-    alg: str = "entropy"
-    alg_temp: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    eps: float = 1e-3
+    alg: str = setting("entropy", f"Which masks are revealed first: {', '.join(ALGORITHMS)}.", one_of(*ALGORITHMS))
+    alg_temp: float | None = setting(
+        None,
+        "Temperature of the choice of positions; the most confident ones by default.",
+        not_below_0("takes the most confident positions"),
+    )
+    top_p: float | None = top_p()
+    top_k: int | None = top_k()
+    eps: float = setting(1e-3, "The last time of the schedule, between 0 and 1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "steps", self.max_new_tokens if self.steps is None else self.steps)
-        check_whole(self.steps, "steps")
-        check_one_of(self.alg, "alg", ALGORITHMS)
-        check_nucleus(self.top_p, self.top_k)
         if not 0 < self.eps < 1:
             raise FloatLensError(f"eps {self.eps} should be between 0 and 1, such as 0.001")
-        if self.alg_temp is not None and self.alg_temp < 0:
-            raise FloatLensError(f"alg_temp {self.alg_temp} is below 0; use 0 to take the most confident positions")
-
-    @property
-    def step_count(self) -> int:
-        return self.steps or self.max_new_tokens
 
 
 @register_sampler("dream", DreamSettings)
@@ -69,13 +60,13 @@ def sample(
     length = settings.max_new_tokens
     draws = draws or Draws([settings.seed] * B)
     x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id) if tail_BN is None else tail_BN], 1)
-    real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
+    # Logits are shifted: row j - 1 predicts position j, so the last prompt row predicts the first mask.
+    passes = WholePasses(network, ids_BP, real_BP, settings, special=special, shifted=True)
     pads = [0] * B if real_BP is None else (P - real_BP.sum(1)).tolist()
     times = torch.linspace(1, settings.eps, settings.step_count + 1)
 
     for index in range(settings.step_count):
-        # Logits are shifted: row j - 1 predicts position j, so the last prompt row predicts the first mask.
-        logits_BNV = network.logits(x_BT, real_BT, length + 1)[:, :-1]
+        _, logits_BNV = passes(x_BT)
         last = index == settings.step_count - 1
         reveal = torch.ones(()) if last else 1 - times[index + 1] / times[index]
         after_BT = x_BT.clone()
@@ -102,21 +93,8 @@ def sample(
         x_BT = after_BT
 
 
-class Proposal(Protocol):
-    """The settings used to propose tokens."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def alg(self) -> str: ...
-    @property
-    def top_p(self) -> float | None: ...
-    @property
-    def top_k(self) -> int | None: ...
-
-
 def propose(
-    logits_NV: torch.Tensor, settings: Proposal, draws: Draws, row: int
+    logits_NV: torch.Tensor, settings: Any, draws: Draws, row: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Per masked position: the confidence by the chosen measure, the token, and that token's probability."""
     probs_NV = filter_logits(logits_NV, settings.temperature, settings.top_p, settings.top_k).softmax(-1)

@@ -10,64 +10,52 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.draws import Draws
-from floatlens.decode.most_confident import most_confident
+from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident, transfers
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, check_one_of, check_whole, nearest
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.settings import DenoisingSettings, at_least, cfg_scale, remasking, setting
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 
 
 @dataclass(frozen=True)
-class LLaDASettings(Settings):
+class LLaDASettings(DenoisingSettings):
     """Settings of LLaDA's sampler; `steps` and `block_length` default to `max_new_tokens`."""
 
-    steps: int | None = None
-    block_length: int | None = None
-    cfg_scale: float = 0.0
-    remasking: str = "low_confidence"
-    logits_eos_inf: bool = False
-    confidence_eos_eot_inf: bool = False
+    block_length: int | None = setting(None, "Tokens per block; one block by default.", at_least(1))
+    cfg_scale: float = cfg_scale()
+    remasking: str = remasking()
+    logits_eos_inf: bool = setting(False, "Never write the end-of-text token.")
+    confidence_eos_eot_inf: bool = setting(False, "Write the end tokens after all others.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         length = self.max_new_tokens
         block = length if self.block_length is None else self.block_length
         object.__setattr__(self, "block_length", block)
-        check_whole(block, "block_length")
         if length % block:
             blocks = [n for n in range(1, length + 1) if length % n == 0]
             raise FloatLensError(
                 f"block_length {block} does not divide max_new_tokens {length}; "
                 f"use block_length {nearest(block, blocks)}, or max_new_tokens {-(-length // block) * block}"
             )
-        steps = length if self.steps is None else self.steps
-        object.__setattr__(self, "steps", steps)
-        check_whole(steps, "steps")
-        count = length // block
+        steps, count = self.step_count, length // block
         if steps % count:
             works = [n for n in (steps // count * count, -(-steps // count) * count) if n]
             raise FloatLensError(
                 f"steps {steps} cannot be divided among {count} blocks of {block}; use steps {nearest(steps, works)}"
             )
-        check_one_of(self.remasking, "remasking", ("low_confidence", "random"))
-        if self.cfg_scale < 0:
-            raise FloatLensError(f"cfg_scale {self.cfg_scale} is below 0; use 0 for no guidance")
-
-    @property
-    def step_count(self) -> int:
-        return self.steps or self.max_new_tokens
 
 
-def transfers(masked: int, steps: int) -> list[int]:
-    """Number of positions that each step commits: as even as possible, the larger numbers first.
+def nearest(value: int, works: list[int]) -> str:
+    """The numbers below and above `value` that would work.
 
-    >>> transfers(16, 6)
-    [3, 3, 3, 3, 2, 2]
+    >>> nearest(7, [1, 2, 4, 8])
+    '4 or 8'
     """
-    return [masked // steps + (i < masked % steps) for i in range(steps)]
+    below = [n for n in works if n <= value][-1:]
+    above = [n for n in works if n > value][:1]
+    return " or ".join(str(n) for n in [*below, *above])
 
 
 @register_sampler("llada", LLaDASettings)
@@ -153,8 +141,7 @@ def propose(
         for row in range(B):
             draws.skip(row, prompts[row] * V, torch.float64)
             noise_BNV[row] = draws.uniform(row, (N, V), torch.float64)
-        gumbel_BNV = (-noise_BNV.log()) ** settings.temperature
-        noisy_BNV = logits_BNV.double().exp() / gumbel_BNV.to(logits_BNV.device)
+        noisy_BNV = add_gumbel_noise(logits_BNV, noise_BNV, settings.temperature)
     x0_BN = noisy_BNV.argmax(-1)
     if settings.confidence_eos_eot_inf:
         # As published: the end token is lowered in the noised logits, which at temperature 0 are the logits themselves.

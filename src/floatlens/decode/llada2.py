@@ -11,43 +11,31 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.blocks import RowCanvas, WholeBlockSettings, Writer, write_rows
-from floatlens.decode.draws import Draws
-from floatlens.decode.llada import transfers
+from floatlens.decode.blocks import BlockPasses, RowCanvas, WholeBlockSettings, Writer, write_rows
+from floatlens.decode.draws import Draws, transfers
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.sdar import above_or_best, propose
-from floatlens.decode.settings import check_nucleus, check_whole
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.settings import at_least, setting, top_k, top_p
+from floatlens.decode.step import SpecialTokens, Step
 
 
 @dataclass(frozen=True)
 class LLaDA2Settings(WholeBlockSettings):
-    """Settings of LLaDA2.0's sampler.
+    """Settings of LLaDA2.0's sampler."""
 
-    threshold       masks whose confidence is above it are committed at once
-    minimal_topk    a block has at most max_new_tokens / minimal_topk steps
-    eos_early_stop  whether to stop within a block, once everything before its end token is written
-    """
-
-    threshold: float = 0.95
-    minimal_topk: int = 1
-    eos_early_stop: bool = False
-    top_p: float | None = None
-    top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_nucleus(self.top_p, self.top_k)
-        check_whole(self.minimal_topk, "minimal_topk")
+    threshold: float = setting(0.95, "Masks whose confidence is above it are committed at once.")
+    minimal_topk: int = setting(1, "A block has at most max_new_tokens / minimal_topk steps.", at_least(1))
+    eos_early_stop: bool = setting(False, "Stop within a block, once everything before its end token is written.")
+    top_p: float | None = top_p()
+    top_k: int | None = top_k()
 
     @property
     def passes_per_block(self) -> int:
         return max(1, min(super().passes_per_block, self.max_new_tokens // self.minimal_topk))
 
 
-@register_sampler("llada2", LLaDA2Settings, aligned=True)
+@register_sampler("llada2", LLaDA2Settings, passes=BlockPasses, aligned=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

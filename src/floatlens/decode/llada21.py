@@ -13,37 +13,29 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import RowCanvas, WholeBlockSettings, Writer, write_rows
+from floatlens.decode.blocks import BlockPasses, RowCanvas, WholeBlockSettings, Writer, write_rows
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.sdar import above_or_best, propose
-from floatlens.decode.settings import check_nucleus, check_whole
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
+from floatlens.decode.settings import at_least, setting, top_k, top_p
+from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 
 
 @dataclass(frozen=True)
 class LLaDA21Settings(WholeBlockSettings):
-    """Settings of LLaDA2.1's sampler; the published sampler has no number of steps, so `steps` is not used.
-
-    threshold          masks whose confidence is above it are committed at once
-    num_to_transfer    minimum number of masks that a pass commits
-    editing_threshold  a written token is replaced if another one is more probable than this
-    max_post_steps     passes over a block that has no mask left
-    eos_early_stop     whether to stop after a block that has an end token
-    """
+    """Settings of LLaDA2.1's sampler; the published sampler has no number of steps, so `steps` is not used."""
 
     revises: ClassVar[bool] = True
 
-    threshold: float = 0.95
-    editing_threshold: float = 0.9
-    max_post_steps: int = 16
-    num_to_transfer: int = 1
-    eos_early_stop: bool = False
-    top_p: float | None = None
-    top_k: int | None = None
+    threshold: float = setting(0.95, "Masks whose confidence is above it are committed at once.")
+    editing_threshold: float = setting(0.9, "A written token is replaced if another one is more probable than this.")
+    max_post_steps: int = setting(16, "Passes over a block that has no mask left.", at_least(0))
+    num_to_transfer: int = setting(1, "Minimum number of masks that a pass commits.", at_least(1))
+    eos_early_stop: bool = setting(False, "Stop after a block that has an end token.")
+    top_p: float | None = top_p()
+    top_k: int | None = top_k()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,9 +45,6 @@ class LLaDA21Settings(WholeBlockSettings):
                 f"steps_per_block {self.steps_per_block} is not used by llada2.1, which denoises a block until it no "
                 f"longer changes; pass num_to_transfer or max_post_steps"
             )
-        check_nucleus(self.top_p, self.top_k)
-        check_whole(self.num_to_transfer, "num_to_transfer")
-        check_whole(self.max_post_steps, "max_post_steps", least=0)
 
     @property
     def passes_per_block(self) -> int:
@@ -63,7 +52,7 @@ class LLaDA21Settings(WholeBlockSettings):
         return 2 * self.block_length + self.max_post_steps
 
 
-@register_sampler("llada2.1", LLaDA21Settings, aligned=True, revises=True)
+@register_sampler("llada2.1", LLaDA21Settings, passes=BlockPasses, aligned=True, revises=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

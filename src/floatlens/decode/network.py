@@ -121,9 +121,8 @@ class Network:
         if "past_key_values" not in self._accepts:  # a state-space model: its state does not distinguish positions
             return self.logits(tokens_BT, real_BT, 1), Cached(None, tokens_BT)
         past = None if cache is None else cache.past_key_values
-        start = (
-            0 if past is None else tokens_BT.shape[1] - ids_BQ.shape[1]
-        )  # a model without a cache reads everything again
+        # A model without a cache reads everything again.
+        start = 0 if past is None else tokens_BT.shape[1] - ids_BQ.shape[1]
         options = self._options(tokens_BT.shape[1] - start, real_BT, 1)
         options |= {"past_key_values": past, "use_cache": True}
         out = self._call(ForwardPass.appended(tokens_BT, start), options)

@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, fields
+from typing import Any, TypeVar
 
-import torch
-
-from floatlens.data.script import Script
-from floatlens.decode.network import Network
+from floatlens.decode.passes import Passes
 from floatlens.decode.settings import Settings
-from floatlens.decode.special_tokens import SpecialTokens
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.registry import Registry
 
 
-class Replay(Protocol):
-    """Reveals given texts step by step, by the forward passes of a sampler."""
-
-    def __call__(
-        self,
-        network: Network,
-        ids_BP: torch.Tensor,
-        real_BP: torch.Tensor | None,
-        scripts: Sequence[Script],
-        settings: Any,
-        special: SpecialTokens,
-    ) -> Iterator[Step]: ...
-
-
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler.
-
-    settings   the class of its settings
-    sample     the generator of steps
-    replay     reveals given texts by the passes of this sampler
-    batched    whether it writes several prompts at once
-    aligned    whether its blocks are counted from the start of each prompt, so that rows are padded by whole blocks
-    revises    whether it may replace a token that it has written
-    """
+    """A sampler; see `register_sampler`."""
 
     settings: type[Settings]
     sample: Callable[..., Iterator[Step]]
-    replay: Replay | None = None
+    passes: type[Passes] | None = None
+    replay: Callable[..., Iterator[Step]] | None = None
     batched: bool = True
     aligned: bool = False
     revises: bool = False
 
 
 MODULES = (
-    "a2d_shifted", "autoregressive", "bd3lm", "canvas", "diffusion_gemma", "dream", "llada", "llada2", "llada21",
-    "sdar",
+    "autoregressive", "bd3lm", "diffusion_gemma", "dream", "llada", "llada2", "llada21", "most_certain", "sdar"
 )  # fmt: skip
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode", MODULES)
 
-# A comparison passes the same settings to all its models; some samplers do not use these two.
-SHARED = ("steps", "block_length")
+# Settings that travel by their own names. A comparison passes the last two to all its models; some samplers ignore them.
+COMMON = ("max_new_tokens", "temperature", "seed", "steps", "block_length")
+SHARED = COMMON[-2:]
 
 Sample = TypeVar("Sample", bound=Callable[..., Iterator[Step]])
 
@@ -67,7 +42,8 @@ def register_sampler(
     name: str,
     settings: type[Settings],
     *,
-    replay: Replay | None = None,
+    passes: type[Passes] | None = None,
+    replay: Callable[..., Iterator[Step]] | None = None,
     batched: bool = True,
     aligned: bool = False,
     revises: bool = False,
@@ -79,11 +55,14 @@ def register_sampler(
     name
         The name that families use in their field `sampler`.
     settings
-        A dataclass derived from `floatlens.decode.settings.Settings`.
+        A dataclass derived from `floatlens.decode.settings.Settings`, whose fields are declared with `setting`.
+    passes
+        How it runs a sequence, so that given texts can be replayed and scored: a class derived from
+        `floatlens.decode.passes.Passes`. Samplers that run the whole sequence at every step, and autoregressive ones, do
+        not need it.
     replay
-        Function that reveals given texts, `replay(network, ids_BP, real_BP, scripts, settings, special)` with the
-        `ReplaySettings` of `floatlens.decode.replay`. Samplers that run the whole sequence at every step, and autoregressive
-        ones, do not need it.
+        Function that reveals given texts, `replay(network, ids_BP, real_BP, scripts, settings, special)`, for a sampler
+        that has no masks.
     batched
         Whether it writes several prompts at once; if not, the prompts of a batch are written one after another.
     aligned
@@ -98,10 +77,19 @@ def register_sampler(
     """
 
     def register(sample: Sample) -> Sample:
-        SAMPLERS.add(name, Sampler(settings, sample, replay, batched, aligned, revises), source=sample)
+        SAMPLERS.add(name, Sampler(settings, sample, passes, replay, batched, aligned, revises), source=sample)
         return sample
 
     return register
+
+
+def own_settings(sampler: str) -> list[Field[Any]]:
+    """The settings of one sampler alone: name, type and default, with the help in `metadata["help"]`.
+
+    >>> [(each.name, each.type, each.default) for each in own_settings("autoregressive")]
+    [('top_p', 'float | None', None), ('top_k', 'int | None', None)]
+    """
+    return [each for each in fields(SAMPLERS[sampler].settings) if each.name not in COMMON]
 
 
 def settings_for(sampler: str, **given: Any) -> Settings:

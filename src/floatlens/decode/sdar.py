@@ -12,44 +12,32 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.blocks import RowCanvas, WholeBlockSettings, Writer, write_rows
-from floatlens.decode.draws import Draws
-from floatlens.decode.filters import filter_top_k_first
-from floatlens.decode.llada import transfers
-from floatlens.decode.most_confident import most_confident
+from floatlens.decode.blocks import BlockPasses, RowCanvas, WholeBlockSettings, Writer, write_rows
+from floatlens.decode.draws import Draws, filter_top_k_first, most_confident, transfers
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import check_nucleus, check_one_of
-from floatlens.decode.special_tokens import SpecialTokens
-from floatlens.decode.step import Step
-from floatlens.errors import FloatLensError
+from floatlens.decode.settings import at_least, between, one_of, setting, top_k, top_p
+from floatlens.decode.step import SpecialTokens, Step
 
 STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded")
 
 
 @dataclass(frozen=True)
 class SDARSettings(WholeBlockSettings):
-    """Settings of SDAR's sampler.
+    """Settings of SDAR's sampler."""
 
-    remasking_strategy    which masks a step commits: those above `confidence_threshold`, and at least the planned number
-                          (low_confidence_dynamic); the planned number, by confidence (low_confidence_static) or from left
-                          to right (sequential); those of lowest entropy, while its sum stays below `eb_threshold`
-                          (entropy_bounded)
-    """
-
-    block_length: int = 4
-    remasking_strategy: str = "low_confidence_dynamic"
-    confidence_threshold: float = 0.85
-    eb_threshold: float = 0.35
-    top_p: float | None = None
-    top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_one_of(self.remasking_strategy, "remasking_strategy", STRATEGIES)
-        check_nucleus(self.top_p, self.top_k)
-        if self.eb_threshold <= 0:
-            raise FloatLensError(f"eb_threshold {self.eb_threshold} should be above 0, such as 0.35")
+    block_length: int = setting(4, "Tokens per block; the model's own by default.", at_least(1))
+    remasking_strategy: str = setting(
+        "low_confidence_dynamic",
+        "Which masks a step commits: those above confidence_threshold, and at least the planned number "
+        "(low_confidence_dynamic); the planned number, by confidence (low_confidence_static) or from left to right "
+        "(sequential); those of lowest entropy, while its sum stays below eb_threshold (entropy_bounded).",
+        one_of(*STRATEGIES),
+    )
+    confidence_threshold: float = setting(0.85, "Confidence above which low_confidence_dynamic commits a mask.")
+    eb_threshold: float = setting(0.35, "Bound on the summed entropy, for entropy_bounded.", between(0))
+    top_p: float | None = top_p()
+    top_k: int | None = top_k()
 
     @property
     def passes_per_block(self) -> int:
@@ -58,7 +46,7 @@ class SDARSettings(WholeBlockSettings):
         return min(super().passes_per_block, self.block_length)
 
 
-@register_sampler("sdar", SDARSettings, aligned=True)
+@register_sampler("sdar", SDARSettings, passes=BlockPasses, aligned=True)
 def sample(
     network: Network,
     ids_BP: torch.Tensor,

@@ -1,37 +1,100 @@
-"""The settings that all samplers share, and their validation."""
+"""The settings of samplers: declared once, with type, default, help and limits, and checked on creation."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from floatlens.errors import FloatLensError
 
+Check = Callable[[Any, str], None]
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((Integral,), "an integer"),
+    "float": ((Real,), "a number"),
+    "bool": ((bool,), "true or false"),
+    "str": ((str,), "a text"),
+}
+
+
+def setting(default: Any, help: str, check: Check | None = None) -> Any:
+    """Declare a setting of a sampler, with the function that checks a value. None is allowed where it is the default."""
+    return field(default=default, metadata={"help": help, "check": check})
+
+
+def at_least(least: int) -> Check:
+    """Check for an integer of at least this size."""
+    return lambda value, name: check_whole(value, name, least)
+
+
+def between(low: float, high: float = math.inf) -> Check:
+    """Check for a number above `low`, and not above `high`."""
+
+    def check(value: float, name: str) -> None:
+        if not low < value <= high:
+            limit = "" if high == math.inf else f" and at most {high}"
+            raise FloatLensError(f"{name} {value} should be above {low}{limit}")
+
+    return check
+
+
+def not_below_0(meaning: str) -> Check:
+    """Check for a finite number of at least 0; `meaning` says what 0 does."""
+
+    def check(value: float, name: str) -> None:
+        if not 0 <= value < math.inf:  # NaN is neither
+            raise FloatLensError(f"{name} should be a number of 0 or more, not {value}; 0 {meaning}")
+
+    return check
+
+
+def one_of(*options: str) -> Check:
+    """Check for one of these texts."""
+
+    def check(value: str, name: str) -> None:
+        if value not in options:
+            raise FloatLensError(f"{name} {value!r} is not known; use one of {', '.join(options)}")
+
+    return check
+
+
+def check_whole(value: Any, name: str, least: int = 1) -> None:
+    """Raise an error if a value is not an integer of at least `least`.
+
+    >>> check_whole(0, "steps")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: steps should be an integer of 1 or more, not 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise FloatLensError(f"{name} should be an integer of {least} or more, not {value!r}")
+
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a sampler, checked on creation; subclasses add their own.
-
-    max_new_tokens   number of tokens to write
-    temperature      0 is greedy decoding
-    seed             seed of the random numbers
+    """Settings that all samplers share, checked on creation; subclasses add their own with `setting`.
 
     `revises` is whether the sampler may replace a token that it has written.
     """
 
     revises: ClassVar[bool] = False
 
-    max_new_tokens: int = 32
-    temperature: float = 0.0
-    seed: int = 0
+    max_new_tokens: int = setting(32, "Number of tokens to write.", at_least(1))
+    temperature: float = setting(0.0, "Sampling temperature; 0 is greedy decoding.", not_below_0("is greedy decoding"))
+    seed: int = setting(0, "Seed of the random numbers.")
 
     def __post_init__(self) -> None:
-        check_whole(self.max_new_tokens, "max_new_tokens")
-        if not 0 <= self.temperature < math.inf:  # NaN is neither
-            raise FloatLensError(
-                f"temperature should be a number of 0 or more, not {self.temperature}; 0 is greedy decoding"
-            )
+        for each in fields(self):
+            value, check = getattr(self, each.name), each.metadata.get("check")
+            if not each.metadata or (value is None and each.default is None):
+                continue
+            types, words = TYPES[str(each.type).removesuffix(" | None")]
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                raise FloatLensError(f"{each.name} should be {words}, not {value!r}")
+            if check is not None:
+                check(value, each.name)
 
     @property
     def step_count(self) -> int:
@@ -69,38 +132,38 @@ class Settings:
         return asdict(self)
 
 
-def check_whole(value: Any, name: str, least: int = 1) -> None:
-    """Raise an error if a value is not an integer of at least `least`.
+@dataclass(frozen=True)
+class DenoisingSettings(Settings):
+    """Settings of samplers that denoise all new positions together; `steps` defaults to `max_new_tokens`."""
 
-    >>> check_whole(0, "steps")
-    Traceback (most recent call last):
-    ...
-    floatlens.errors.FloatLensError: steps should be an integer of 1 or more, not 0
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise FloatLensError(f"{name} should be an integer of {least} or more, not {value!r}")
+    steps: int | None = setting(None, "Number of denoising steps; one per token by default.", at_least(1))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", self.step_count)
 
-def check_one_of(value: str, name: str, options: tuple[str, ...]) -> None:
-    """Raise an error if a value is not among the options."""
-    if value not in options:
-        raise FloatLensError(f"{name} {value!r} is not known; use one of {', '.join(options)}")
+    @property
+    def step_count(self) -> int:
+        return self.steps or self.max_new_tokens
 
 
-def check_nucleus(top_p: float | None, top_k: int | None) -> None:
-    """Raise an error for a top-p outside (0, 1] and a top-k below 1."""
-    if top_p is not None and not 0 < top_p <= 1:
-        raise FloatLensError(f"top_p {top_p} should be above 0 and at most 1")
-    if top_k is not None:
-        check_whole(top_k, "top_k")
+# Settings of several samplers.
+def top_p() -> Any:
+    about = "Draw from the most probable tokens whose probabilities sum to this; all by default."
+    return setting(None, about, between(0, 1))
 
 
-def nearest(value: int, works: list[int]) -> str:
-    """The numbers below and above `value` that would work.
+def top_k() -> Any:
+    return setting(None, "Draw from this number of most probable tokens; all by default.", at_least(1))
 
-    >>> nearest(7, [1, 2, 4, 8])
-    '4 or 8'
-    """
-    below = [n for n in works if n <= value][-1:]
-    above = [n for n in works if n > value][:1]
-    return " or ".join(str(n) for n in [*below, *above])
+
+def cfg_scale() -> Any:
+    about = "Strength of guidance, by a second row with the prompt masked; 0 for none."
+    return setting(0.0, about, not_below_0("is no guidance"))
+
+
+def remasking() -> Any:
+    about = (
+        "Order of writing: low_confidence (masks of low confidence stay, so the most confident come first) or random."
+    )
+    return setting("low_confidence", about, one_of("low_confidence", "random"))

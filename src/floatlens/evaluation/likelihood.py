@@ -20,12 +20,11 @@ import torch
 
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
-from floatlens.decode.blocks import BlockPasses, count_blocks
-from floatlens.decode.canvas import CanvasPasses
-from floatlens.decode.most_confident import most_confident
+from floatlens.decode.draws import most_confident
 from floatlens.decode.network import Network
-from floatlens.decode.replay import WholePasses, writes_blocks
-from floatlens.decode.settings import check_whole
+from floatlens.decode.passes import WholePasses, find_passes
+from floatlens.decode.replay import writes_blocks
+from floatlens.decode.settings import Settings, check_whole
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 
@@ -225,18 +224,16 @@ def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.T
         tokens_BN = tokens_BN.masked_fill(masked_BN, lens.mask_id)
     ids_BP, real_BP = padded.ids_BP, padded.real_BP
     x_BT = torch.cat([ids_BP, tokens_BN], 1)
-    if writes_blocks(lens.sampler):
-        block = lens.settings().asdict()["block_length"]
-        first = ids_BP.shape[1] // block * block
-        blocks_BT, positions_BT = count_blocks(torch.ones_like(x_BT, dtype=torch.bool), block)
-        return BlockPasses(network, cache=False).logits(x_BT, first, blocks_BT, positions_BT)[:, -N:]
-    if lens.sampler == CANVAS:
-        return CanvasPasses(network, ids_BP, real_BP, N)(x_BT)
     if cfg_scale:
         ids_BP, x_BT = torch.cat([ids_BP, ids_BP]), torch.cat([x_BT, x_BT])
         x_BT[len(batch) :, : ids_BP.shape[1]] = lens.mask_id
         real_BP = None if real_BP is None else torch.cat([real_BP, real_BP])
-    logits_BNV = WholePasses(network, ids_BP, real_BP, N, lens.family.shifted)(x_BT)
+    # One pass gives the predictions of all tokens of an autoregressive model; a block is run once, so without a cache.
+    kind = WholePasses if reads_whole(lens) else find_passes(lens.sampler, lens.family)
+    assert kind is not None
+    settings = lens.settings(cache=False) if writes_blocks(lens.sampler) else Settings(max_new_tokens=N)
+    passes = kind(network, ids_BP, real_BP, settings, special=lens.special_tokens, shifted=lens.family.shifted)
+    logits_BNV = passes(x_BT)[1][:, -N:]
     if not cfg_scale:
         return logits_BNV
     with_prompt, without = logits_BNV.chunk(2)

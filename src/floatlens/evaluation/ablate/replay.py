@@ -20,9 +20,10 @@ from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.sample import Sample
 from floatlens.data.text import normalise
 from floatlens.decode.network import Network
+from floatlens.decode.passes import Passes, make_passes
+from floatlens.decode.replay import left_to_right
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
-from floatlens.decode.trajectory import left_to_right, run_trajectory
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking, Question
 from floatlens.interventions.intervention import Intervention
@@ -132,19 +133,22 @@ def gold_ids(lens: Lens, sample: Sample, most: int) -> list[int]:
     return [int(i) for i in lens.tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]][:most]
 
 
+def passes_of(lens: Lens, batch: PromptBatch, settings: Settings) -> Passes:
+    """Return the passes with which the lens's sampler runs given sequences of a batch."""
+    about: dict[str, Any] = {"sampler": lens.sampler, "family": lens.family, "special": lens.special_tokens}
+    return make_passes(Network(lens.model, lens.family.positions), batch.ids_BP, batch.real_BP, settings, **about)
+
+
 def replay(
     lens: Lens, batch: PromptBatch, settings: Settings, trajectory: Sequence[torch.Tensor]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Run each sequence under the current interventions; yield the logits (B, N, V) and the column of their first token."""
-    network = Network(lens.model, lens.family.positions)
-    about: dict[str, Any] = {"family": lens.family, "sampler": lens.sampler, "special": lens.special_tokens}
-    passes = run_trajectory(network, batch.ids_BP, batch.real_BP, trajectory, settings, **about)
-    new_tokens = lens._new_positions(batch, settings)
+    passes, new_tokens = passes_of(lens, batch, settings), lens._new_positions(batch, settings)
     change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
     for step, tokens_BT in enumerate(trajectory):
         with change.acting(step, tokens_BT) if change is not None else nullcontext():
-            found = next(passes)
-        yield found
+            logits = passes(tokens_BT)
+        yield logits
 
 
 def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor:
@@ -167,7 +171,7 @@ def gold_trajectory(
     longest = max(len(ids) for ids in gold)
     filler = lens.end_ids[0] if lens.end_ids else lens.pad_id
     whole_BN = torch.tensor([[*ids, *[filler] * (longest - len(ids))] for ids in gold], device=batch.ids_BP.device)
-    return list(left_to_right(batch.ids_BP, whole_BN, settings, family=lens.family, special=lens.special_tokens))
+    return left_to_right(passes_of(lens, batch, settings), batch.ids_BP, whole_BN, lens.special_tokens.mask_id)
 
 
 def gold_surprise(lens: Lens, batch: PromptBatch, settings: Settings, gold: Sequence[Sequence[int]]) -> list[float]:
