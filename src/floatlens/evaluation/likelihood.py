@@ -231,7 +231,7 @@ def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.T
     # One pass gives the predictions of all tokens of an autoregressive model; a block is run once, so without a cache.
     kind = WholePasses if reads_whole(lens) else find_passes(lens.sampler, lens.family)
     assert kind is not None
-    settings = lens.settings(cache=False) if writes_blocks(lens.sampler) else Settings(max_new_tokens=N)
+    settings = lens.settings(sampler={"cache": False}) if writes_blocks(lens.sampler) else Settings(max_new_tokens=N)
     passes = kind(network, ids_BP, real_BP, settings, special=lens.special_tokens, shifted=lens.family.shifted)
     logits_BNV = passes(x_BT)[1][:, -N:]
     if not cfg_scale:
