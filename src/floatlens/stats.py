@@ -1,24 +1,20 @@
 """Confidence intervals and statistical tests.
 
-There are two sets of intervals:
-
-- **Intervals for claims.** `interval_of_mean`, `interval_of_difference` (paired) and `interval_of_contrast`, chosen by
-  simulation so that a 95 % interval covers the truth 95 ± 1.5 % of the time from 12 samples on
-  (`python -m benchmarks.coverage` prints the table). `judge` turns an interval into a verdict, `p_value` inverts an
-  interval, `holm` corrects for several claims.
-- **Seeded bootstrap intervals** of scores and curves, by percentile or BCa. They are deterministic, but with few samples
-  they cover less than 95 % (normal and exponential values: 80 to 84 % with 5 samples, 87 to 90 % with 12), so they are used
-  in figures and tables, but not for claims.
+`interval_of_mean`, `interval_of_difference` (paired) and `interval_of_contrast` are the intervals of claims, chosen by
+simulation so that a 95 % interval covers the truth 95 ± 1.5 % of the time from 12 samples on (the table is printed by
+`python -m benchmarks.coverage`). `judge` turns an interval into a verdict, `p_value` inverts an interval, `holm`
+corrects for several claims. Scores and curves in tables and figures have seeded bootstrap percentile intervals: the
+same samples give the same numbers, but with few samples they cover less than 95 % (80 to 84 % with 5 samples, 87 to 90
+% with 12).
 
 NaN marks a sample without a value; such samples are always ignored.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -30,17 +26,13 @@ Values: TypeAlias = Sequence[float] | Array
 Interval: TypeAlias = tuple[float, float]
 
 LEVEL = 0.95
-SMALLEST_N = (
-    12  # the smallest n at which all intervals keep their coverage (with 11, paired 0/1 values: 88.9 % at worst)
-)
+SMALLEST_N = 12  # all intervals keep their coverage from here on (with 11, paired 0/1 values: 88.9 % at worst)
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 TOO_FEW = "too few samples"
 
+RESAMPLES, CURVE_RESAMPLES = 4999, 1999
 NAN = float("nan")
 NO_INTERVAL: Interval = (NAN, NAN)
-
-
-# Intervals for claims
 
 
 def interval_of_mean(values: Values, *, binary: bool = False, level: float = LEVEL) -> tuple[float, Interval]:
@@ -221,9 +213,6 @@ def pair_by_id(left: Mapping[str, float], right: Mapping[str, float]) -> tuple[A
     return np.array([left[key] for key in both], float), np.array([right[key] for key in both], float)
 
 
-# Verdicts and tests
-
-
 def judge(value: float, interval: Interval, n: int, effect: float) -> str:
     """Verdict on a claim that a statistic exceeds the smallest effect that matters.
 
@@ -288,31 +277,23 @@ def holm(p_values: Values) -> Array:
     return adjusted
 
 
-class RankCorrelation(NamedTuple):
-    """Spearman's rank correlation over `n` pairs and its p-value."""
+def rank_correlation_p(x: Values, y: Values, *, resamples: int = 9999, seed: int = 0) -> float:
+    """Two-sided p-value of Spearman's rank correlation by a permutation test: y is shuffled against x.
 
-    value: float
-    p: float
-    n: int
-
-
-def rank_correlation(x: Values, y: Values, *, resamples: int = 9999, seed: int = 0) -> RankCorrelation:
-    """Spearman's rank correlation with a two-sided permutation test: y is shuffled against x.
-
-    >>> rank_correlation([1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 4, 3, 6, 5, 8, 7])
-    RankCorrelation(value=0.904..., p=0.00..., n=8)
+    >>> rank_correlation_p([1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 4, 3, 6, 5, 8, 7]) < 0.01
+    True
     """
     left, right = _finite_pairs(x, y)
     value = spearman(left, right)
     if not np.isfinite(value):
-        return RankCorrelation(value, NAN, len(left))
+        return NAN
     a, b = (_standard_ranks(v) for v in (left, right))
     rng = np.random.default_rng(seed)
     beyond = 0
     for start in range(0, resamples, 1000):
         shuffled = rng.permuted(np.tile(b, (min(1000, resamples - start), 1)), axis=1)
         beyond += int((np.abs(shuffled @ a) >= abs(value) - 1e-12).sum())
-    return RankCorrelation(value, (1 + beyond) / (1 + resamples), len(left))
+    return (1 + beyond) / (1 + resamples)
 
 
 def spearman(x: Values, y: Values) -> float:
@@ -333,105 +314,22 @@ def _standard_ranks(values: Array) -> Array:
     return np.asarray(away / np.sqrt(away @ away))
 
 
-# Seeded bootstrap intervals: the same samples give the same numbers, to the last bit
-
-RESAMPLES = 4999
-CURVE_RESAMPLES = 1999
-FEWEST_FOR_BOOTSTRAP = 5  # a bootstrap over fewer samples is not informative
-ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-CURVE_ENDS = (0.025, 0.975)  # not the same floating-point numbers as ENDS
-
-
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `n` questions with its interval."""
+    """A mean over `n` questions with its interval; for a paired difference, also the p-value of no difference."""
 
     value: float
     low: float
     high: float
     n: int
-
-
-@dataclass(frozen=True)
-class Difference(Estimate):
-    """A mean paired difference, with the p-value of a permutation test of no difference."""
-
-    p: float
-
-
-def bootstrap(
-    data: tuple[Array, ...], statistic: Callable[..., Any], *, paired: bool = False, vectorized: bool = True
-) -> Interval:
-    """95 % interval of any statistic by bootstrap over samples: BCa, or percentile where BCa is undefined.
-
-    >>> bootstrap((np.array([1.0, 1.0, 1.0]),), np.mean)
-    (1.0, 1.0)
-    """
-    point = float(statistic(*data))
-    if min(len(x) for x in data) < 2:
-        return NO_INTERVAL
-    if all(np.all(x == x[0]) for x in data):
-        return (point, point)
-    for method in ("BCa", "percentile"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = stats.bootstrap(
-                data,
-                statistic,
-                paired=paired,
-                vectorized=vectorized,
-                confidence_level=LEVEL,
-                n_resamples=RESAMPLES if vectorized else 999,
-                method=method,
-                rng=np.random.default_rng(0),
-            ).confidence_interval
-        if np.isfinite(found.low) and np.isfinite(found.high):
-            return float(found.low), float(found.high)
-    return NO_INTERVAL
-
-
-def bootstrap_mean(values: Array) -> tuple[float, Interval]:
-    """Mean and its bootstrap interval (BCa).
-
-    >>> bootstrap_mean(np.array([0.5, 0.5, 0.5]))
-    (0.5, (0.5, 0.5))
-    """
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return NAN, NO_INTERVAL
-    return float(values.mean()), bootstrap((values,), lambda x, axis=-1: x.mean(axis=axis))
-
-
-def bootstrap_difference(
-    left: Array, right: Array, left_ids: Sequence[str], right_ids: Sequence[str]
-) -> tuple[float, Interval, int]:
-    """Mean of `left` minus mean of `right`, its bootstrap interval (BCa) and the number of samples of the smaller side.
-
-    Two sides with the same ids are compared sample by sample; otherwise each side is resampled separately.
-
-    >>> bootstrap_difference(np.array([2.0, 3.0]), np.array([2.0, 1.0]), ["a", "b"], ["b", "a"])
-    (1.0, (1.0, 1.0), 2)
-    """
-    keep_left, keep_right = np.isfinite(left), np.isfinite(right)
-    left, right = left[keep_left], right[keep_right]
-    ids_left = [i for i, keep in zip(left_ids, keep_left, strict=True) if keep]
-    ids_right = [i for i, keep in zip(right_ids, keep_right, strict=True) if keep]
-    n = min(len(left), len(right))
-    if not n:
-        return NAN, NO_INTERVAL, 0
-    if "" not in ids_left and sorted(ids_left) == sorted(ids_right) and len(set(ids_left)) == len(ids_left):
-        order = {name: index for index, name in enumerate(ids_right)}
-        value, interval = bootstrap_mean(left - right[[order[name] for name in ids_left]])
-        return value, interval, n
-    interval = bootstrap((left, right), lambda x, y, axis=-1: x.mean(axis=axis) - y.mean(axis=axis))
-    return float(left.mean() - right.mean()), interval, n
+    p: float = NAN
 
 
 def percentile_mean(values: Values, seed: int = 0) -> Estimate:
     """Mean with its bootstrap interval (percentile).
 
     >>> percentile_mean([1, 0, 1, 1])
-    Estimate(value=0.75, low=0.25, high=1.0, n=4)
+    Estimate(value=0.75, low=0.25, high=1.0, n=4, p=nan)
     """
     scores = _finite(values)
     if not len(scores):
@@ -440,7 +338,7 @@ def percentile_mean(values: Values, seed: int = 0) -> Estimate:
     return Estimate(float(scores.mean()), low, high, len(scores))
 
 
-def percentile_difference(left: Mapping[str, float], right: Mapping[str, float], seed: int = 0) -> Difference:
+def percentile_difference(left: Mapping[str, float], right: Mapping[str, float], seed: int = 0) -> Estimate:
     """Mean of left − right over the questions that both have, its bootstrap interval (percentile) and its p-value.
 
     >>> percentile_difference({"a": 1, "b": 1, "c": 1}, {"a": 0, "b": 0, "c": 0}).p
@@ -449,9 +347,9 @@ def percentile_difference(left: Mapping[str, float], right: Mapping[str, float],
     a, b = pair_by_id(left, right)
     differences = _finite(a - b)
     if not len(differences):
-        return Difference(NAN, NAN, NAN, 0, NAN)
+        return Estimate(NAN, NAN, NAN, 0)
     low, high = percentile_interval(_resample_mean(differences, seed))
-    return Difference(float(differences.mean()), low, high, len(differences), sign_flip_p(differences, seed))
+    return Estimate(float(differences.mean()), low, high, len(differences), sign_flip_p(differences, seed))
 
 
 def sign_flip_p(differences: Values, seed: int = 0) -> float:
@@ -465,7 +363,7 @@ def sign_flip_p(differences: Values, seed: int = 0) -> float:
     if len(apart) < 2:
         return 1.0
     found = stats.permutation_test(
-        (apart,), _mean, permutation_type="samples", vectorized=True, n_resamples=9999, batch=500, rng=seed
+        (apart,), np.mean, permutation_type="samples", vectorized=True, n_resamples=9999, batch=500, rng=seed
     )
     return float(found.pvalue)
 
@@ -495,13 +393,13 @@ def resample_curves(scores_NX: Array, seed: int = 0) -> Array:
     return np.asarray(weights @ scores_NX / len(scores_NX))
 
 
-def percentile_interval(draws: Array, ends: tuple[float, float] = ENDS) -> Interval:
-    """Percentile interval of bootstrap draws; curves use `ends=CURVE_ENDS`.
+def percentile_interval(draws: Array) -> Interval:
+    """Percentile interval of bootstrap draws.
 
-    >>> percentile_interval(np.arange(41.0), CURVE_ENDS)
+    >>> percentile_interval(np.arange(41.0))
     (1.0, 39.0)
     """
-    low, high = np.quantile(draws, ends)
+    low, high = np.quantile(draws, (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -515,49 +413,6 @@ def slope(x: Values, y: Array) -> Array:
     return np.asarray((y - y.mean(axis=-1, keepdims=True)) @ centred / (centred @ centred))
 
 
-def wilson(share: float, n: int) -> Interval:
-    """Wilson's 95 % interval of a proportion, for model cards.
-
-    >>> [round(x, 3) for x in wilson(0.9, 100)]
-    [0.826, 0.945]
-    """
-    z = 1.96
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
-    return middle - half, middle + half
-
-
-def judge_threshold(interval: Interval, threshold: float = 0.0) -> str:
-    """Verdict without a smallest effect: supported above the threshold, not supported at or below it.
-
-    >>> judge_threshold((0.1, 0.3)), judge_threshold((-0.3, -0.1)), judge_threshold((-0.1, 0.2))
-    ('supported', 'not supported', 'inconclusive')
-    """
-    low, high = interval
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return INCONCLUSIVE
-    return SUPPORTED if low > threshold else NOT_SUPPORTED if high <= threshold else INCONCLUSIVE
-
-
-def judge_scores(interval: Interval) -> str:
-    """Verdict on 0/1 scores without a smallest effect: an interval that touches zero is inconclusive.
-
-    >>> judge_scores((0.1, 0.3)), judge_scores((-0.6, -0.2)), judge_scores((-0.6, 0.0)), judge_scores((0.0, 0.0))
-    ('supported', 'not supported', 'inconclusive', 'inconclusive')
-    """
-    return INCONCLUSIVE if interval[1] == 0 else judge_threshold(interval)
-
-
-def too_few(n: int, what: str = "samples") -> str:
-    """The reason why there are too few samples for a bootstrap, or an empty string if there are enough.
-
-    >>> too_few(3)
-    'only 3 samples can be used; at least 5 are needed'
-    """
-    fewest = FEWEST_FOR_BOOTSTRAP
-    return "" if n >= fewest else f"only {n} {what} can be used; at least {fewest} are needed"
-
-
 def finite_or_none(value: float) -> float | None:
     """The number for JSON: None (null) if it is NaN or infinite.
 
@@ -565,10 +420,6 @@ def finite_or_none(value: float) -> float | None:
     (0.5, None)
     """
     return float(value) if np.isfinite(value) else None
-
-
-def _mean(x: Array, axis: int = -1) -> Array:
-    return np.asarray(x.mean(axis=axis))
 
 
 def _resample_mean(scores: Array, seed: int) -> Array:

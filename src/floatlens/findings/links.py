@@ -24,7 +24,7 @@ from floatlens.findings.received import profile
 from floatlens.findings.samples import is_measured, mean_over, models_of, per_sample, require
 from floatlens.findings.spelling import number
 from floatlens.paper import definitions
-from floatlens.stats import interval_of_rank_correlation, rank_correlation, spearman
+from floatlens.stats import interval_of_rank_correlation, rank_correlation_p, spearman
 from floatlens.trace.trace import Trace
 
 VIEWS = ("scatter",)
@@ -112,7 +112,7 @@ def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | Non
     elif not np.isfinite(value):
         reason = f"{'the ' + PAIRS['gain'][1] if y == 'gain' else PAIRS['middle'][1]} is the same for all questions"
     else:
-        details["p of a permutation"] = rank_correlation(left, right).p
+        details["p of a permutation"] = rank_correlation_p(left, right)
         reason = f"p = {details['p of a permutation']:.3f} by permutation"
     test = inverted(interval_of_rank_correlation, left, right)
     return Outcome(value, interval, len(left), models, details, reason, test=test)

@@ -12,7 +12,6 @@ from floatlens import stats
 from floatlens.evaluation.summary import difference, results
 
 Array = NDArray[np.float64]
-RESAMPLES = 1999
 GROUP = ["stress", "model", "data", "intervention"]
 
 
@@ -111,22 +110,15 @@ def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
     return found
 
 
-def resampled(scores_NX: Array, seed: int = 0) -> Array:
-    """Return curves (resample, level) of questions drawn with replacement."""
-    draw = np.random.default_rng(seed)
-    weights = draw.multinomial(len(scores_NX), np.full(len(scores_NX), 1 / len(scores_NX)), size=RESAMPLES)
-    return np.asarray(weights @ scores_NX / len(scores_NX))
-
-
 def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, float]]:
     """Return value and interval of each number."""
     if not len(scores_NX):
         return {"range": (np.nan, np.nan, np.nan)}
     values = numbers_of(scores_NX.mean(axis=0, keepdims=True), x_X)
-    drawn = numbers_of(resampled(scores_NX), x_X)
+    drawn = numbers_of(stats.resample_curves(scores_NX), x_X)
     found = {}
     for name, value in values.items():
-        low, high = stats.percentile_interval(drawn[name], stats.CURVE_ENDS)
+        low, high = stats.percentile_interval(drawn[name])
         found[name] = (float(value[0]), float(low), float(high))
     return found
 
