@@ -429,3 +429,14 @@ def test_the_list_of_problems_says_how_many_it_does_not_have(monkeypatch):
         problems.add("nq.jsonl", line, "has no question")
     records = list(problems.to_records())
     assert [record["line"] for record in records] == [1, 2, None] and records[-1]["problem"] == "and 3 more lines"
+
+
+def test_prose_is_ordinary_english_that_is_given_in_two_parts() -> None:
+    stories = list(read("prose"))
+    assert len(stories) == 20 and all(sample.continuation and not sample.passages for sample in stories)
+    for sample in stories:
+        whole = sample.question + sample.answers[0]
+        assert len(whole.split()) >= 138 and "," in whole and "  " not in whole
+    assert [sample.id for sample in read("prose", limit=2)] == ["prose-1", "prose-2"]
+    with pytest.raises(FloatLensError, match="unknown data set 'prose:x'"):
+        read("prose:x")

@@ -2,7 +2,7 @@
 
 There are three kinds, each registered with one line here or in a user's package: a `FileFormat` finds the records of a
 file (`formats.py`), a `RecordLayout` makes a sample of a record (`layouts.py`), and a `NamedData` yields the samples of a
-data set that is generated or bundled (`world/datasets.py`, `atlas/datasets.py`).
+data set that is generated or bundled (`world/datasets.py`, `atlas/datasets.py`, `prose.py`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ R = TypeVar("R", FileFormat, RecordLayout, NamedData, SampleFunction)
 K = TypeVar("K", FileFormat, RecordLayout, NamedData)
 
 READERS: Registry[AnyReader] = Registry(
-    "reader", "floatlens.data", ("readers.formats", "readers.layouts", "world.datasets", "atlas.datasets")
+    "reader", "floatlens.data", ("readers.formats", "readers.layouts", "world.datasets", "atlas.datasets", "prose")
 )
 
 
