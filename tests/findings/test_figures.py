@@ -13,6 +13,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.numbers import layer_lines
+from floatlens.report.drawing import inlined
 from tests.findings.planted import TRACED, planted, wandering
 
 RULED = ("drift", "geometry", "tokens", "values", "massive")  # these find anchors by one rule, which their figures name
@@ -82,6 +83,13 @@ def test_dollar_signs_in_a_name_or_a_token_are_no_mathematics(tmp_path):
     figure = FINDINGS["drift"].figure(trace, layer=0, positions=slice(0, 4))
     style.save(figure, pd.DataFrame(), tmp_path / "drift")
     assert r"$\nonsense$" in (drawn := (tmp_path / "drift.svg").read_text()) and r"$\x$" in drawn
+
+
+def test_control_characters_in_a_name_or_a_token_leave_a_valid_drawing(tmp_path):
+    figure = Figure()
+    figure.text(0.1, 0.5, "a\x1b[2Jb \x00")
+    style.save(figure, pd.DataFrame({"a": [1]}), tmp_path / "figure")
+    assert "[2Jb" in inlined((tmp_path / "figure.svg").read_text(), "figure", "title", "text")
 
 
 def test_the_flow_figure_sweeps_gold_positions(traces):

@@ -26,10 +26,13 @@ from floatlens.anchors import parse_rule
 from floatlens.data.read import read
 from floatlens.data.template import parse as parse_template
 from floatlens.errors import FloatLensError
+from floatlens.explorer.film import film
+from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.checkpoint import find
 from floatlens.server.messages import read as read_message
 from floatlens.store.folder import RunFolder
+from floatlens.trace.attributes import STRUCTURED, TEXT, WHOLE, WORDS
 from floatlens.trace.npz import read_npz
 from floatlens.trace.trace import Trace
 from tests.explorer.traces import planted
@@ -157,13 +160,46 @@ def test_tables_of_text(folder: Path, raw: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def stored(folder: Path) -> Path:
-    return planted(steps=2, layers=1, heads=1, positions=20).save(folder / "trace")
+def without_checksum(folder: Path) -> Path:
+    """A trace whose metadata have no checksum, which an attacker would compute again."""
+    path = planted(steps=2, layers=1, heads=1, positions=20).save(folder / "open")
+    group = json.loads((path / "zarr.json").read_text())
+    del group["attributes"]["crc32c"]
+    (path / "zarr.json").write_text(json.dumps(group))
+    return path
+
+
+EVERY = [*TEXT, *WORDS, *WHOLE, *STRUCTURED, "prompt_length", "seed", "regions"]
+
+
+@fuzz(600)
+@given(st.sampled_from(EVERY), JSON, st.booleans())
+@example("model", "\ud800", False)
+@example("sample_id", "\ud800", False)
+def test_attributes_of_a_stored_trace(without_checksum: Path, name: str, value: Any, as_text: bool) -> None:
+    file = without_checksum / "zarr.json"
+    before = file.read_bytes()
+    group = json.loads(before)
+    group["attributes"][name] = json.dumps(value) if as_text else value
+    try:
+        file.write_bytes(dumps(group))
+        tried(lambda: _use(Trace.open(without_checksum)))
+    finally:
+        file.write_bytes(before)
+
+
+def _use(trace: Trace) -> None:
+    """Everything that a command does with a trace reads it through these."""
+    assert repr(trace) and trace._repr_html_() and trace.strings() and trace.order
+    json.dumps(film(trace), allow_nan=False)
+    for name in ("drift", "absorption", "tokens", "flow"):
+        tried(lambda name=name: FINDINGS[name].measure([trace]))
 
 
 @fuzz(700)
 @given(st.data())
-def test_metadata_of_a_stored_trace(stored: Path, data: st.DataObject) -> None:
+def test_metadata_of_a_stored_trace(without_checksum: Path, data: st.DataObject) -> None:
+    stored = without_checksum
     files = sorted(stored.rglob("zarr.json"))
     file = files[data.draw(st.integers(0, len(files) - 1))]
     before = file.read_bytes()

@@ -70,17 +70,23 @@ def test_links_out_of_a_run_are_not_followed(run: RunFolder, tmp_path: Path) -> 
     shutil.copytree(run.trace_path("b"), inner)
     shutil.rmtree(inner / "received")
     (inner / "received").symlink_to(outside / "received")
-    _, [listed] = get(served(run.path), "/api/store")
-    assert len(listed["samples"]) == 2
+    loop = run.path / "samples" / "2-loop"
+    loop.symlink_to(loop)
     late = served(run.path)
-    assert get(late, "/api/film?run=0&sample=0")[0] == 200
-    late = served(run.path)
+    _, [listed] = get(late, "/api/store")
+    assert len(listed["samples"]) == 3 and listed["samples"][0]["id"] == "b"
+    code, answer = get(late, "/api/film?run=0&sample=0")
+    assert code == 404 and "received is a link" in answer["error"]  # type: ignore[call-overload]
+    assert get(late, "/api/film?run=0&sample=1")[0] == 200
+    assert late.get("/", headers={HEADER: TOKEN}).status_code == 200
+    shutil.rmtree(inner)
+    late, [listed] = served(run.path), get(served(run.path), "/api/store")[1]
     get(late, "/api/store")
     swapped = run.trace_path("../../a") if listed["samples"][0]["id"] != "b" else run.trace_path("b")
     shutil.rmtree(swapped)
     swapped.symlink_to(outside)
     code, answer = get(late, "/api/film?run=0&sample=0")
-    assert code == 404 and "no longer inside" in answer["error"]  # type: ignore[call-overload]
+    assert code == 404 and "leads out of" in answer["error"]  # type: ignore[call-overload]
 
 
 def test_a_sample_keeps_its_number_while_the_run_grows(run: RunFolder) -> None:

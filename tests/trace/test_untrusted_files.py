@@ -252,12 +252,80 @@ def test_links_and_pipes_inside_a_trace_are_refused(stored: Path, tmp_path: Path
     (tmp_path / "secret").write_bytes(chunk.read_bytes())
     chunk.unlink()
     chunk.symlink_to(tmp_path / "secret")
-    with pytest.raises(FloatLensError, match="a link that leads out of the trace"):
+    with pytest.raises(FloatLensError, match=r"c\.0\.0\.0\.0 is a link"):
         Trace.open(stored)
     chunk.unlink()
+    shutil.copytree(stored / "received", tmp_path / "copy")
+    shutil.rmtree(stored / "received")
+    (stored / "received").symlink_to(
+        stored / "tokens"
+    )  # inside the trace: its size would be counted once, and read twice
+    with pytest.raises(FloatLensError, match="received is a link"):
+        Trace.open(stored)
+    (stored / "received").unlink()
+    shutil.copytree(tmp_path / "copy", stored / "received")
     os.mkfifo(chunk)
     with pytest.raises(FloatLensError, match="is not a regular file"):
         Trace.open(stored)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", "diffusion"),
+        ("attention", "full"),
+        ("cached", "yes"),
+        ("infill", 2),
+        ("prompt_length", 21),
+        ("prompt_length", -1),
+        ("n_layers", 10**12),
+        ("model", ["a"]),
+        ("question", 3),
+        ("settings", "[]"),
+        ("settings", '{"max_new_tokens": {}}'),
+        ("vocabulary", '{"1": null}'),
+        ("gold", "doc1"),
+        ("special_ids", '["a"]'),
+        ("regions", '[{"name": "doc1"}]'),
+        ("regions", '[{"name": "doc1", "start": 0, "end": 1000000000000}]'),
+        ("replay", "{}"),
+        ("answers", "[" * 100_000),
+    ],
+)
+def test_an_attribute_that_floatlens_does_not_write_is_refused_by_its_name(stored: Path, name: str, value: Any) -> None:
+    without_checksum(stored)
+    edit(stored / "zarr.json", lambda group: group["attributes"].__setitem__(name, value))
+    with pytest.raises(FloatLensError, match=f"attribute {name!r} is .*; expected"):
+        Trace.open(stored)
+
+
+def without_checksum(stored: Path) -> None:
+    """Remove the checksum of the metadata, which an attacker would compute again; traces without one are opened."""
+    edit(stored / "zarr.json", lambda group: group["attributes"].pop("crc32c"))
+    Trace.open(stored)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("committed_at", lambda values: values + 10**9, "reach from"),
+        ("step", lambda values: values * 0, "not in order"),
+        ("step", lambda values: values.astype(np.float32), "not whole numbers"),
+        ("tokens", lambda values: values.astype(np.float32), "not whole numbers"),
+    ],
+)
+def test_steps_and_tokens_that_cannot_be_are_refused(tmp_path: Path, name: str, change: Any, said: str) -> None:
+    data = planted(steps=2, layers=1, heads=1, positions=20).data
+    Trace(data.assign({name: (data[name].dims, change(data[name].values))})).save(tmp_path / "trace")
+    with pytest.raises(FloatLensError, match=f"'{name}'.*{said}"):
+        Trace.open(tmp_path / "trace")
+
+
+def test_names_are_printable(stored: Path) -> None:
+    without_checksum(stored)
+    edit(stored / "zarr.json", lambda group: group["attributes"].update(model="a\x1b[2J\ud800", sample_id="\udfff\t1"))
+    trace = Trace.open(stored)
+    assert trace.model == "a\ufffd[2J\ufffd" and trace.data.attrs["sample_id"] == "\ufffd\t1"
 
 
 def test_a_truncated_file_is_one_sentence(stored: Path) -> None:

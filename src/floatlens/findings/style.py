@@ -6,6 +6,7 @@ Categorical colours are those of Okabe and Ito; maps are perceptually uniform (s
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK = "#222222"
 FAINT = "#8a8a8a"
+NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 SHEET: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -129,6 +131,9 @@ def save(figure: Figure, data: pd.DataFrame, stem: str | Path) -> list[Path]:
                 target = stem.with_name(f"{stem.name}.{ending}")
                 with atomic_write(target) as temporary:
                     figure.savefig(temporary, format=ending, metadata=metadata)
+                    if ending == "svg":  # a token or a name may have characters that XML does not allow
+                        drawn = temporary.read_text(encoding="utf-8")
+                        temporary.write_text(NOT_XML.sub("\ufffd", drawn), encoding="utf-8", newline="\n")
                 written.append(target)
         finally:
             figure.set_layout_engine(engine)

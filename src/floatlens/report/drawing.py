@@ -44,7 +44,10 @@ def inlined(svg: str, name: str, title: str, description: str) -> str:
     """
     if "<!ENTITY" in svg:
         raise FloatLensError(f"the SVG of {name} declares entities; only figures drawn by floatlens are shown")
-    root = _kept(ET.fromstring(svg), name)
+    try:
+        root = _kept(ET.fromstring(svg), name)
+    except ET.ParseError as error:
+        raise FloatLensError(f"the SVG of {name} is damaged ({error}); draw the figure again") from None
     if root is None:
         raise FloatLensError(f"the SVG of {name} has no svg element; only figures drawn by floatlens are shown")
     for size in ("width", "height"):  # set by the page; the viewBox fixes the proportions

@@ -1,13 +1,12 @@
 """The run folders that the server shows, addressed by number.
 
-A page names a run and a sample by their index; no text of a request becomes part of a path. A sample that is, or contains,
-a link to somewhere outside its run is not read.
+A page names a run and a sample by their index; no text of a request becomes part of a path. A sample that is a link to
+somewhere outside its run is not listed, and one that contains a link is refused by `Trace.open`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.store.folder import MANIFEST, SAMPLES
 from floatlens.trace.trace import Trace
+from floatlens.untrusted import inside, read_json
 
 ATTRIBUTES = ("model", "question", "output", "kind")
 LONGEST = 300  # characters of a question in the list
@@ -59,15 +59,13 @@ class RunFolders:
         if not 0 <= sample < len(samples):
             raise FloatLensError(f"sample {sample} does not exist; run {run} has {len(samples)}, counted from 0")
         path = samples[sample][0]
-        if not inside(path, self.paths[run]):
-            raise FloatLensError(f"sample {sample} of run {run} is no longer inside its run")
+        inside(path, self.paths[run])  # it may have become a link since it was listed
         return path
 
     def _samples(self, run: int) -> list[tuple[Path, str]]:
         with self.reading:
             for path in sorted((self.paths[run] / SAMPLES).glob("[!.]*")):
-                # A link may point anywhere, so it is checked before anything behind it is read.
-                if path not in self.known[run] and inside(path, self.paths[run]) and (path / "zarr.json").is_file():
+                if path not in self.known[run] and _is_inside(path / "zarr.json", self.paths[run]):
                     self.known[run][path] = str(read_attributes(path).get("sample_id", path.name))
             return list(self.known[run].items())
 
@@ -98,16 +96,12 @@ def _traces(path: Path) -> bool:
     return any((path / "samples").glob("*/zarr.json"))
 
 
-def inside(path: Path, root: Path) -> bool:
-    """Whether a folder and everything in it lie inside `root`, with links resolved."""
-    if not path.resolve().is_relative_to(root):
+def _is_inside(file: Path, root: Path) -> bool:
+    """Whether a file exists inside `root`; a link may point anywhere, so it is resolved before it is read."""
+    try:
+        return inside(file, root).is_file()
+    except (FloatLensError, OSError):
         return False
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            entry = Path(folder, name)
-            if entry.is_symlink() and not entry.resolve().is_relative_to(root):
-                return False
-    return True
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -129,8 +123,8 @@ def names(paths: Sequence[Path]) -> list[str]:
 def read_attributes(path: Path) -> dict[str, Any]:
     """Return the attributes of a stored trace; none if its file is cut off or is something else."""
     try:
-        found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        found = read_json(path / "zarr.json", path).get("attributes")
+    except (OSError, FloatLensError):
         return {}
     return found if isinstance(found, dict) else {}
 

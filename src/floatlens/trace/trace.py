@@ -20,6 +20,7 @@ from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
+from floatlens.trace.attributes import check_attributes, check_dimensions, printable_names
 from floatlens.trace.detail import Detail, check_detail
 from floatlens.trace.summarise import mean_over_heads, summarise
 from floatlens.trace.widened import widen
@@ -242,16 +243,21 @@ class Trace:
                 zarr_format=3,
                 consolidated=False,
                 mask_and_scale=False,
+                decode_times=False,
                 cache=False,
             )
+            data.attrs.pop(CHECKSUM, None)
+            made = cls(widen(data, str(path)))
+            check_attributes(data.attrs, data.sizes["position"])
+            made.data.attrs |= printable_names(data.attrs)
+            check_dimensions(made.data)
             for dim, attribute in NAMED_DIMS.items():
                 if attribute in data.attrs and dim in data.dims:
-                    data = data.assign_coords({dim: json.loads(data.attrs[attribute])})
-            data.attrs.pop(CHECKSUM, None)
-            return cls(widen(data, str(path)))
+                    made.data = made.data.assign_coords({dim: json.loads(data.attrs[attribute])})
+            return made
         except (
             ValueError,
-            KeyError,
+            LookupError,
             TypeError,
             OSError,
             AttributeError,

@@ -87,11 +87,10 @@ def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, Mappin
 
 
 def _check_files(root: Path) -> None:
-    """Raise an error for links that lead out of the store, and for anything that is not a file or folder."""
-    home = root.resolve()
+    """Raise an error for anything in the store that is not a file or folder: the size behind a link is not known."""
     for entry in root.rglob("*"):
-        if entry.is_symlink() and not entry.resolve().is_relative_to(home):
-            raise FloatLensError(f"{entry} is a link that leads out of the trace; copy the file instead")
+        if entry.is_symlink():
+            raise FloatLensError(f"{entry} is a link; a trace holds files only, so copy the file instead")
         if not entry.is_file() and not entry.is_dir():
             raise FloatLensError(f"{entry} is not a regular file; remove it")
 

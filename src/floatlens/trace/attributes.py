@@ -1,0 +1,141 @@
+"""The attributes of a trace: which there are, and what each may hold. Checked once, when a stored trace is opened."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+WORDS = {
+    "kind": ("mdm", "arm"),
+    "attention": ("bidirectional", "causal", "block", "two-way"),
+    "detail": ("full", "summary"),
+}
+TEXT = (
+    "model", "revision", "family", "adapter", "sampler", "implementation", "evidence_over", "final_tokens_from",
+    "floatlens", "sample_id", "prompt", "question", "output", "text", "source",
+)  # fmt: skip
+# Characters that files and terminals cannot show: in names they are replaced, since tables, figures and messages print them.
+UNPRINTABLE = {"model": re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"), "sample_id": re.compile(r"[\ud800-\udfff]")}
+MAX_NUMBER = 1 << 20  # of layers, heads and steps: loops run up to them
+WHOLE = {"cached": 1, "infill": 1, "n_layers": MAX_NUMBER, "n_heads": MAX_NUMBER}  # and the largest value of each
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(one) is int for one in value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_vocabulary(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_settings(value: Any) -> bool:
+    plain = (str, int, float, bool, type(None))
+    return isinstance(value, dict) and all(
+        isinstance(one, plain) or (isinstance(one, list) and all(isinstance(each, plain) for each in one))
+        for one in value.values()
+    )
+
+
+def _is_replay(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and {"order", "text"} <= value.keys())
+
+
+def _is_prompt(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+# Attributes that are stored as JSON, with their check and what it expects.
+STRUCTURED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("answers", "gold", "rules", "interventions", "region_names", "rule_names"), (_is_texts, "texts")),
+    **dict.fromkeys(("versions", "loaded_with"), (_is_object, "an object")),
+    "special_ids": (_is_ids, "token ids"),
+    "vocabulary": (_is_vocabulary, "an object of texts"),
+    "settings": (_is_settings, "an object of numbers and texts"),
+    "built_from": (_is_prompt, "an object or null"),
+    "replay": (_is_replay, "an object with order and text, or null"),
+}
+
+
+def check_attributes(attributes: Mapping[str, Any], positions: int) -> None:
+    """Raise ValueError for an attribute whose value FloatLens does not write; `positions` is the length of the sequence."""
+    for name, value in attributes.items():
+        if name in WORDS:
+            _expect(name, value, value in WORDS[name], f"one of {', '.join(WORDS[name])}")
+        elif name in TEXT:
+            _expect(name, value, isinstance(value, str), "a text")
+        elif name in WHOLE or name == "prompt_length":
+            most = WHOLE.get(name, positions)
+            _expect(name, value, type(value) is int and 0 <= value <= most, f"a whole number from 0 to {most}")
+        elif name == "seed":
+            _expect(name, value, type(value) is int, "a whole number")
+        elif name in STRUCTURED:
+            check, expected = STRUCTURED[name]
+            _expect(name, value, check(_parse(name, value)), expected)
+        elif name == "regions":
+            _expect(name, value, _are_regions(_parse(name, value), positions), "spans of positions, each with a name")
+
+
+def printable_names(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """The names in the attributes, with "\ufffd" for characters that cannot be printed.
+
+    >>> printable_names({"model": "a\\x1b[2Jb", "prompt": "x"})
+    {'model': 'a\ufffd[2Jb'}
+    """
+    return {
+        name: pattern.sub("\ufffd", attributes[name]) for name, pattern in UNPRINTABLE.items() if name in attributes
+    }
+
+
+def check_dimensions(data: xr.Dataset) -> None:
+    """Raise ValueError for steps, layers, heads or tokens that are not counted as FloatLens counts them."""
+    for dim in ("step", "position"):
+        if not data.sizes[dim]:
+            raise ValueError(f"it has no {dim}; a trace has at least one")
+    for name, least in {"step": 0, "layer": 0, "head": -1, "position": 0, "committed_at": -1}.items():
+        if name not in data.variables:
+            continue
+        values = data[name].values
+        if values.dtype.kind not in "iu" or values.ndim != 1:
+            raise ValueError(f"its {name!r} are not whole numbers")
+        if len(values) and (values.min() < least or (name != "position" and values.max() > MAX_NUMBER)):
+            raise ValueError(f"its {name!r} reach from {values.min()} to {values.max()}, which is not possible")
+        if name in ("step", "layer", "position") and (np.diff(values.astype(np.int64)) <= 0).any():
+            raise ValueError(f"its {name!r} are not in order")
+    for name in ("tokens", "final_tokens"):
+        if name in data and data[name].dtype.kind not in "iu":
+            raise ValueError(f"its {name!r} are not whole numbers")
+
+
+def _are_regions(value: Any, positions: int) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and all(type(one.get(end)) is int for end in ("start", "end"))
+        and 0 <= one["start"] <= one["end"] <= positions
+        for one in value
+    )
+
+
+def _parse(name: str, value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        _expect(name, value, False, "JSON")
+
+
+def _expect(name: str, value: Any, fine: bool, expected: str) -> None:
+    if not fine:
+        raise ValueError(f"its attribute {name!r} is {str(value)[:60]!r}; expected {expected}")
