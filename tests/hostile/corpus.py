@@ -72,6 +72,8 @@ DATA: dict[str, Callable[[], bytes]] = {
     "cut.parquet": lambda: parquet_of(9)[:-20],
     "flipped.parquet": lambda: b"PAR1" + bytes(reversed(parquet_of(9)[4:-8])) + parquet_of(9)[-8:],
     "text.parquet": lambda: LINE,
+    "repeating.parquet": lambda: repeating_parquet(4, 500, 1_000_000),
+    "zeros.parquet": lambda: zeros_parquet(200, 500_000),
 }
 
 # These can be read as something, and need not be refused; what comes of them is a run or a sentence.
@@ -80,6 +82,30 @@ ODD: dict[str, Callable[[], bytes]] = {
     "deep.csv": lambda: b'question,answers,passages\nwho?,x,"' + b"[" * 100_000 + b'"\n',
     "nul.csv": lambda: b"question,answers\n\0,\0\n",
 }
+
+
+def repeating_parquet(rows: int, texts: int, size: int) -> bytes:
+    """A parquet file that stores one text and repeats it in every list of every row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    indices = pa.array([0] * (rows * texts), pa.int32())
+    words = pa.DictionaryArray.from_arrays(indices, pa.array(["a" * size]))
+    answers = pa.ListArray.from_arrays(pa.array(range(0, rows * texts + 1, texts), pa.int32()), words)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"question": ["Who?"] * rows, "answers": answers}), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def zeros_parquet(rows: int, size: int) -> bytes:
+    """A parquet file of long texts that compress to nothing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"question": ["a" * size] * rows, "answers": [["x"]] * rows})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+    return sink.getvalue()
 
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:
@@ -102,11 +128,45 @@ def evil_npy(path: Path) -> bytes:
     return sink.getvalue() + pickle.dumps(Evil(path))
 
 
-def absurd_npy() -> bytes:
+def absurd_npy(shape: tuple[int, ...] = (2**30, 2**30), descr: str = "<f8", content: bytes = b"\0" * 64) -> bytes:
     """A header that claims 2**60 numbers."""
     sink = io.BytesIO()
-    np.lib.format.write_array_header_1_0(sink, {"descr": "<f8", "fortran_order": False, "shape": (2**30, 2**30)})
-    return sink.getvalue() + b"\0" * 64
+    np.lib.format.write_array_header_1_0(sink, {"descr": descr, "fortran_order": False, "shape": shape})
+    return sink.getvalue() + content
+
+
+def shared_steps() -> bytes:
+    """Steps that all refer to one matrix, so that a small file becomes large arrays."""
+    step = {"sequence": np.arange(200), "layer_0_attention_avg": np.eye(200, dtype=np.float16)}
+    return npy([{**step, "step": number} for number in range(5000)])
+
+
+# Members of an .npz file that is none of the paper's: empty arrays that claim a long sequence, values of other types.
+ARCHIVES: dict[str, Callable[[], dict[str, bytes]]] = {
+    "wide": lambda: {"layer_0_full_attention.npy": absurd_npy((0, 660_000_000), content=b"")},
+    "no bytes": lambda: {"layer_0_full_attention.npy": absurd_npy((10**9, 1), "<U0", b"")},
+    "shared": lambda: {"step_attention_data.npy": shared_steps()},
+    "steps of text": lambda: {"step_attention_data.npy": npy("abc")},
+    "steps without a number": lambda: {"step_attention_data.npy": npy([{"step": None}])},
+    "not square": lambda: {"layer_0_full_attention.npy": plain_npy(np.ones((3, 4)))},
+    "text": lambda: {"layer_0_full_attention.npy": plain_npy(np.full((3, 3), "x"))},
+    "unequal": lambda: {f"layer_{n}_full_attention.npy": plain_npy(np.ones((n + 2, n + 2))) for n in range(2)},
+    "length": lambda: {"layer_0_full_attention.npy": plain_npy(np.eye(3)), "input_length.npy": npy({"a": 1})},
+    "long prompt": lambda: {"layer_0_full_attention.npy": plain_npy(np.eye(3)), "input_length.npy": npy(10**9)},
+    "question": lambda: {"layer_0_full_attention.npy": plain_npy(np.eye(3)), "question.npy": npy([["a"], ["b"]])},
+    "no heads": lambda: {
+        "layer_0_full_attention.npy": plain_npy(np.eye(3)),
+        "layer_0_full_attention_heads.npy": plain_npy(np.eye(3)[None]),
+        "layer_0_query_states.npy": plain_npy(np.ones((1, 3, 2))),
+        "layer_0_key_states.npy": plain_npy(np.ones((0, 3, 2))),
+    },
+}
+
+
+def plain_npy(array: np.ndarray) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, array)
+    return sink.getvalue()
 
 
 # Chat templates that would take hours or all memory. Rendered where they may, each ends in a sentence.

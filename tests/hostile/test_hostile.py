@@ -339,6 +339,14 @@ def test_an_archive_with_a_malicious_pickle_runs_nothing(tmp_path: Path) -> None
     refused("import", tmp_path / "no.npz", "--out", out)
 
 
+@pytest.mark.parametrize("name", corpus.ARCHIVES)
+def test_an_archive_that_is_none_of_the_papers_is_refused_in_little_memory(tmp_path: Path, name: str) -> None:
+    path = corpus.archive(tmp_path / "x.npz", corpus.ARCHIVES[name]())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused("import", path, "--out", tmp_path / "out")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10 and not (tmp_path / "out").exists()
+
+
 def test_the_program_itself_prints_one_sentence_and_with_debug_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_bytes(b"{")
     line = [sys.executable, "-m", "floatlens", "eval", "tiny-arm", "--data", str(tmp_path / "data.jsonl")]

@@ -19,14 +19,16 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.trace import safe_pickle
+from floatlens.trace.attributes import check_attributes, check_dimensions
 from floatlens.trace.trace import Trace
+from floatlens.untrusted import room
 from floatlens.version import __version__
 
 LARGEST = 8 << 30  # largest size in bytes of the unpacked members of a file
-SMALL, RATIO = 64 << 20, 500  # above SMALL bytes, at most RATIO per byte of the file; zeros could reach 1000
+Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
 UNREADABLE = (
-    ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, OverflowError, RecursionError, MemoryError,
+    ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, ArithmeticError, RecursionError, MemoryError,
     AssertionError, NotImplementedError, pickle.UnpicklingError, struct.error,
 )  # fmt: skip
 
@@ -39,7 +41,7 @@ def read_npz(path: str | Path) -> Arrays:
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(member.file_size for member in archive.infolist())
-            most = min(LARGEST, max(SMALL, RATIO * path.stat().st_size))
+            most = min(LARGEST, room(path.stat().st_size))
             if total > most:
                 raise FloatLensError(
                     f"{path} unpacks to {total:,} bytes; at most {most:,} are read from a file of its size"
@@ -58,11 +60,7 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
         if dtype.hasobject:
             value = safe_pickle.load(stream)
             return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
-        wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if wanted != len(raw) - stream.tell():
-            raise ValueError(f"shape {shape} does not match its size")
-        array = np.frombuffer(raw, dtype, offset=stream.tell())
-        return array.reshape(shape, order="F" if fortran else "C")
+        return safe_pickle.make_array(raw[stream.tell() :], shape, dtype, fortran)
     except UNREADABLE as error:
         raise FloatLensError(f"{path}: its member {member} is not a readable array: {error}") from None
 
@@ -75,24 +73,27 @@ def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace
     is the name of the model to store in the trace, `kind` its kind ("mdm" or "arm").
     """
     arrays = read_npz(path)
-    steps = arrays.get("step_attention_data")
     try:
-        data = _from_steps(steps, arrays) if steps is not None and len(steps) else _from_matrices(arrays, path)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        return _to_trace(arrays, Path(path), model, kind)
+    except UNREADABLE as error:
         raise FloatLensError(
             f"{path} does not have the layout of the paper's files: {type(error).__name__} {error}"
         ) from None
-    prompt = int(_plain(arrays.get("input_length", 0)))
-    length = data.sizes["position"]
+
+
+def _to_trace(arrays: Arrays, path: Path, model: str, kind: str) -> Trace:
+    steps = arrays.get("step_attention_data")
+    data = _from_steps(steps, arrays) if steps is not None and len(steps) else _from_matrices(arrays, path)
+    prompt, length = int(_plain(arrays.get("input_length", 0))), data.sizes["position"]
     data.attrs = {
-        "model": model or Path(path).stem,
+        "model": model or path.stem,
         "family": "imported",
         "kind": kind,
         "attention": "bidirectional" if kind == "mdm" else "causal",
         "cached": 0,
         "sampler": "",
         "settings": json.dumps({}),
-        "sample_id": Path(path).stem,
+        "sample_id": path.stem,
         "question": str(_plain(arrays.get("question", ""))),
         "answers": json.dumps(_strings(arrays.get("gold_answer", []))),
         "output": "",
@@ -102,8 +103,10 @@ def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace
         "vocabulary": json.dumps({}),
         "floatlens": __version__,
         "rules": json.dumps([]),
-        "source": Path(path).name,
+        "source": path.name,
     }
+    check_attributes(data.attrs, length)
+    check_dimensions(data)
     return Trace(data)
 
 
@@ -116,8 +119,11 @@ def _from_steps(steps: Any, arrays: Arrays) -> xr.Dataset:
     layers = _layers(steps[0], r"layer_(\d+)_attention_avg")
     if not layers:
         raise KeyError("layer_N_attention_avg")
-    mean = np.stack([np.stack([np.asarray(s[f"layer_{n}_attention_avg"], np.float32) for n in layers]) for s in steps])
-    tokens = np.stack([np.asarray(s["sequence"]).reshape(-1) for s in steps]).astype(np.int64)
+    matrices = [[step[f"layer_{n}_attention_avg"] for n in layers] for step in steps]
+    if len({id(one) for row in matrices for one in row}) < len(steps) * len(layers):
+        raise ValueError("its steps share a matrix")  # a small file could repeat a large one
+    tokens = np.stack([_flat(step["sequence"]) for step in steps]).astype(np.int64)
+    mean = np.stack([np.stack([_floats(one, 2, tokens.shape[1]) for one in row]) for row in matrices])
     prompt = int(_plain(arrays.get("input_length", 0)))
     changed = tokens[1:] != tokens[:-1]
     last = np.where(changed.any(0), len(changed) - 1 - changed[::-1].argmax(0), -1)
@@ -135,9 +141,9 @@ def _from_matrices(arrays: Arrays, path: str | Path) -> xr.Dataset:
         )
     by_head = all(f"layer_{n}_full_attention_heads" in arrays for n in layers)
     name = "layer_{}_full_attention_heads" if by_head else "layer_{}_full_attention"
-    full = np.stack([np.asarray(arrays[name.format(n)], np.float32) for n in layers])
+    length = np.shape(arrays[name.format(layers[0])])[-1]
+    full = np.stack([_floats(arrays[name.format(n)], 3 if by_head else 2, length) for n in layers])
     full = full if by_head else full[:, None]
-    length = full.shape[-1]
     prompt = int(_plain(arrays.get("input_length", 0)))
     committed = np.where(np.arange(length) >= prompt, 0, -1)
     heads = list(range(full.shape[1])) if by_head else [-1]
@@ -151,26 +157,28 @@ def _from_matrices(arrays: Arrays, path: str | Path) -> xr.Dataset:
     return data
 
 
-def _factors(q_LHTD: np.ndarray[Any, Any], k_LKTD: np.ndarray[Any, Any]) -> dict[str, Any]:
-    k = np.repeat(k_LKTD, q_LHTD.shape[1] // k_LKTD.shape[1], axis=1)
-    q_norm, k_norm = np.linalg.norm(q_LHTD, axis=-1), np.linalg.norm(k, axis=-1)
+def _factors(q_LHTD: Array, k_LKTD: Array) -> dict[str, Any]:
+    (L, H, T, D), K = q_LHTD.shape, k_LKTD.shape[1]
+    q_norm, k_norm = np.linalg.norm(q_LHTD, axis=-1), np.linalg.norm(k_LKTD, axis=-1)
     unit_q = q_LHTD / np.maximum(q_norm, 1e-30)[..., None]
-    unit_k = k / np.maximum(k_norm, 1e-30)[..., None]
-    dims = ("step", "layer", "head", "position")
-    return {
-        "qk": (dims, np.einsum("lhd,lhtd->lht", q_LHTD.mean(2), k)[None]),
-        "qk_norm": (dims, (q_norm.mean(-1)[..., None] * k_norm)[None]),
-        "qk_cos": (dims, np.einsum("lhd,lhtd->lht", unit_q.mean(2), unit_k)[None]),
+    unit_k = k_LKTD / np.maximum(k_norm, 1e-30)[..., None]
+    grouped = (L, K, H // K, D)  # query head h uses key head h // (H / K)
+    found = {
+        "qk": np.einsum("lkgd,lktd->lkgt", q_LHTD.mean(2).reshape(grouped), k_LKTD),
+        "qk_norm": q_norm.mean(-1).reshape(L, K, H // K, 1) * k_norm[:, :, None],
+        "qk_cos": np.einsum("lkgd,lktd->lkgt", unit_q.mean(2).reshape(grouped), unit_k),
     }
+    dims = ("step", "layer", "head", "position")
+    return {name: (dims, value.reshape(1, L, H, T)) for name, value in found.items()}
 
 
 def _dataset(
     steps: list[int],
     layers: list[int],
     heads: list[int],
-    tokens: np.ndarray[Any, Any],
-    committed: np.ndarray[Any, Any],
-    received: np.ndarray[Any, Any],
+    tokens: Array,
+    committed: Array,
+    received: Array,
 ) -> xr.Dataset:
     return xr.Dataset(
         {
@@ -183,15 +191,36 @@ def _dataset(
     )
 
 
-def _heads(states: Any) -> np.ndarray[Any, Any]:
-    array = np.asarray(states, np.float32)
+def _floats(value: Any, dims: int, length: int) -> Array:
+    """Attention as float32 (..., length, length)."""
+    if not isinstance(value, np.ndarray) or value.ndim != dims or value.shape[-2:] != (length, length):
+        raise ValueError(f"expected attention of {length} positions, found the shape {np.shape(value)}")
+    return value.astype(np.float32)
+
+
+def _heads(states: Any) -> Array:
+    if not isinstance(states, np.ndarray):
+        raise ValueError("expected arrays of queries and keys")
+    array = states.astype(np.float32)
     return array[0] if array.ndim == 4 else array
 
 
+def _flat(value: Any) -> Array:
+    """A sequence of token ids: an array, or a list of plain numbers."""
+    if not isinstance(value, np.ndarray) and not all(type(one) is int for one in value):
+        raise ValueError("expected token ids")
+    return np.asarray(value).reshape(-1)
+
+
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    """A single number or text; what is nested is refused, since it may refer to itself many times."""
+    found = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    if not isinstance(found, str | int | float):
+        raise ValueError(f"expected a number or a text, found {type(found).__name__}")
+    return found
 
 
 def _strings(value: Any) -> list[str]:
-    value = _plain(value)
-    return [str(value)] if isinstance(value, str) else [str(each) for each in np.asarray(value).ravel().tolist()]
+    if isinstance(value, str):
+        return [value]
+    return [str(_plain(one)) for one in (value.ravel().tolist() if isinstance(value, np.ndarray) else value)]

@@ -18,6 +18,7 @@ import numpy as np
 from floatlens.errors import FloatLensError
 
 MAX_DEPTH = 64
+MAX_EMPTY = 1 << 16  # elements of an array without bytes
 PLAIN = re.compile(r"[<>|=]?(?:[biufcSU]\d{1,9}|O8?|O)")  # numbers, text, objects: no fields, no void, no dates
 
 
@@ -60,11 +61,21 @@ class _NDArray:
             if not isinstance(data, list) or len(data) != count:
                 raise FloatLensError(f"the file holds an array of {count} objects, but a different number of values")
             self.value = (shape, data)
-        elif not isinstance(data, bytes) or len(data) != count * kind.itemsize:
-            raise FloatLensError(f"the file holds an array of shape {shape} whose number of bytes does not match")
+        elif not isinstance(data, bytes):
+            raise FloatLensError(f"the file holds an array of shape {shape} without its numbers")
         else:
-            flat = np.frombuffer(data, kind) if kind.itemsize else np.zeros(count, kind)
-            self.value = flat.reshape(shape, order="F" if fortran else "C")
+            self.value = make_array(data, shape, kind, bool(fortran))
+
+
+def make_array(data: bytes, shape: tuple[int, ...], kind: np.dtype[Any], fortran: bool) -> np.ndarray[Any, Any]:
+    """The array of these bytes. An empty one may not be wide: (0, 10**9) would be taken for a long sequence."""
+    count = math.prod(shape)
+    if len(data) != count * kind.itemsize:
+        raise FloatLensError(f"the file holds an array of shape {shape} whose number of bytes does not match")
+    if math.prod(max(1, n) for n in shape) > max(MAX_EMPTY, len(data)):
+        raise FloatLensError(f"the file holds an empty array of shape {shape}; it is not opened")
+    flat = np.frombuffer(data, kind) if kind.itemsize else np.zeros(count, kind)
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _reconstruct(*_: Any) -> _NDArray:

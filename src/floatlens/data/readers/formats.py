@@ -20,6 +20,7 @@ from floatlens.data.readers.registry import FileFormat, register_reader
 from floatlens.errors import FloatLensError
 
 MAX_LINE = 32 * 2**20  # bytes; the largest KILT line is below 1 MB
+MAX_BATCH = 256 * 2**20  # bytes of 64 rows of a parquet file
 MAX_SKIPPED = 2**30  # bytes without a line break after which this is not a text file (or a gzip bomb)
 BOMB = 2**21  # unpacked bytes of a gzip file after which its ratio of compression is checked
 RATIO = 500  # gzip can reach 1000; text reaches about 10
@@ -177,21 +178,13 @@ def _value(name: str, cell: str) -> Any:
 
 def parquet(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
     """Yield row numbers and rows of a parquet file, read a few rows at a time."""
-    import pyarrow
-    import pyarrow.parquet
+    from floatlens.untrusted import parquet_batches  # pyarrow takes a moment to import
 
     number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=64):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except pyarrow.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise FloatLensError(f"{path}, after row {number}: not a readable parquet file ({reason})") from None
-    except OSError as error:
-        raise FloatLensError(f"{path} cannot be read ({error}); check the path") from None
+    for batch in parquet_batches(str(path), str(path), path.stat().st_size, MAX_BATCH, rows=64):
+        for row in batch.to_pylist():
+            number += 1
+            yield number, row
     if number == 0:
         raise FloatLensError(f"{path} is empty; expected one record per row")
 
