@@ -12,7 +12,7 @@ from floatlens.decode.network import Network
 from floatlens.decode.passes import CausalPasses
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.settings import Settings, top_k, top_p
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.step import SpecialTokens, Step, write_step
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,10 @@ def sample(
             token_B1 = logits_BV.argmax(-1, keepdim=True)
         probability_B1 = probs_BV.gather(-1, token_B1)
         token_B1 = torch.where(ended_B[:, None], x_BT[:, -1:], token_B1)
-        after_BT = torch.cat([x_BT, token_B1], 1)
-        committed_BT = torch.zeros_like(after_BT, dtype=torch.bool)
-        committed_BT[:, -1] = ~ended_B
-        confidence_BT = torch.full(after_BT.shape, torch.nan, device=x_BT.device)
-        confidence_BT[:, -1:] = probability_B1.masked_fill(ended_B[:, None], torch.nan)
-        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, running_B=~ended_B)
-        x_BT = after_BT
+        everywhere_B1 = torch.ones_like(token_B1, dtype=torch.bool)
+        step = write_step(index, x_BT, x_BT.shape[1], token_B1, everywhere_B1, probability_B1, running_B=~ended_B)
+        yield step
+        x_BT = step.after_BT
         ended_B = ended_B | torch.isin(token_B1[:, 0], ends)
         if bool(ended_B.all()):
             return

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, BlockSettings, block_step
+from floatlens.decode.blocks import BlockPasses, BlockSettings
 from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.settings import cfg_scale, remasking, setting
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.step import SpecialTokens, Step, write_step
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ def sample(
                 chosen_BL[row, most_confident(rank_BL[row], count)] = True
             chosen_BL &= masked_BL
             confidence_BL = probability_BL.masked_fill(~masked_BL, torch.nan)
-            step = block_step(index, x_BT, first, token_BL, chosen_BL, confidence_BL, running_B)
+            written_BL = (token_BL, chosen_BL, confidence_BL)
+            step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=running_B)
             x_BT = step.after_BT
             yield step
             index += 1

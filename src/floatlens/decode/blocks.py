@@ -15,7 +15,7 @@ import torch
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.passes import Passes
 from floatlens.decode.settings import Settings, at_least, setting
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.step import SpecialTokens, Step, write_step
 from floatlens.errors import FloatLensError
 
 
@@ -170,28 +170,6 @@ class BlockPasses(Passes):
         return logits_BQV[:, -length:]
 
 
-def block_step(
-    index: int,
-    x_BT: torch.Tensor,
-    first: int,
-    tokens_BL: torch.Tensor,
-    chosen_BL: torch.Tensor,
-    confidence_BL: torch.Tensor,
-    running_B: torch.Tensor | None = None,
-) -> Step:
-    """The step that writes the chosen tokens into the block from `first` to the end of `x_BT`."""
-    after_BT = x_BT.clone()
-    after_BT[:, first:] = torch.where(chosen_BL, tokens_BL, x_BT[:, first:])
-    committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-    committed_BT[:, first:] = chosen_BL
-    confidence_BT = torch.full(x_BT.shape, torch.nan, device=x_BT.device)
-    confidence_BT[:, first:] = confidence_BL
-    if running_B is not None:
-        committed_BT &= running_B[:, None]
-        confidence_BT = confidence_BT.masked_fill(~running_B[:, None], torch.nan)
-    return Step(index, x_BT, after_BT, committed_BT, confidence_BT, range(first, x_BT.shape[1]), running_B)
-
-
 class RowCanvas:
     """One prompt with whole blocks of masks after it, and the tokens written into them.
 
@@ -277,9 +255,9 @@ def write_rows(
         running_B = torch.tensor([row in running for row in range(B)], device=x_BT.device)
         token_BL, chosen_BL, confidence_BL = (torch.stack(parts) for parts in zip(*written, strict=True))
         chosen_BL &= running_B[:, None]
-        step = block_step(
-            index, x_BT, first, token_BL, chosen_BL, confidence_BL, None if len(running) == B else running_B
-        )
+        some_B = None if len(running) == B else running_B
+        written_BL = (token_BL, chosen_BL, confidence_BL)
+        step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=some_B)
         x_BN[:, :last] = step.after_BT
         yield step
         index += 1

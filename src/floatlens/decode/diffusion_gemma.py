@@ -15,13 +15,13 @@ from typing import ClassVar
 import torch
 
 from floatlens.data.script import Script
-from floatlens.decode.blocks import BlockSettings, block_step
+from floatlens.decode.blocks import BlockSettings
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import ForwardPass, Network
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.replay import ReplaySettings, check_alone, check_order
 from floatlens.decode.settings import at_least, between, setting
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.step import SpecialTokens, Step, write_step
 from floatlens.errors import FloatLensError
 
 STEPS = 48  # transformers' default number of denoising steps per canvas
@@ -137,7 +137,8 @@ def replay(
             passes.condition(logits_BLV)
             given_BL = logits_BLV.softmax(-1, dtype=torch.float32).gather(-1, token_BL[..., None])[..., 0]
             now_BL = at_BL == step
-            yield block_step(step, seen_BT, P + first, token_BL, now_BL, given_BL.masked_fill(~now_BL, torch.nan))
+            confidence_BL, active = given_BL.masked_fill(~now_BL, torch.nan), range(P + first, seen_BT.shape[1])
+            yield write_step(step, seen_BT, P + first, token_BL, now_BL, confidence_BL, active=active)
         index = end
 
 
@@ -190,7 +191,8 @@ def sample(
                 following_BL, chosen_BL = best_BL, torch.ones_like(chosen_BL)
             probability_BL = probs_BLV.gather(-1, following_BL[..., None])[..., 0].masked_fill(~chosen_BL, torch.nan)
             new_BL = chosen_BL & ~(held_BL & (following_BL == canvas_BL))
-            step = block_step(index, seen_BT, first, following_BL, torch.ones_like(chosen_BL), probability_BL)
+            everywhere_BL, active = torch.ones_like(chosen_BL), range(first, first + L)
+            step = write_step(index, seen_BT, first, following_BL, everywhere_BL, probability_BL, active=active)
             step.committed_BT[:, first:] = new_BL  # the other positions also changed, to random tokens
             yield step
             index += 1

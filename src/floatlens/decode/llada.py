@@ -14,7 +14,7 @@ from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident, tran
 from floatlens.decode.network import Network
 from floatlens.decode.registry import register_sampler
 from floatlens.decode.settings import DenoisingSettings, at_least, cfg_scale, remasking, setting
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.step import SpecialTokens, Step, write_step
 from floatlens.errors import FloatLensError
 
 
@@ -106,18 +106,9 @@ def sample(
         for row in range(B):
             committed_BN[row, most_confident(rank_BN[row], plan[row][inner])] = True
         committed_BN &= masked_BN  # a block with fewer masks than planned commits all of them
-        after_BT = x_BT.clone()
-        after_BT[:, P:] = torch.where(committed_BN, x0_BN, x_BT[:, P:])
-        yield Step(
-            index,
-            x_BT,
-            after_BT,
-            torch.cat([torch.zeros_like(prompt_BT[:, :P]), committed_BN], 1),
-            torch.cat(
-                [probability_BN.new_full((B, P), torch.nan), probability_BN.masked_fill(~masked_BN, torch.nan)], 1
-            ),
-        )
-        x_BT = after_BT
+        step = write_step(index, x_BT, P, x0_BN, committed_BN, probability_BN.masked_fill(~masked_BN, torch.nan))
+        yield step
+        x_BT = step.after_BT
 
 
 def propose(

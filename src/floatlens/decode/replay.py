@@ -18,7 +18,7 @@ from floatlens.decode.network import Network
 from floatlens.decode.passes import Passes, find_passes, make_passes
 from floatlens.decode.registry import SAMPLERS, settings_for
 from floatlens.decode.settings import Settings
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.step import SpecialTokens, Step, write_step
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -123,15 +123,15 @@ def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask
             raise FloatLensError(
                 f"at step {index} the texts of a batch are revealed in different blocks; replay them one by one"
             )
-        now_BT = at_BT[:, :last] == index
+        token_BL, at_BL = all_BT[:, first:last], at_BT[:, first:last]
         probs_BLV = logits_BLV.float().softmax(-1)
-        given_BL = probs_BLV.gather(-1, all_BT[:, first:last, None])[..., 0]
-        confidence_BT = torch.full(now_BT.shape, torch.nan, device=ids_BP.device)
-        confidence_BT[:, first:] = torch.where(now_BT[:, first:], given_BL, probs_BLV.max(-1).values)
-        confidence_BT = confidence_BT.masked_fill(at_BT[:, :last] < index, torch.nan)
-        after_BT = all_BT.masked_fill(at_BT > index, mask_id or 0)[:, :last]
+        given_BL = probs_BLV.gather(-1, token_BL[..., None])[..., 0]
+        confidence_BL = torch.where(at_BL == index, given_BL, probs_BLV.max(-1).values).masked_fill(
+            at_BL < index, torch.nan
+        )
         running_B = lengths_B > index if bool((lengths_B < N).any()) else None
-        yield Step(index, x_BT, after_BT, now_BT, confidence_BT, passes.active, running_B)
+        written_BL = (token_BL, at_BL == index, confidence_BL)
+        yield write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=running_B)
 
 
 def left_to_right(

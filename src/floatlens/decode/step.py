@@ -60,3 +60,28 @@ class Step:
     def first_query(self, count: int) -> int:
         """Position of the first of the step's `count` queries."""
         return self.tokens_BT.shape[1] - count if self.active is None else self.active.start
+
+
+def write_step(
+    index: int,
+    x_BT: torch.Tensor,
+    first: int,
+    token_BN: torch.Tensor,
+    chosen_BN: torch.Tensor,
+    confidence_BN: torch.Tensor,
+    *,
+    active: range | None = None,
+    running_B: torch.Tensor | None = None,
+) -> Step:
+    """The step that writes the chosen tokens from column `first` on; columns after the input are appended."""
+    grown_BT = torch.cat([x_BT, token_BN[:, x_BT.shape[1] - first :]], 1)
+    committed_BT = torch.zeros_like(grown_BT, dtype=torch.bool)
+    committed_BT[:, first:] = chosen_BN
+    confidence_BT = torch.full(grown_BT.shape, torch.nan, device=x_BT.device)
+    confidence_BT[:, first:] = confidence_BN
+    after_BT = grown_BT.clone()
+    after_BT[:, first:] = torch.where(chosen_BN, token_BN, grown_BT[:, first:])
+    if running_B is not None:
+        committed_BT &= running_B[:, None]
+        confidence_BT = confidence_BT.masked_fill(~running_B[:, None], torch.nan)
+    return Step(index, x_BT, after_BT, committed_BT, confidence_BT, active, running_B)
