@@ -31,8 +31,8 @@ from floatlens.evaluation.planning import Asking, Question
 from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
-from floatlens.store.engines.local import LocalEngine
 from floatlens.store.folder import RunFolder
+from floatlens.store.local import LocalEngine
 
 NEW = 6
 ASKING = Asking(max_new_tokens=NEW, batch_size=4)

@@ -17,22 +17,14 @@ import pytest
 
 from floatlens.cli import main
 from floatlens.errors import FloatLensError
-from floatlens.store.engines import ray as ray_engine
-from floatlens.store.engines import registry
-from floatlens.store.engines.engine import JobFailure, JobQueue
-from floatlens.store.engines.local import LocalEngine
-from floatlens.store.folder import RunFolder
+from floatlens.store import ray as ray_engine
+from floatlens.store.engine import JobFailure, JobQueue
+from floatlens.store.local import LocalEngine, make_engine
 from tests.store.conftest import Undisturbed, assert_same
 from tests.store.fork_server import ROOT, ForkServer
 from tests.store.workers import Numbers, Squares, jobs, squares
 
 EXPECTED = {n: n**2 for n in range(12)}
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[RunFolder]:
-    with RunFolder.create(tmp_path / "run", {"asked": {}}) as made:
-        yield made
 
 
 # --- what is to be done again -----------------------------------------------------------------------------------------
@@ -59,7 +51,7 @@ def test_a_job_is_not_to_blame_for_workers_that_die_before_they_start_it() -> No
     assert (todo.take(), todo.take()) == ((Numbers((1,)), 0), (Numbers((2,)), 0))
 
 
-def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
+def test_jobs_are_taken_one_by_one_as_there_is_room(tmp_path: Path) -> None:
     taken = []
 
     def counted() -> Iterator[Numbers]:
@@ -67,21 +59,21 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(run: RunFolder) -> None:
             taken.append(job)
             yield job
 
-    for done, _ in enumerate(LocalEngine().run(Squares(run.location), counted()), start=1):
+    for done, _ in enumerate(LocalEngine().run(Squares(str(tmp_path)), counted()), start=1):
         assert len(taken) == done
 
 
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(run: RunFolder) -> None:
-    worker = Squares(run.location, once=(3,), deadly=(8,))
+def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(tmp_path: Path) -> None:
+    worker = Squares(str(tmp_path), once=(3,), deadly=(8,))
     done = list(LocalEngine(workers=2).run(worker, jobs(12)))
-    assert squares(run) == {n: s for n, s in EXPECTED.items() if n != 8}
+    assert squares(done) == {n: s for n, s in EXPECTED.items() if n != 8}
     assert [job.numbers for job, made in done if isinstance(made, JobFailure)] == [(8,)]
     [reason] = [made.reason for _, made in done if isinstance(made, JobFailure)]
     assert "killed by SIGKILL" in reason
-    pids = {pid for _, made in done if not isinstance(made, JobFailure) for pid in made}
+    pids = {pid for _, made in done if not isinstance(made, JobFailure) for _, _, pid in made}
     assert len(pids) >= 2 and os.getpid() not in pids
 
 
@@ -94,28 +86,28 @@ def test_two_processes_give_what_one_gives(
     assert_same(tmp_path / "run", undisturbed["study"])
 
 
-def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(run: RunFolder) -> None:
-    engine, worker = LocalEngine(workers=2), Squares(run.location)
+def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(tmp_path: Path) -> None:
+    engine, worker = LocalEngine(workers=2), Squares(str(tmp_path))
 
     def done_by(worker: Squares) -> set[int]:
-        return {pid for _, made in engine.run(worker, jobs(12)) for pid in made}
+        return {pid for _, made in engine.run(worker, jobs(12)) for _, _, pid in made}
 
     with engine.keep_workers():
         first = done_by(worker)
         kept = {worker.process.pid for worker in engine._pool}
         assert first <= kept and done_by(worker) <= kept
-        assert not done_by(Squares(run.location)) & kept
+        assert not done_by(Squares(str(tmp_path))) & kept
     assert not engine._pool
 
 
 def test_no_process_is_started_when_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floatlens.store.engines.local.LocalWorker", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr("floatlens.store.local.LocalWorker", lambda *_: pytest.fail("a process was started"))
     assert list(LocalEngine(workers=2).run(Squares("nowhere"), [])) == []
 
 
-def test_an_error_about_the_settings_comes_back_as_it_was_raised(run: RunFolder) -> None:
+def test_an_error_about_the_settings_comes_back_as_it_was_raised(tmp_path: Path) -> None:
     with pytest.raises(FloatLensError, match="number 5 cannot be squared"):
-        list(LocalEngine(workers=2).run(Squares(run.location, wrong=(5,)), jobs(12)))
+        list(LocalEngine(workers=2).run(Squares(str(tmp_path), wrong=(5,)), jobs(12)))
 
 
 # --- a cluster of two nodes -------------------------------------------------------------------------------------------
@@ -195,9 +187,10 @@ def ray_actors() -> list[Any]:
     return found
 
 
-def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, run: RunFolder) -> None:
-    engine = registry.make_engine("ray", workers=2)
+def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, tmp_path: Path) -> None:
+    engine = make_engine("ray", workers=2)
     given: list[int] = []
+    done: list[Any] = []
     pids: set[int] = set()
     killed, replaced, after = 0, False, 0  # after: results since the node went
 
@@ -209,11 +202,12 @@ def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without
             given.extend(job.numbers)
             yield job
 
-    for number, (_, made) in enumerate(engine.run(Squares(run.location, pause=0.05), work())):
+    for number, (job, made) in enumerate(engine.run(Squares(str(tmp_path), pause=0.05), work())):
         assert not isinstance(made, JobFailure)
-        pids |= set(made)
+        done.append((job, made))
+        pids |= {pid for _, _, pid in made}
         if number == 5:
-            killed = made[0]
+            killed = made[0].pid
             os.kill(killed, signal.SIGKILL)
         if replaced:
             after += 1
@@ -221,20 +215,20 @@ def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without
             replaced = True
             cluster.remove_node(cluster.second, allow_graceful=False)
     assert replaced and after >= 12
-    assert squares(run) == {n: n**2 for n in given}
+    assert squares(done) == {n: n**2 for n in given}
 
 
 def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
-    cluster: Any, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floatlens.store.engines.ray.PATIENCE", 1.0)
-    engine = registry.make_engine("ray", workers=1, gpus_per_worker=4)
+    monkeypatch.setattr("floatlens.store.ray.PATIENCE", 1.0)
+    engine = make_engine("ray", workers=1, gpus_per_worker=4)
     with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
-        list(engine.run(Squares(run.location), jobs(2)))
+        list(engine.run(Squares(str(tmp_path)), jobs(2)))
 
 
 ALONE = """
-from floatlens.store.engines.ray import RayEngine
+from floatlens.store.ray import RayEngine
 from tests.store.workers import Squares, jobs
 
 results = RayEngine(workers=1).run(Squares({location!r}), jobs(2))
@@ -273,12 +267,12 @@ def listening(pid: int) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the sockets of processes are read from Linux's /proc")
-def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_token(run: RunFolder) -> None:
+def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_token(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="THE RAY ENGINE IS NOT TESTED: ray is not installed")
     mark = uuid.uuid4().hex
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"FLOATLENS_TEST_MARK": mark, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    line = [sys.executable, "-c", ALONE.format(location=run.location)]
+    line = [sys.executable, "-c", ALONE.format(location=str(tmp_path))]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(line, env=environment, cwd=ROOT, **pipes) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == "running\n"

@@ -40,10 +40,10 @@ def test_different_ids_have_different_names(a: str, b: str) -> None:
 
 def test_a_run_is_not_overwritten_and_resumes_only_with_the_same_settings(tmp_path: Path) -> None:
     asked = {"asked": {"model": "x", "steps": 4}}
-    RunFolder.create(tmp_path / "run", asked)
+    RunFolder.create(tmp_path / "run", asked).close()
     with pytest.raises(FloatLensError, match="use --resume"):
         RunFolder.create(tmp_path / "run", asked)
-    RunFolder.create(tmp_path / "run", asked, resume=True)
+    RunFolder.create(tmp_path / "run", asked, resume=True).close()
     with pytest.raises(FloatLensError, match="other settings \\(steps: 4, now 5\\)"):
         RunFolder.create(tmp_path / "run", {"asked": {"model": "x", "steps": 5}}, resume=True)
 

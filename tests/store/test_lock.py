@@ -17,9 +17,10 @@ import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.store import lock
-from floatlens.store.folder import RunFolder
+from floatlens.store.folder import RunFolder, safe_name
 from floatlens.store.storage import Storage
 from tests.store.bucket import Bucket
+from tests.store.test_folder import some_trace
 
 PLACES = ["disk", "memory", "bucket"]
 OTHER = {"pid": os.getppid(), "machine": lock.machine_id(), "nonce": "another"}
@@ -208,16 +209,27 @@ def test_a_renewal_does_not_replace_the_claim_of_another(place: str, monkeypatch
     run.storage.remove("lock")
 
 
-def test_a_worker_does_not_write_for_a_run_that_has_replaced_its_own(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    holder = start_holder(place)
-    RunFolder.open(place).put(("a",), {})  # this process is a worker of the holder
-    kill(holder)
-    other = start_holder(place)
-    with pytest.raises(FloatLensError, match=f"no longer held by this run but by process {other.pid}"):
-        RunFolder.open(place).put(("b",), {})
-    kill(other)
-    assert [result.key for result in RunFolder.open(place).results()] == [("a",)]
+def test_a_worker_does_not_write_for_a_run_that_has_replaced_its_own(place: str) -> None:
+    with RunFolder.create(place, {"asked": {}}) as run:
+        assert run.claim is not None
+        worker = RunFolder.of_owner(run.claim)
+        assert list(worker.save_trace("a", some_trace())) == [f"samples/{safe_name('a')}"]
+        claim(place, **OTHER)
+        with pytest.raises(FloatLensError, match=f"no longer held by this run but by process {os.getppid()}"):
+            worker.save_trace("b", some_trace())
+    assert not run.storage.names(f"samples/{safe_name('b')}")
+    run.storage.remove("lock")
+
+
+def test_a_run_that_was_opened_to_read_is_not_written_to(place: str) -> None:
+    RunFolder.create(place, {"asked": {}}).close()
+    with pytest.raises(FloatLensError, match="was opened to read it"):
+        RunFolder.open(place).put(("a",), {})
+
+
+def test_a_process_does_not_write_twice_to_the_same_run(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, {"asked": {}}), pytest.raises(FloatLensError, match="in use"):
+        RunFolder.create(tmp_path, {"asked": {}}, resume=True)
 
 
 def test_a_lock_from_the_future_says_so_and_what_to_do(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 from floatlens.errors import FloatLensError
-from floatlens.store.folder import RunFolder
+from floatlens.store.engine import JobFailure
+from floatlens.store.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,19 @@ class Numbers:
         return [replace(self, numbers=(number,)) for number in self.numbers]
 
 
+class Square(NamedTuple):
+    number: int
+    square: int
+    pid: int
+
+
 def jobs(count: int, size: int = 2) -> list[Numbers]:
     return [Numbers(tuple(range(i, min(count, i + size)))) for i in range(0, count, size)]
 
 
 @dataclass
 class Squares:
-    """Puts the square of each number into a run folder, with the process that made it.
+    """Returns the square of each number, with the process that made it.
 
     `deadly` numbers kill the process each time, `once` only the first time, `wrong` raise an error that stops the run.
     """
@@ -40,19 +47,20 @@ class Squares:
     once: tuple[int, ...] = ()
     wrong: tuple[int, ...] = ()
 
-    def __call__(self, job: Numbers) -> list[int]:
+    def __call__(self, job: Numbers) -> list[Square]:
         time.sleep(self.pause)
-        folder = RunFolder.open(self.location)
+        storage = Storage(self.location)
         for number in job.numbers:
             if number in self.wrong:
                 raise FloatLensError(f"number {number} cannot be squared")
-            if number in self.deadly or (number in self.once and not folder.storage.exists(f"died-{number}")):
-                folder.storage.write(f"died-{number}", b"")
+            if number in self.deadly or (number in self.once and not storage.exists(f"died-{number}")):
+                storage.write(f"died-{number}", b"")
                 os.kill(os.getpid(), signal.SIGKILL)
-        for number in job.numbers:
-            folder.put((str(number),), {"square": number**2})
-        return [os.getpid()] * len(job.numbers)
+        return [Square(number, number**2, os.getpid()) for number in job.numbers]
 
 
-def squares(run: RunFolder) -> dict[int, Any]:
-    return {int(result.key[0]): result.value["square"] for result in run.results()}
+def squares(done: Iterable[tuple[Numbers, list[Square] | JobFailure]]) -> dict[int, int]:
+    """The squares by number; every number was squared once."""
+    found = [each for _, made in done if not isinstance(made, JobFailure) for each in made]
+    assert len({each.number for each in found}) == len(found)
+    return {each.number: each.square for each in found}

@@ -48,7 +48,7 @@ def command(
 
     from floatlens.cli.progress import bar
     from floatlens.cli.study import show
-    from floatlens.store.model_pool import cores
+    from floatlens.store.local import cores
     from floatlens.studies.run import study
     from floatlens.studies.sizes import DEMO as SIZES
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from floatlens.data.template import Template
     from floatlens.evaluation.planning import Asking
     from floatlens.evaluation.sources import EvaluationPlan
-    from floatlens.store.engines.engine import Engine
+    from floatlens.store.engine import Engine
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
 
@@ -94,9 +94,9 @@ def ask(sampling: Sampling, reading: Data, running: Run, order: str = "last") ->
 
 def make_engine(running: Run) -> Engine:
     """Return the engine; raise an error for invalid options."""
-    from floatlens.store.engines import registry
+    from floatlens.store import local
 
-    return registry.make_engine(
+    return local.make_engine(
         running.engine, workers=running.workers, address=running.address, gpus_per_worker=running.gpus_per_worker
     )
 

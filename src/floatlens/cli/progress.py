@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from floatlens.store.progress import ProgressCallback
+from floatlens.store.engine import ProgressCallback
 
 
 class RateColumn(ProgressColumn):

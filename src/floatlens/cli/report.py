@@ -31,7 +31,7 @@ def command(
 
     from floatlens.cli.progress import bar
     from floatlens.report.make import make
-    from floatlens.store.model_pool import cores
+    from floatlens.store.local import cores
 
     if out.is_dir():
         raise FloatLensError(f"--out {out} is a folder; pass an HTML file, such as {out / 'report.html'}")

@@ -19,7 +19,7 @@ from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
 from floatlens.lens import Lens, limit_threads
 from floatlens.options import Load, Recording
-from floatlens.store.folder import RunFolder
+from floatlens.store.folder import Claim, RunFolder
 from floatlens.store.oom_retry import BatchRetry, error_reason
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class ResultRecord(Protocol):
 class ModelBatch(Protocol):
     """Questions that one worker processes together, in any process.
 
-    `job` is the key of the job, which begins with the model; `place` is the run folder of the results, if any.
+    `job` is the key of the job, which begins with the model; `claim` is that of the run folder, if there is one.
     """
 
     @property
     def job(self) -> Key: ...
 
     @property
-    def place(self) -> str | None: ...
+    def claim(self) -> Claim | None: ...
 
     def split(self) -> Sequence[ModelBatch]:
         """Return the batch in its smallest parts, to find the question that kills its worker."""
@@ -107,7 +107,7 @@ class EvaluationJob(Protocol):
 
 @dataclass
 class ModelWorker:
-    """Processes batches: keeps one model at a time, and writes each result to the run folder immediately.
+    """Processes batches: keeps one model at a time, saves traces, and returns the results.
 
     `load` is how models are loaded, or a function that returns the lens of a model's name; it is used once per model, in
     the process that needs the lens.
@@ -129,17 +129,12 @@ class ModelWorker:
         self.load = state["load"]
         self.__post_init__()
 
-    def __call__(self, batch: ModelBatch) -> tuple[list[ResultRecord], float]:
+    def __call__(self, batch: ModelBatch) -> tuple[list[tuple[ResultRecord, Checksums | None]], float]:
         """Process a batch; returns its results, and the time in seconds without loading the model."""
         self.lens(batch.job[0])
         began = time.perf_counter()
-        folder = RunFolder.open(batch.place) if batch.place is not None else None
-        records = []
-        for record, checksums in batch.run(self, folder):
-            if folder is not None:
-                folder.put(record.key, record.value(), checksums)
-            records.append(record)
-        return records, time.perf_counter() - began
+        folder = RunFolder.of_owner(batch.claim) if batch.claim is not None else None
+        return list(batch.run(self, folder)), time.perf_counter() - began
 
     def lens(self, model: str) -> Lens:
         """Return the lens of a model; the lens of another model is freed first."""
@@ -220,7 +215,7 @@ class AnswerJob:
                     batches.append(
                         QuestionBatch(
                             self.key,
-                            journal.place,
+                            journal.claim,
                             made,
                             prompts,
                             wanted,
@@ -290,7 +285,7 @@ class QuestionBatch:
     """
 
     job: Key
-    place: str | None
+    claim: Claim | None
     records: list[Any]  # AnswerRecord or TraceRecord
     prompts: list[Prompt]
     missing: list[bool]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.planning import Key, SharedPrompts
-from floatlens.store.folder import RunFolder
+from floatlens.store.folder import Claim, RunFolder
 
 if TYPE_CHECKING:
     from floatlens.evaluation.jobs import ResultRecord
@@ -43,18 +44,14 @@ class Journal:
         folder.write_errors((record.name, record.error) for record in self.found.values() if record.error)
 
     @property
-    def place(self) -> str | None:
-        """The path or URL of the run folder."""
-        return self.folder.location if self.folder is not None else None
+    def claim(self) -> Claim | None:
+        """The claim of the run folder, for workers."""
+        return self.folder.claim if self.folder is not None else None
 
-    def add(self, record: ResultRecord) -> None:
-        """Write a result that no worker has written, and add it to the journal."""
-        if self.folder is not None:
-            self.folder.put(record.key, record.value())
-        self.note(record)
-
-    def note(self, record: ResultRecord) -> None:
-        """Add a result of the run folder to the journal; an error is also listed in errors.jsonl."""
+    def add(self, record: ResultRecord, checksums: Mapping[str, str] | None = None) -> None:
+        """Write a result; an error is also listed in errors.jsonl. `checksums` are those of its traces."""
         self.found[record.key] = record
-        if self.folder is not None and record.error:
-            self.folder.record_error(record.name, record.error)
+        if self.folder is not None:
+            self.folder.put(record.key, record.value(), checksums)
+            if record.error:
+                self.folder.record_error(record.name, record.error)

@@ -1,8 +1,8 @@
 """The evaluation loop: run the questions of jobs through models.
 
 It is used by `floatlens eval`, `trace`, `stress`, `ablate`, the study, and `fl.evaluate`, which differ in their jobs
-(`jobs.py`, `ablate/job.py`). Runs are durable: the journal skips results that the run folder already has, workers write
-each result before they report it, and an engine replaces workers that die.
+(`jobs.py`, `ablate/job.py`). Runs are durable: the journal skips results that the run folder already has and writes
+each one that a worker returns, and an engine replaces workers that die.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import AnswerJob, EvaluationJob, ModelBatch, ModelWorker
 from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking, Key
-from floatlens.store.engines.engine import Engine, JobFailure
-from floatlens.store.engines.local import LocalEngine
+from floatlens.store.engine import Engine, JobFailure, ProgressCallback
 from floatlens.store.folder import RunFolder
-from floatlens.store.progress import ProgressCallback
+from floatlens.store.local import LocalEngine
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
@@ -95,8 +94,8 @@ def run_jobs(
         records, seconds = made
         result.seconds[batch.job] += seconds / engine.workers
         result.computed[batch.job] += len(records)
-        for record in records:  # the worker has already written it to the run folder
-            journal.note(record)
+        for record, checksums in records:
+            journal.add(record, checksums)
             advance[batch.job]()
     for record, origin in copies:
         journal.add(record.with_answer_of(journal.found[origin]))

@@ -24,8 +24,8 @@ from floatlens.findings.finding import FINDINGS, Finding
 from floatlens.findings.settings import condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.report.section import Drawing, Section
+from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder, trace_attributes
-from floatlens.store.progress import ProgressCallback
 from floatlens.store.traces import RunTraces
 from floatlens.trace.trace import Trace
 

@@ -16,9 +16,9 @@ from floatlens.report.about import About, about
 from floatlens.report.analyse import FIGURES, analyse, available, shown_samples
 from floatlens.report.page import render
 from floatlens.report.section import Section
+from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
-from floatlens.store.model_pool import run_all
-from floatlens.store.progress import ProgressCallback
+from floatlens.store.local import run_all
 from floatlens.store.run_list import model_runs
 from floatlens.trace.trace import Trace
 

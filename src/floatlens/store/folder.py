@@ -16,14 +16,11 @@ the result's key, so a result that is computed twice is stored once, and a copy 
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +35,7 @@ from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store import checksums
-from floatlens.store.lock import KERNEL, RunLock, lock_lost, read_claim
+from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.storage import Storage
 from floatlens.trace.detail import Detail
@@ -59,17 +56,7 @@ FILES = (
 MATCHED = ("command", "asked", "models", "data", "template", "versions")
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
-_LOCKS: dict[str, RunLock] = {}  # of this process, by run folder
-_NONCES: dict[str, str | None] = {}  # claims under which this process, a worker of another one, writes
-_GUARD = threading.Lock()
-
-
-@atexit.register
-def _clean_up() -> None:
-    """Release the locks of runs that were not closed."""
-    for lock in _LOCKS.values():
-        if lock.pid == os.getpid():  # not in a forked child
-            lock.release()
+Claim = tuple[str, str]  # location of a run, and nonce of the lock under which its owner writes
 
 
 def safe_name(sample_id: str) -> str:
@@ -138,6 +125,9 @@ class Result:
 class RunFolder:
     """One run, on disk or at a URL that fsspec reaches.
 
+    The process that created or resumed it owns it, and alone writes results, index and manifest. Workers write traces only,
+    under the owner's claim.
+
     >>> import tempfile
     >>> run = RunFolder.create(tempfile.mkdtemp() + "/run", {"command": "trace"})
     >>> run.put(("tiny-mdm", "question 1"), {"answer": "Rusk"})
@@ -145,8 +135,9 @@ class RunFolder:
     ('trace', [{'answer': 'Rusk'}])
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    def __init__(self, storage: Storage, nonce: str | None = None) -> None:
+        self.storage, self.nonce = storage, nonce  # nonce of the lock, without which nothing is written
+        self._lock: RunLock | None = None
 
     def __str__(self) -> str:
         """The path or URL without credentials, for messages."""
@@ -207,7 +198,8 @@ class RunFolder:
                 raise FloatLensError(
                     f"--out {root} cannot be created: {error.strerror}; choose another --out"
                 ) from None
-        run.lock()
+        run._lock = RunLock(run.storage)
+        run.nonce = run._lock.nonce
         try:
             if exists or run.storage.exists(MANIFEST):
                 if not resume:  # another process was faster
@@ -224,7 +216,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Open an existing run to read it, or to add results to it in a worker of the process that locked it."""
+        """Open an existing run to read it."""
         run = cls(Storage(path))
         if run.storage.folder is not None:
             check_files(run.storage.folder)
@@ -233,31 +225,28 @@ class RunFolder:
         _ = run.manifest  # one that cannot be read is refused now
         return run
 
-    def lock(self) -> None:
-        """Lock the folder; nothing happens if this process has locked it already."""
-        with _GUARD:
-            if self._lock_name not in _LOCKS:
-                _LOCKS[self._lock_name] = RunLock(self.storage)
+    @classmethod
+    def of_owner(cls, claim: Claim) -> RunFolder:
+        """The run as a worker sees it, to save traces."""
+        location, nonce = claim
+        return cls(Storage(location), nonce)
+
+    @property
+    def claim(self) -> Claim | None:
+        """What a worker needs to save traces."""
+        return (self.location, self.nonce) if self.nonce is not None else None
 
     def check_lock(self) -> None:
-        """Raise an error if another run has taken the folder over; called before every write.
-
-        A worker writes under the claim that it found at its first write.
-        """
-        name = self._lock_name
-        if (lock := _LOCKS.get(name)) is not None:
-            lock.check()
-            return
-        nonce = read_claim(self.storage).get("nonce")
-        if _NONCES.setdefault(name, nonce) != nonce:
-            raise lock_lost(self.storage)
+        """Raise an error if this process does not own the folder, or no longer; called before every write."""
+        if self.nonce is None:
+            raise FloatLensError(f"{self} was opened to read it; resume the run to write to it")
+        check_nonce(self.storage, self.nonce)
 
     def close(self) -> None:
         """Release the lock, and remove the temporary folder of a run at a URL."""
-        with _GUARD:
-            lock = _LOCKS.pop(self._lock_name, None)
-        if lock is not None:
-            lock.release()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
         if self.remote and "path" in self.__dict__:
             shutil.rmtree(self.path, ignore_errors=True)
             del self.__dict__["path"]
@@ -281,10 +270,6 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def _lock_name(self) -> str:
-        return self.location if self.storage.folder is None else str(self.storage.folder.resolve())
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ so a run can be resumed immediately.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import json
@@ -32,6 +33,7 @@ BEAT = 20.0  # seconds between two renewals
 STALE = 90.0  # seconds without a renewal after which the process counts as dead
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)  # a disk without kernel locks
 SETTLE = 0.2  # seconds after which a replaced claim is read again: another process may have replaced it too
+_HELD: set[str] = set()  # nonces of the locks of this process
 
 
 class RunLock:
@@ -50,16 +52,17 @@ class RunLock:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_until_stopped, name="floatlens-lock", daemon=True)
         self._thread.start()
-
-    def check(self) -> None:
-        """Raise an error if another process has replaced the claim."""
-        if read_claim(self.storage).get("nonce") != self.nonce:
-            raise lock_lost(self.storage)
+        _HELD.add(self.nonce)
+        atexit.register(self.release)
 
     def release(self) -> None:
         """Remove the claim, if it is still this one's, and release the kernel's lock."""
+        atexit.unregister(self.release)
+        if self.pid != os.getpid():  # a forked child
+            return
         self._stop.set()
         self._thread.join(5)
+        _HELD.discard(self.nonce)
         try:
             if read_claim(self.storage).get("nonce") == self.nonce:
                 self.storage.remove(NAME)
@@ -90,7 +93,9 @@ class RunLock:
         if claim and claim.get("machine") == machine_id():
             if self.kernel is not None and claim.get("kernel"):
                 return False  # it would hold the kernel's lock
-            return claim.get("pid") != os.getpid() and _process_exists(claim.get("pid"))
+            if claim.get("pid") == os.getpid():  # this process, or a dead one that had its number
+                return claim.get("nonce") in _HELD
+            return _process_exists(claim.get("pid"))
         try:
             age = self.storage.age(NAME)
         except FileNotFoundError:
@@ -121,7 +126,7 @@ class RunLock:
     def _renew_until_stopped(self) -> None:
         while not self._stop.wait(BEAT):
             try:
-                self.check()
+                check_nonce(self.storage, self.nonce)
                 self.storage.write(NAME, self._content())
             except (OSError, FloatLensError):  # a full disk, or no longer ours: the next write of a result checks again
                 continue
@@ -162,10 +167,13 @@ def read_claim(storage: Storage) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def lock_lost(storage: Storage) -> FloatLensError:
-    """The error of a process that finds its claim replaced."""
-    who = _describe(read_claim(storage))
-    return FloatLensError(f"{storage} is no longer held by this run but by {who}; this run stops writing")
+def check_nonce(storage: Storage, nonce: str) -> None:
+    """Raise an error if the lock is not the one with this nonce: another run has taken the folder over."""
+    claim = read_claim(storage)
+    if claim.get("nonce") != nonce:
+        raise FloatLensError(
+            f"{storage} is no longer held by this run but by {_describe(claim)}; this run stops writing"
+        )
 
 
 def _describe(claim: dict[str, Any]) -> str:

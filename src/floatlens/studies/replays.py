@@ -22,10 +22,10 @@ from floatlens.findings.settings import condition_of
 from floatlens.findings.writing import answer_positions
 from floatlens.models.checkpoint import find
 from floatlens.options import Recording
-from floatlens.store.engines.engine import Engine
-from floatlens.store.engines.local import LocalEngine
+from floatlens.store.engine import Engine
+from floatlens.store.local import LocalEngine
 from floatlens.store.folder import RunFolder
-from floatlens.store.progress import ProgressCallback
+from floatlens.store.local import LocalEngine
 from floatlens.store.run_list import REPLAYS
 from floatlens.trace.trace import Trace
 

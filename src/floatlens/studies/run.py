@@ -25,12 +25,9 @@ from floatlens.options import Load
 from floatlens.report.analyse import analyse, answers_in, shown_samples
 from floatlens.report.make import make
 from floatlens.report.section import Section
-from floatlens.store.engines.engine import Engine
-from floatlens.store.engines.local import LocalEngine
+from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
 from floatlens.store.lock import NAME as LOCK
-from floatlens.store.model_pool import run_all
-from floatlens.store.progress import ProgressCallback
 from floatlens.store.run_list import MODELS, model_runs
 from floatlens.store.storage import Storage
 from floatlens.studies import replays

@@ -25,11 +25,10 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import holding
 from floatlens.lens import Generation, Lens
 from floatlens.options import Load
-from floatlens.store.engines.engine import Engine
-from floatlens.store.engines.local import LocalEngine
-from floatlens.store.folder import RunFolder
+from floatlens.store.engine import Engine, ProgressCallback
+from floatlens.store.folder import Claim, RunFolder
+from floatlens.store.local import LocalEngine
 from floatlens.store.oom_retry import SAMPLE_ERRORS, error_reason
-from floatlens.store.progress import ProgressCallback
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
 
@@ -84,7 +83,7 @@ class AblationBatch:
     """
 
     job: Key  # model, data
-    place: str | None
+    claim: Claim | None
     questions: list[Question]
     conditions: list[Condition]
     missing: frozenset[tuple[str, str]]
@@ -216,7 +215,7 @@ class AblationJob:
             keys = self.keys([question.id for question in window.questions])
             missing = frozenset((key[2], key[3]) for key in keys if key not in journal.found)
             whole = AblationBatch(
-                self.key, journal.place, window.questions, self.conditions, missing, self.asking, lens.family.kind
+                self.key, journal.claim, window.questions, self.conditions, missing, self.asking, lens.family.kind
             )
             count = len(self.conditions)
             if self.workers > 1:

@@ -16,10 +16,9 @@ from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key
 from floatlens.evaluation.run import run_jobs
 from floatlens.evaluation.sources import DataSource, open_sources
-from floatlens.store.engines.engine import Engine
-from floatlens.store.engines.local import LocalEngine
+from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import RunFolder
-from floatlens.store.progress import ProgressCallback
+from floatlens.store.local import LocalEngine
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens

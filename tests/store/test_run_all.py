@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from floatlens.store.model_pool import run_all
-from tests.studies.tasks import dies_once, doubled
+from floatlens.store.local import run_all
+from tests.store.tasks import dies_once, doubled
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
