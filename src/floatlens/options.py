@@ -157,6 +157,9 @@ class Run:
             raise FloatLensError("--resume needs --out, the folder of the run to resume")
 
 
+# The arguments of the running command, after `floatlens`: manifests store them. Empty when FloatLens is used from Python.
+ARGUMENTS: list[str] = []
+
 GROUPS: tuple[type[Any], ...] = (Load, Data, Sampling, Recording, Run)
 
 

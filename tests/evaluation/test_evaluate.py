@@ -14,9 +14,8 @@ from floatlens.data.read import read
 from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.jobs import AnswerJob, ModelWorker
-from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, Asking
-from floatlens.evaluation.run import evaluate, run_jobs
+from floatlens.evaluation.run import Journal, evaluate, run_jobs
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 

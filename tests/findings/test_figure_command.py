@@ -13,7 +13,7 @@ from floatlens.cli.figure import command
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import FINDINGS
 from floatlens.store.folder import RunFolder
-from floatlens.store.traces import RunTraces
+from floatlens.store.runs import RunTraces
 from tests.findings.planted import TRACED, planted, wandering
 
 

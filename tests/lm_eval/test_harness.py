@@ -25,7 +25,7 @@ import floatlens as fl
 import lm_eval
 from floatlens.lm_eval.model import FloatLensLM
 from floatlens.store.folder import RunFolder
-from floatlens.store.traces import RunTraces
+from floatlens.store.runs import RunTraces
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from floatlens.store.folder import RunFolder
-from floatlens.store.run_list import all_runs
+from floatlens.store.runs import all_runs
 from tests.models.checkpoints import readable
 from tests.store.fork_server import ForkServer
 

@@ -223,7 +223,7 @@ def test_a_worker_does_not_write_for_a_run_that_has_replaced_its_own(place: str)
 
 def test_a_run_that_was_opened_to_read_is_not_written_to(place: str) -> None:
     RunFolder.create(place, {"asked": {}}).close()
-    with pytest.raises(FloatLensError, match="was opened to read it"):
+    with pytest.raises(FloatLensError, match="is open for reading only"):
         RunFolder.open(place).put(("a",), {})
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import find
+from floatlens.options import ARGUMENTS
 from floatlens.store import manifest
-from floatlens.store.command_line import set_arguments
 from floatlens.store.folder import RunFolder, check_same_settings
 from floatlens.store.rerun import rerun_arguments
 from tests.commands import run
@@ -36,14 +36,14 @@ def test_a_run_is_not_resumed_with_other_weights_of_any_format(model: Path, tmp_
 def test_credentials_texts_and_places_stay_out_of_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "https://me:hunter2@example.org/nq.jsonl?X-Amz-Signature=hunter2"
     prompt = "Why did Ada see the doctor?"
-    set_arguments(["trace", "m", "--data", secret, f"--corpus={secret}", "--prompt", prompt, "--out", "/home/me/run"])
+    ARGUMENTS[:] = ["trace", "m", "--data", secret, f"--corpus={secret}", "--prompt", prompt, "--out", "/home/me/run"]
     monkeypatch.chdir(tmp_path)
     try:
         found = manifest.describe(
             "trace", {"data": [secret], "prompt": prompt, "answer": ["flu", "cold"]}, data=[secret]
         )
     finally:
-        set_arguments([])
+        ARGUMENTS.clear()
     text = json.dumps(found)
     for word in ("hunter2", "doctor", "flu", "/home/me", str(tmp_path), sys.executable):
         assert word not in text

@@ -18,7 +18,7 @@ from floatlens.cli import main
 from floatlens.errors import NotANumber
 from floatlens.lens import Lens
 from floatlens.store.folder import RunFolder
-from floatlens.store.run_list import all_runs
+from floatlens.store.runs import all_runs
 from tests.store.conftest import TRACED, Undisturbed, Words
 
 

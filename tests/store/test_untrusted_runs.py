@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.store.folder import RunFolder, safe_name
-from floatlens.store.run_list import all_runs, model_runs
+from floatlens.store.runs import all_runs, model_runs
 from tests import commands
 from tests.store.bucket import Bucket
 from tests.store.test_folder import some_trace
@@ -88,7 +88,7 @@ def test_a_link_that_leads_out_of_the_run_is_not_followed(tmp_path: Path, victim
 
 def test_files_that_never_end_are_not_read(tmp_path: Path) -> None:
     run = started(tmp_path / "run")
-    with RunFolder.create(run.path, ASKED, resume=True):
+    with RunFolder.create(run.path, ASKED, resume=True) as run:
         trees = run.save_trace("q2", some_trace())
         run.put(("q2",), {}, trees)
     [tree] = trees

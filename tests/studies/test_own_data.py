@@ -7,7 +7,7 @@ import pytest
 import floatlens as fl
 from floatlens.report.analyse import shown_samples
 from floatlens.report.make import films
-from floatlens.store.run_list import model_runs
+from floatlens.store.runs import model_runs
 from floatlens.studies.parts.part import sources_of
 from floatlens.studies.plan import StudyPlan
 from floatlens.studies.run import Study, predict_seconds

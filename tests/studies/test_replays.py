@@ -7,7 +7,7 @@ from pathlib import Path
 import floatlens as fl
 from floatlens.findings.writing import answer_positions
 from floatlens.store.folder import RunFolder
-from floatlens.store.run_list import REPLAYS, model_runs
+from floatlens.store.runs import REPLAYS, model_runs
 from floatlens.studies.plan import StudyPlan
 from floatlens.studies.replays import compared, replayed_prompt
 from floatlens.studies.sizes import Sizes

@@ -9,9 +9,8 @@ from floatlens.data.read import read
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.jobs import AnswerJob, ModelWorker
-from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import OPEN, Asking
-from floatlens.evaluation.run import run_jobs
+from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.lens import Lens
 
 ASKING = Asking(max_new_tokens=4, batch_size=3)

@@ -22,7 +22,7 @@ from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
 from floatlens.store.diff import compare
 from floatlens.store.folder import RunFolder
-from floatlens.store.run_list import all_runs, model_runs
+from floatlens.store.runs import all_runs, model_runs
 from floatlens.store.storage import Storage
 from floatlens.studies.parts import stress
 from floatlens.studies.parts.registry import PARTS

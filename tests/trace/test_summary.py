@@ -14,7 +14,7 @@ from floatlens.explorer.film import film
 from floatlens.findings import absorption, drift, geometry, similarity, values
 from floatlens.findings.finding import FINDINGS
 from floatlens.stats import SMALLEST_N
-from floatlens.store.run_list import model_runs
+from floatlens.store.runs import model_runs
 from tests.commands import run
 
 RECORD = ("default", "cache_drift", "locality", "massive", "step_similarity", "lens_token")

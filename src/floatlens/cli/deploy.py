@@ -70,7 +70,7 @@ def command(
     from floatlens.evaluation.jobs import AnswerJob, ModelWorker
     from floatlens.evaluation.run import ask_models
     from floatlens.findings.by_role import attention_by_role
-    from floatlens.store.traces import RunTraces
+    from floatlens.store.runs import RunTraces
 
     check_settings(plan, loading)
     recording = Recording(record=("received_writing",)) if trace else None

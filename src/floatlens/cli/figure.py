@@ -61,8 +61,7 @@ def command(
     from floatlens.findings.finding import FINDINGS
     from floatlens.findings.settings import folders_for
     from floatlens.findings.verdict import write_claims
-    from floatlens.store.run_list import model_runs
-    from floatlens.store.traces import RunTraces
+    from floatlens.store.runs import RunTraces, model_runs
 
     finding = FINDINGS[name]
     folders = [folder for run in runs for folder in model_runs(run)]

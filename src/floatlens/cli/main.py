@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from floatlens.errors import FloatLensError
-from floatlens.store.command_line import set_arguments
+from floatlens.options import ARGUMENTS
 
 # Module and summary of each command. A module is imported when its command is called, so that help is quick.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -113,11 +113,11 @@ def run(argv: list[str]) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    set_arguments(words)
+    ARGUMENTS[:] = words
     try:
         return _run(words, debug)
     finally:
-        set_arguments([])  # do not record the arguments of anything after the command
+        ARGUMENTS.clear()  # do not record the arguments of anything after the command
 
 
 def _run(words: list[str], debug: bool) -> int:

@@ -29,8 +29,7 @@ def command(
     from floatlens.findings.nearness import COMPARISONS, compare
     from floatlens.findings.settings import folders_for
     from floatlens.report.analyse import available
-    from floatlens.store.run_list import model_runs
-    from floatlens.store.traces import RunTraces
+    from floatlens.store.runs import RunTraces, model_runs
 
     folders = [folder for run in runs for folder in model_runs(run)]
     names = [name for name in available([folder.path for folder in folders]) if name in COMPARISONS]

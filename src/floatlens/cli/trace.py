@@ -103,8 +103,7 @@ def command(
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import make_console, noted_warnings, print_json, print_notes, problem_lines
     from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
-    from floatlens.evaluation.journal import Journal
-    from floatlens.evaluation.run import run_jobs
+    from floatlens.evaluation.run import Journal, run_jobs
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store import manifest

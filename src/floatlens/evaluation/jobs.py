@@ -23,7 +23,7 @@ from floatlens.store.folder import Claim, RunFolder
 from floatlens.store.oom_retry import BatchRetry, error_reason
 
 if TYPE_CHECKING:
-    from floatlens.evaluation.journal import Journal
+    from floatlens.evaluation.run import Journal
     from floatlens.lens import Generation
     from floatlens.trace.trace import Trace
 

@@ -16,7 +16,7 @@ from floatlens.findings.outcome import rows_of
 from floatlens.findings.samples import Array, Traces, as_traces, mean_over
 from floatlens.paper import definitions
 from floatlens.stats import interval_of_mean
-from floatlens.store.traces import RunTraces
+from floatlens.store.runs import RunTraces
 from floatlens.trace.trace import Trace
 
 REPLAY = "replay"  # decode.replay.NAME, which cannot be imported without torch

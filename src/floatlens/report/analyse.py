@@ -26,7 +26,7 @@ from floatlens.findings.spelling import count
 from floatlens.report.section import Drawing, Section
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder, trace_attributes
-from floatlens.store.traces import RunTraces
+from floatlens.store.runs import RunTraces
 from floatlens.trace.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"

@@ -19,7 +19,7 @@ from floatlens.report.section import Section
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import run_all
-from floatlens.store.run_list import model_runs
+from floatlens.store.runs import model_runs
 from floatlens.trace.trace import Trace
 
 FILMS = 3_000_000  # maximum bytes per film

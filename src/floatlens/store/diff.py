@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floatlens.store.folder import Key, Result, RunFolder, differences
-from floatlens.store.run_list import all_runs
+from floatlens.store.runs import all_runs
 
 SETTINGS = ("command", "asked", "models", "data", "template", "seeds", "versions")
 SHOWN = 20

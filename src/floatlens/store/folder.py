@@ -34,10 +34,9 @@ from floatlens import untrusted
 from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
-from floatlens.store import checksums
 from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim
 from floatlens.store.lock import NAME as LOCK
-from floatlens.store.storage import Storage
+from floatlens.store.storage import Storage, hash_tree, hash_value
 from floatlens.trace.detail import Detail
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Result:
 
     def to_bytes(self) -> bytes:
         record = {"key": list(self.key), "value": self.value, "trees": self.trees}
-        return json.dumps({"sha256": checksums.of_value(record), "record": record}).encode()
+        return json.dumps({"sha256": hash_value(record), "record": record}).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str) -> Result:
@@ -105,7 +104,7 @@ class Result:
         found = json.loads(content)
         try:
             record = found["record"]
-            if checksums.of_value(record) != found["sha256"]:
+            if hash_value(record) != found["sha256"]:
                 raise ValueError("the checksum does not match")
             result = cls(tuple(record["key"]), record["value"], record["trees"])
         except (KeyError, TypeError, AttributeError) as error:
@@ -239,14 +238,14 @@ class RunFolder:
     def check_lock(self) -> None:
         """Raise an error if this process does not own the folder, or no longer; called before every write."""
         if self.nonce is None:
-            raise FloatLensError(f"{self} was opened to read it; resume the run to write to it")
+            raise FloatLensError(f"{self} is open for reading only; resume the run to write to it")
         check_nonce(self.storage, self.nonce)
 
     def close(self) -> None:
         """Release the lock, and remove the temporary folder of a run at a URL."""
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
+            self._lock = self.nonce = None
         if self.remote and "path" in self.__dict__:
             shutil.rmtree(self.path, ignore_errors=True)
             del self.__dict__["path"]
@@ -309,7 +308,7 @@ class RunFolder:
                 moved.append(result)
                 self._move_to_broken(name)
                 continue
-            broken = [tree for tree, digest in result.trees.items() if checksums.of_tree(self.storage, tree) != digest]
+            broken = [tree for tree, digest in result.trees.items() if hash_tree(self.storage, tree) != digest]
             if broken:
                 moved.append(f"{broken[0]}: the checksum does not match")
                 for each in (name, *(tree for tree in broken if self.storage.exists(tree))):
@@ -365,11 +364,11 @@ class RunFolder:
         name = f"{SAMPLES}/{safe_name(sample_id)}"
         if not self.remote:
             trace.save(self.path / name, dtype=dtype, detail=detail)
-            return {name: checksums.of_tree(self.storage, name)}
+            return {name: hash_tree(self.storage, name)}
         with tempfile.TemporaryDirectory(prefix="floatlens-trace-") as folder:
             trace.save(Path(folder, name), dtype=dtype, detail=detail)
             self.storage.upload(Path(folder, name), name)
-            return {name: checksums.of_tree(Storage(folder), name)}
+            return {name: hash_tree(Storage(folder), name)}
 
     def samples(self) -> list[tuple[str, Path]]:
         """The finished traces as (sample id, path), sorted by path. Those at a URL are downloaded first.
@@ -494,7 +493,7 @@ def _shorten(value: Any) -> str:
 
 
 def _index_line(result: Result) -> dict[str, Any]:
-    digest = checksums.of_value({"value": result.value, "trees": result.trees})
+    digest = hash_value({"value": result.value, "trees": result.trees})
     return {"key": list(result.key), "file": result.file, "sha256": digest}
 
 

@@ -6,6 +6,7 @@ URLs. Texts from the command line are stored as hashes.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,9 @@ from typing import Any
 from floatlens.data.read import expand
 from floatlens.data.readers.registry import named_data
 from floatlens.models.checkpoint import Checkpoint
+from floatlens.options import ARGUMENTS
 from floatlens.registry import plugins
-from floatlens.store import checksums
-from floatlens.store.command_line import get_arguments
-from floatlens.store.storage import hide_credentials
+from floatlens.store.storage import hash_bytes, hash_value, hide_credentials
 from floatlens.version import __version__
 
 FORMAT = "floatlens-run/1"
@@ -48,12 +48,12 @@ def describe(
         "asked": {name: hash_texts(value) if name in PRIVATE else value for name, value in asked.items()},
         "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
-        "template": checksums.of_bytes(template.encode()) if template is not None else None,
+        "template": hash_bytes(template.encode()) if template is not None else None,
         "seeds": dict(seeds or {}),
         "versions": versions(),
         "plugins": dict(plugins.loaded),
         "machine": machine(),
-        "arguments": shareable_arguments(get_arguments()),
+        "arguments": shareable_arguments(ARGUMENTS),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return {name: _without_credentials(value) for name, value in manifest.items()}
@@ -81,7 +81,7 @@ def shareable_arguments(arguments: Sequence[str]) -> list[str]:
 def hash_texts(value: Any) -> Any:
     """The SHA-256 of a text, or of each text of a list; None stays None."""
     if isinstance(value, str):
-        return f"sha256:{checksums.of_bytes(value.encode('utf-8', 'surrogatepass'))}"
+        return f"sha256:{hash_bytes(value.encode('utf-8', 'surrogatepass'))}"
     return [hash_texts(each) for each in value] if isinstance(value, list | tuple) else value
 
 
@@ -101,7 +101,7 @@ def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
     found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
     if checkpoint.adapter is not None:
         read = sorted(path for path in checkpoint.adapter.iterdir() if path.suffix in HASHED and path.is_file())
-        found["adapter"] = {path.name: file_hash(path) for path in read}
+        found["adapter"] = {path.name: hash_file(path) for path in read}
     folder = checkpoint.folder
     if folder is None:
         return found | {"revision": commit(checkpoint) or checkpoint.revision}
@@ -110,13 +110,16 @@ def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
     else:
         files = sorted(path for path in folder.iterdir() if path.suffix in HASHED and path.is_file())
     with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter's lock
-        return found | {"files": dict(zip((f.name for f in files), pool.map(file_hash, files), strict=True))}
+        return found | {"files": dict(zip((f.name for f in files), pool.map(hash_file, files), strict=True))}
 
 
-def file_hash(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file; a large file of the Hub's cache has it as its name."""
     name = path.resolve().name
-    return name if len(name) == 64 and path.is_symlink() else checksums.of_file(path)
+    if len(name) == 64 and path.is_symlink():
+        return name
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def commit(checkpoint: Checkpoint) -> str | None:
@@ -131,10 +134,10 @@ def data_hash(name: str) -> str:
     """The SHA-256 of a data file or folder; bundled and Hub data sets are identified by their names."""
     path = Path(name)
     if path.is_file():
-        return checksums.of_file(path)
+        return hash_file(path)
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file())
-        return checksums.of_value({p.name: checksums.of_file(p) for p in files})
+        return hash_value({p.name: hash_file(p) for p in files})
     return "bundled" if named_data(name) is not None else "hub"
 
 

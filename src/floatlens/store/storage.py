@@ -6,10 +6,12 @@ does not do; an object store always does so.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -266,3 +268,24 @@ class Storage:
                 f"{self} returned an error ({hide_credentials(text)}); "
                 "finished results are kept: try again with --resume"
             ) from error
+
+
+def hash_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def hash_value(value: Mapping[str, Any]) -> str:
+    """The SHA-256 of a JSON object, regardless of the order of its fields.
+
+    >>> hash_value({"a": 1, "b": 2}) == hash_value({"b": 2, "a": 1})
+    True
+    """
+    return hash_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+
+
+def hash_tree(storage: Storage, name: str) -> str:
+    """One SHA-256 of all files beneath a name and of their names."""
+    digest = hashlib.sha256()
+    for inside, content in storage.read_many(storage.names(name)):
+        digest.update(f"{inside.removeprefix(name)}\0{hash_bytes(content)}\n".encode())
+    return digest.hexdigest()

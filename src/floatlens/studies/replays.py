@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING
 from floatlens.data.prompt import Prompt
 from floatlens.decode.replay import can_replay
 from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
-from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import SHORT
-from floatlens.evaluation.run import run_jobs
+from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.findings.drift import FEWEST_TOKENS
 from floatlens.findings.settings import condition_of
 from floatlens.findings.writing import answer_positions
 from floatlens.models.checkpoint import find
 from floatlens.options import Recording
-from floatlens.store.engine import Engine
-from floatlens.store.local import LocalEngine
+from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import LocalEngine
-from floatlens.store.run_list import REPLAYS
+from floatlens.store.runs import REPLAYS
 from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:

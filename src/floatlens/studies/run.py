@@ -27,8 +27,9 @@ from floatlens.report.make import make
 from floatlens.report.section import Section
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
+from floatlens.store.local import LocalEngine, run_all
 from floatlens.store.lock import NAME as LOCK
-from floatlens.store.run_list import MODELS, model_runs
+from floatlens.store.runs import MODELS, model_runs
 from floatlens.store.storage import Storage
 from floatlens.studies import replays
 from floatlens.studies.parts.part import first, sources_of

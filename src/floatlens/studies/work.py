@@ -13,12 +13,12 @@ import pandas as pd
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_table
 from floatlens.evaluation.jobs import ModelWorker
-from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
+from floatlens.evaluation.run import Journal
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import ERRORS, RunFolder
 from floatlens.store.local import LocalEngine
-from floatlens.store.run_list import CAUSES
+from floatlens.store.runs import CAUSES
 from floatlens.studies.parts.part import Bench, first, sources_of, sources_with_passages
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.plan import StudyPlan

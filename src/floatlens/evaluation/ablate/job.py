@@ -18,9 +18,8 @@ from floatlens.evaluation.ablate.condition import MEASURES, PLAIN, SEEDS, Condit
 from floatlens.evaluation.ablate.replay import Baseline
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.jobs import ModelWorker, PlannedPart
-from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key, Question, plan_windows
-from floatlens.evaluation.run import run_jobs
+from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import holding
 from floatlens.lens import Generation, Lens

@@ -14,7 +14,7 @@ from floatlens.evaluation.sources import DataSource
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.store.folder import RunFolder
-from floatlens.store.run_list import CAUSES
+from floatlens.store.runs import CAUSES
 from floatlens.studies.parts.part import Bench, Part, first, sources_with_passages
 from floatlens.studies.parts.stress import KNOWN
 

@@ -12,9 +12,8 @@ import pandas as pd
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.jobs import AnswerJob, ModelWorker
-from floatlens.evaluation.journal import Journal
 from floatlens.evaluation.planning import Asking, Key
-from floatlens.evaluation.run import run_jobs
+from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.evaluation.sources import DataSource, open_sources
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import RunFolder
