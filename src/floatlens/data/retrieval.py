@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -40,42 +40,6 @@ class Document(NamedTuple):
     passage: Passage
 
 
-class DocumentStore:
-    """Documents in one file on disk, fetched one at a time by their offsets; more can be appended in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "documents.jsonl"
-        self.offsets = np.load(folder / "places.npy")
-        self.added: list[Document] = []
-
-    @staticmethod
-    def write(folder: Path, found: Iterable[Document]) -> Iterator[Document]:
-        """Write the documents to disk and yield each of them."""
-        offsets = []
-        with (folder / "documents.jsonl").open("wb") as file:
-            for document in found:
-                offsets.append(file.tell())
-                line = [document.id, document.passage.title, document.passage.text]
-                file.write(json.dumps(line).encode() + b"\n")
-                yield document
-        np.save(folder / "places.npy", np.asarray(offsets, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.offsets) + len(self.added)
-
-    def __getitem__(self, index: int) -> Document:
-        if index >= len(self.offsets):
-            return self.added[index - len(self.offsets)]
-        with self.path.open("rb") as file:
-            file.seek(int(self.offsets[index]))
-            return _document(file.readline())
-
-    def __iter__(self) -> Iterator[Document]:
-        with self.path.open("rb") as file:
-            yield from map(_document, file)
-        yield from self.added
-
-
 class Hit(NamedTuple):
     """A retrieved document and its BM25 score."""
 
@@ -84,100 +48,127 @@ class Hit(NamedTuple):
 
 
 class Index:
-    """BM25 over a store of documents. `live` are the numbers of those in the collection; the store keeps the others too."""
+    """BM25 over a collection of documents that may change.
 
-    def __init__(self, store: DocumentStore, bm25: bm25s.BM25 | None = None, word_ids: WordIds | None = None) -> None:
-        self.store = store
-        self.live = list(range(len(store)))
+    Documents stay on disk and are fetched by their offsets; those that were added since are in memory. Each has a number;
+    `live` are the numbers of those in the collection, in their order.
+    """
+
+    def __init__(self, folder: Path, bm25: bm25s.BM25 | None = None) -> None:
+        self.path = folder / "documents.jsonl"
+        self.offsets = np.load(folder / "places.npy")
+        self.added: list[Document] = []
+        self.live = list(range(len(self.offsets)))
         self._bm25 = bm25
-        self._word_ids = word_ids
-        self._ids: dict[str, list[int]] | None = None  # numbers of the live documents by id, once they are needed
+        # The words of all documents as integers, and the numbers of the live ones by id, once they are needed.
+        self._vocabulary: dict[str, int] = {}
+        self._word_ids: list[NDArray[np.int32]] = []
+        self._numbers: dict[str, list[int]] = {}
 
     @classmethod
     def build(cls, folder: Path, found: Iterable[Document]) -> Index:
         """Index documents and keep them in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        word_ids = WordIds()
-        for document in DocumentStore.write(folder, found):
-            word_ids.add(document.passage)
-        if not word_ids.ids:
+        offsets = []
+        with (folder / "documents.jsonl").open("wb") as file:
+            for id_, passage in found:
+                offsets.append(file.tell())
+                file.write(json.dumps([id_, passage.title, passage.text]).encode() + b"\n")
+        if not offsets:
             raise FloatLensError("the corpus has no documents; pass a file with one passage per line")
-        index = cls(DocumentStore(folder), word_ids=word_ids)
-        index._bm25 = word_ids.index(index.live)
+        np.save(folder / "places.npy", np.asarray(offsets, np.int64))
+        index = cls(folder)
+        index._prepare_change()
+        index._bm25 = index._score_live()
         index._bm25.save(folder / "bm25", show_progress=False)
         return index
 
     @classmethod
     def open(cls, folder: Path) -> Index:
         """Open an index that was built in `folder`."""
-        return cls(DocumentStore(folder), bm25s.BM25.load(folder / "bm25", mmap=True, show_progress=False))
+        return cls(folder, bm25s.BM25.load(folder / "bm25", mmap=True, show_progress=False))
 
     def __len__(self) -> int:
         return len(self.live)
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents of the collection, in their order."""
-        return (self.store[number] for number in self.live)
+        return map(self._document, self.live)
 
     def add(self, found: Iterable[Document]) -> None:
         """Add documents to the end of the collection; the next search includes them."""
-        words_of, numbers_of = self._change()
+        self._prepare_change()
         for document in found:
-            number = len(self.store)
-            self.store.added.append(document)
-            words_of.add(document.passage)
-            self.live.append(number)
-            numbers_of.setdefault(document.id, []).append(number)
+            self.live.append(self._append(document))
+            self._numbers.setdefault(document.id, []).append(self.live[-1])
 
     def replace(self, found: Iterable[Document]) -> None:
         """Replace the documents with the same ids; the next search includes only the new ones."""
-        words_of, numbers_of = self._change()
+        self._prepare_change()
         for document in found:
             index = self.live.index(self._number(document.id))
-            number = len(self.store)
-            self.store.added.append(document)
-            words_of.add(document.passage)
-            self.live[index] = number
-            numbers_of[document.id] = [number]
+            self.live[index] = self._append(document)
+            self._numbers[document.id] = [self.live[index]]
 
     def withdraw(self, ids: Iterable[str]) -> None:
         """Remove the documents with these ids from the collection."""
-        _, numbers_of = self._change()
+        self._prepare_change()
         for id_ in ids:
             self.live.remove(self._number(id_))
-            del numbers_of[id_]
+            del self._numbers[id_]
 
     def search(self, question: str, count: int) -> list[Hit]:
         """Return the best `count` documents, best first; on a tie the earlier one comes first."""
         if not self.live:
             return []
         if self._bm25 is None:
-            assert self._word_ids is not None
-            self._bm25 = self._word_ids.index(self.live)
+            self._bm25 = self._score_live()
         known = [word for word in words(question) if word in self._bm25.vocab_dict]
         if not known:
             return []
         scores: NDArray[np.float32] = self._bm25.get_scores(known)
         best = np.lexsort((np.arange(len(scores)), -scores))[:count]
-        return [Hit(self.store[self.live[int(i)]], float(scores[i])) for i in best if scores[i] > 0]
+        return [Hit(self._document(self.live[int(i)]), float(scores[i])) for i in best if scores[i] > 0]
 
-    def _change(self) -> tuple[WordIds, dict[str, list[int]]]:
-        """Return the words and ids of the documents for modification; the next search recomputes the scores."""
-        if self._word_ids is None:
-            self._word_ids = WordIds()
-            for document in self.store:
-                self._word_ids.add(document.passage)
-        if self._ids is None:
-            self._ids = {}
-            for number in self.live:
-                self._ids.setdefault(self.store[number].id, []).append(number)
+    def _document(self, number: int) -> Document:
+        if number >= len(self.offsets):
+            return self.added[number - len(self.offsets)]
+        with self.path.open("rb") as file:
+            file.seek(int(self.offsets[number]))
+            return _parse(file.readline())
+
+    def _append(self, document: Document) -> int:
+        self.added.append(document)
+        self._add_words(document)
+        return len(self.offsets) + len(self.added) - 1
+
+    def _add_words(self, document: Document) -> None:
+        ids = [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words(document.passage.line)]
+        self._word_ids.append(np.asarray(ids, np.int32))
+
+    def _prepare_change(self) -> None:
+        """Read the words and ids of the documents on disk if that was not done yet; the next search computes new scores."""
         self._bm25 = None
-        return self._word_ids, self._ids
+        if self._word_ids:
+            return
+        with self.path.open("rb") as file:
+            for number, document in enumerate(map(_parse, file)):
+                self._add_words(document)
+                self._numbers.setdefault(document.id, []).append(number)
+
+    def _score_live(self) -> bm25s.BM25:
+        """Return a BM25 index of the live documents only."""
+        chosen = [self._word_ids[number] for number in self.live]
+        used = np.unique(np.concatenate(chosen))
+        names = list(self._vocabulary)
+        bm25 = bm25s.BM25(method="lucene")
+        ids = [np.searchsorted(used, each).tolist() for each in chosen]
+        bm25.index((ids, {names[word]: new for new, word in enumerate(used.tolist())}), show_progress=False)
+        return bm25
 
     def _number(self, id_: str) -> int:
         """Return the number of the one live document with this id."""
-        assert self._ids is not None
-        found = self._ids.get(id_, [])
+        found = self._numbers.get(id_, [])
         if len(found) != 1:
             text = "no document" if not found else f"{len(found)} documents"
             raise FloatLensError(
@@ -186,26 +177,9 @@ class Index:
         return found[0]
 
 
-class WordIds:
-    """The words of all documents of a store as integers."""
-
-    def __init__(self) -> None:
-        self.vocabulary: dict[str, int] = {}
-        self.ids: list[NDArray[np.int32]] = []
-
-    def add(self, passage: Passage) -> None:
-        numbers = [self.vocabulary.setdefault(word, len(self.vocabulary)) for word in words(passage.line)]
-        self.ids.append(np.asarray(numbers, np.int32))
-
-    def index(self, live: Sequence[int]) -> bm25s.BM25:
-        """Return a BM25 index of the live documents only."""
-        chosen = [self.ids[number] for number in live]
-        used = np.unique(np.concatenate(chosen))
-        names = list(self.vocabulary)
-        bm25 = bm25s.BM25(method="lucene")
-        ids = [np.searchsorted(used, each).tolist() for each in chosen]
-        bm25.index((ids, {names[word]: new for new, word in enumerate(used.tolist())}), show_progress=False)
-        return bm25
+def _parse(line: bytes) -> Document:
+    id_, title, text = json.loads(line)
+    return Document(id_, Passage(text, title))
 
 
 def words(text: str) -> list[str]:
@@ -280,8 +254,3 @@ def _same(wanted: str, found: str) -> bool:
 
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatlens" / "bm25"
-
-
-def _document(line: bytes) -> Document:
-    id_, title, text = json.loads(line)
-    return Document(id_, Passage(text, title))
