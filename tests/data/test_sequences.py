@@ -32,7 +32,7 @@ def test_spans_and_marks_give_the_same_regions() -> None:
 
 
 def test_a_mark_may_hold_a_mask_in_brackets() -> None:
-    assert read_marks("[[site: AC [MASK]]] G").text == "AC [MASK] G"
+    assert read_marks("[[site: AC [MASK]]] G")[0] == "AC [MASK] G"
 
 
 @pytest.mark.parametrize(

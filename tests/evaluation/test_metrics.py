@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floatlens.data.readers.fields import gold_answers
-from floatlens.data.text import normalise
+from floatlens.data.sample import normalise
 from floatlens.evaluation import metrics
 
 

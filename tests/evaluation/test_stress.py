@@ -8,8 +8,7 @@ import numpy as np
 import pandas
 import pytest
 
-from floatlens.data.sample import Passage, Sample
-from floatlens.data.text import contains_words
+from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.jobs import ModelWorker
 from floatlens.evaluation.planning import Asking

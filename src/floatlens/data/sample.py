@@ -1,10 +1,19 @@
-"""Samples: a question with its answers and passages. Every reader yields them and every prompt is built from one."""
+"""Samples: a question with its answers and passages. Every reader yields them and every prompt is built from one.
+
+Texts are compared after SQuAD's normalisation (Rajpurkar et al. 2016): by retrieval and the stress tests to recognise
+passages and answers, by the metrics to score answers.
+"""
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 @dataclass(frozen=True)
@@ -81,3 +90,22 @@ def gold_among(sample: Sample, count: int) -> Sample:
             kept.append(passage)
             others -= 1
     return sample.with_passages(kept)
+
+
+def normalise(text: str) -> str:
+    """Return the text in lower case, without ASCII punctuation and English articles, with single spaces.
+
+    >>> normalise("The  U.S.A.!")
+    'usa'
+    """
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def contains_words(text: str, phrase: str) -> bool:
+    """Return whether the words of a phrase occur in a text, whole and next to each other, after normalisation.
+
+    >>> contains_words("It is 142", "42"), contains_words("It is 42.", "42")
+    (False, True)
+    """
+    wanted = normalise(phrase)
+    return bool(wanted) and f" {wanted} " in f" {normalise(text)} "

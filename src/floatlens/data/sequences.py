@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from floatlens.data.prompt import Prompt, Region, regions_of
 from floatlens.data.tokenize import Token, tokenise
@@ -25,22 +25,16 @@ MASK_MARK = "[MASK]"  # a mask in any text, regardless of the model's own mask t
 MARK = re.compile(r"\[\[([A-Za-z]\w*): ?(.*?)\]\](?!\])", re.DOTALL)
 UNKNOWN_SHARE = 0.2  # above it, the tokenizer is probably not made for this text
 
+NamedSpan: TypeAlias = tuple[int, int, str]  # start, end, name
 Spans: TypeAlias = Mapping[str, tuple[int, int]]
 Regions: TypeAlias = "Spans | Literal['marks'] | None"
 
 
-class Marked(NamedTuple):
-    """A text without its marks, and the characters (start, end, name) of its regions."""
-
-    text: str
-    spans: list[tuple[int, int, str]]
-
-
-def read_marks(text: str) -> Marked:
-    """Remove the marks from a text.
+def read_marks(text: str) -> tuple[str, list[NamedSpan]]:
+    """Return a text without its marks, and the spans of its regions.
 
     >>> read_marks("[[doc1: Ada lives in Rusk.]] [[query: Where?]]")
-    Marked(text='Ada lives in Rusk. Where?', spans=[(0, 18, 'doc1'), (19, 25, 'query')])
+    ('Ada lives in Rusk. Where?', [(0, 18, 'doc1'), (19, 25, 'query')])
     """
     plain, spans, last = "", [], 0
     for found in MARK.finditer(text):
@@ -49,19 +43,19 @@ def read_marks(text: str) -> Marked:
         plain, last = plain + found[2], found.end()
     if not spans:
         raise FloatLensError("the text has no marks; write a region as [[name: its text]]")
-    return Marked(plain + text[last:], spans)
+    return plain + text[last:], spans
 
 
-def find_spans(text: str, regions: Regions) -> Marked:
+def find_spans(text: str, regions: Regions) -> tuple[str, list[NamedSpan]]:
     """Return the plain text and the spans of its regions; all of it is the region `text` if none are given."""
     if regions == MARKS:
         return read_marks(text)
     if regions is None:
-        return Marked(text, [(0, len(text), TEXT)])
-    return Marked(text, check_spans(regions, len(text), "characters"))
+        return text, [(0, len(text), TEXT)]
+    return text, check_spans(regions, len(text), "characters")
 
 
-def check_spans(regions: Spans, length: int, of: str) -> list[tuple[int, int, str]]:
+def check_spans(regions: Spans, length: int, of: str) -> list[NamedSpan]:
     """Return the spans in order; raise an error if one is empty, overlaps another or is out of range.
 
     >>> check_spans({"b": (4, 6), "a": (0, 4)}, 6, "characters")
@@ -126,7 +120,7 @@ def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, r
     return Prompt(plain, ids[:P], everything, question=plain, chat=False, tail=tuple(ids[P:]))
 
 
-def _spell_masks(text: str, spans: Sequence[tuple[int, int, str]], own: str) -> tuple[str, list[tuple[int, int, str]]]:
+def _spell_masks(text: str, spans: Sequence[NamedSpan], own: str) -> tuple[str, list[NamedSpan]]:
     """Replace each [MASK] by the model's own mask token, and adjust the spans."""
     more = len(own) - len(MASK_MARK)
 
@@ -198,7 +192,7 @@ def warn_if_unknown(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[Token],
         )
 
 
-def _named(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, int, str]]) -> list[Region]:
+def _named(tokens: Sequence[Token], text: str, spans: Sequence[NamedSpan]) -> list[Region]:
     """Return the regions of the spans, with `bos` for a first token that the tokenizer added."""
     regions = regions_of(tokens, text, spans)
     if tokens and tokens[0].start == tokens[0].end:

@@ -20,8 +20,7 @@ import pandas as pd
 
 from floatlens import stats
 from floatlens.data.retrieval import Document, Index
-from floatlens.data.sample import Passage, Sample
-from floatlens.data.text import contains_words, normalise
+from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
 from floatlens.files import temporary_folder

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from floatlens.data.text import contains_words, normalise
+from floatlens.data.sample import contains_words, normalise
 
 SCORES = ("em", "accuracy", "accuracy_words", "f1")
 

@@ -414,7 +414,7 @@ class RunFolder:
 
     def write_problems(self, problems: Iterable[Mapping[str, Any]]) -> None:
         """Replace problems.jsonl by these problems of the data, such as
-        `{"source": "nq.jsonl", "line": 7, "problem": "has no question", "skipped": True}`: all of them, while messages
+        `{"source": "nq.jsonl", "line": 7, "problem": "has no question"}`: all of them, while messages
         show only the first few. There is no file if there are none.
         """
         self._write_lines(PROBLEMS, problems)

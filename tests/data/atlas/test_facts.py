@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from floatlens.data.atlas.facts import RELATIONS, SPLITS, fact, facts, table, with_article
-from floatlens.data.text import normalise
+from floatlens.data.sample import normalise
 
 from .words import says
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from floatlens.data.text import normalise
+from floatlens.data.sample import normalise
 
 
 @cache

@@ -17,7 +17,7 @@ from importlib.resources import files
 from string import Formatter
 from zlib import crc32
 
-from floatlens.data.text import normalise
+from floatlens.data.sample import normalise
 
 Row = dict[str, tuple[str, ...]]
 

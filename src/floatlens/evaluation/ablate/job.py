@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from floatlens.data.sample import Sample
-from floatlens.data.text import normalise
+from floatlens.data.sample import Sample, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate.condition import MEASURES, PLAIN, SEEDS, Condition, conditions, standard
 from floatlens.evaluation.ablate.replay import Baseline

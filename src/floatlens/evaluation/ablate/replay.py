@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.data.sample import Sample
-from floatlens.data.text import normalise
+from floatlens.data.sample import Sample, normalise
 from floatlens.decode.network import Network
 from floatlens.decode.passes import Passes, make_passes
 from floatlens.decode.replay import left_to_right

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from floatlens.data.sample import Passage, Sample
-from floatlens.data.text import contains_words, normalise
+from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
