@@ -20,8 +20,7 @@ import numpy as np
 
 import floatlens as fl
 from floatlens import Lens, Prompt, Trace
-from floatlens.trace.detail import Detail
-from floatlens.trace.summarise import is_per_head
+from floatlens.trace.summarise import Detail, is_per_head
 
 LLADA = {"step": 32, "layer": 32, "head": 32, "kv_head": 32, "position": 732}
 WAYS: dict[str, tuple[Detail, str]] = {

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 
 import floatlens
@@ -77,6 +78,21 @@ def run_page(page: str, **names: Any) -> dict[str, Any]:
     for block in blocks:
         exec(compile(block, page, "exec", dont_inherit=True), names)
     return names
+
+
+def test_the_matrices_of_a_trace_are_shown_by_bertviz_and_circuitsvis() -> None:
+    page = run_page("howto/your-own-loop.md")
+    with torch.no_grad():  # all rows at once; the last token was written by the last step
+        again = page["eager"](page["outputs"].sequences[:, :-1], output_attentions=True)
+    torch.testing.assert_close(
+        torch.cat(page["for_bertviz"]["attention"]), torch.cat(again.attentions), atol=2e-5, rtol=0
+    )
+    assert len(page["tokens"]) == page["matrices"].shape[-1] == 9
+    bertviz = pytest.importorskip("bertviz", reason="bertviz is not installed")
+    for view in (bertviz.head_view, bertviz.model_view):
+        assert "attn" in view(**page["for_bertviz"], html_action="return").data
+    circuits = pytest.importorskip("circuitsvis.attention", reason="circuitsvis is not installed", exc_type=ImportError)
+    assert "L0H0" in circuits.attention_heads(**page["for_circuitsvis"]).local_src
 
 
 @pytest.mark.parametrize("page", PAGES)

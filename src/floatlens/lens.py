@@ -35,13 +35,12 @@ from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.options import Load, Recording, Sampling, make
-from floatlens.trace.finite import check_finite
 from floatlens.trace.generation import Generation, cut_at_end, filled_text
 from floatlens.trace.labels import label_traces
 from floatlens.trace.options import check_recording, make_session, shown_only
 from floatlens.trace.recorder import Recorder
 from floatlens.trace.trace import Trace
-from floatlens.trace.watch import Watch
+from floatlens.trace.watch import Watch, check_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

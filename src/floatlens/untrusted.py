@@ -7,13 +7,16 @@ limit; otherwise FloatLensError says which file it is and what to do.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pandas as pd
 import pyarrow
 import pyarrow.compute
@@ -28,6 +31,28 @@ SMALL, RATIO = (
     64 << 20,
     500,
 )  # a compressed file may unpack to SMALL bytes, or RATIO times its size; text reaches about 10
+
+# What a stored trace may hold: one flat Zarr group of format 3, arrays of plain numbers, these codecs.
+DATA_TYPES = {
+    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "blosc"], ["transpose", "bytes", "blosc"])
+CHECKSUM = "crc32c"  # the last codec of what FloatLens writes; earlier traces have none
+CHECKSUM_BYTES = 4
+SHUFFLES = ("bitshuffle", "shuffle")  # what FloatLens writes, and what it wrote before
+BLOSC_ZSTD = 4  # the number of Zstandard in the flags of a Blosc file
+GROUP_FIELDS = {"zarr_format", "node_type", "attributes", "consolidated_metadata"}
+ARRAY_FIELDS = {
+    "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs",
+    "attributes", "dimension_names", "storage_transformers",
+}  # fmt: skip
+MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trace takes a few hundred kilobytes
+MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
+MAX_ZARR_RATIO = 1000  # declared bytes per byte on disk; a constant array compresses better than a file of text
+MAX_CHUNKS = 1 << 16  # of a trace; Zarr takes about a kilobyte of memory per chunk, and a chunk that we write has 4 MB
+ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
 
 def inside(path: str | Path, root: str | Path) -> Path:
@@ -136,3 +161,221 @@ def room(size: int) -> int:
     (67108864, 500000000)
     """
     return max(SMALL, RATIO * size)
+
+
+def check_zarr(path: str | Path) -> None:
+    """Raise an error if a folder is not a trace as FloatLens writes it: one flat Zarr group of format 3.
+
+    Zarr's metadata name codecs and data types that are resolved to code: an array of objects with the codec `pickle` runs
+    code when it is read. Metadata can also declare shapes that do not fit in memory. So the JSON files are read here first,
+    and what FloatLens does not write is refused, with the file and the field.
+    """
+    root = Path(path)
+    for entry in root.rglob("*"):
+        if entry.is_symlink():  # the size behind a link is not known
+            raise FloatLensError(f"{entry} is a link; a trace holds files only, so copy the file instead")
+        if not entry.is_file() and not entry.is_dir():
+            raise FloatLensError(f"{entry} is not a regular file; remove it")
+    group = _check_group(root)
+    declared = coordinates = chunks = held = 0
+    metadata: dict[str, dict[str, Any]] = {}
+    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir()):
+        array = metadata[folder.name] = _check_array(folder)
+        size = math.prod(array["shape"]) * DATA_TYPES[array["data_type"]]
+        declared += size
+        coordinates += size if len(array["shape"]) < 2 else 0
+        chunks += math.prod(_chunk_counts(array))
+        if chunks > MAX_CHUNKS:
+            raise FloatLensError(f"{folder} declares {chunks:,} chunks; at most {MAX_CHUNKS:,} are read")
+        held += _check_chunks(folder, array)
+    if declared > max(SMALL, MAX_ZARR_RATIO * held):
+        raise FloatLensError(
+            f"{root} declares arrays of {declared:,} bytes but holds {held:,}; it is damaged or not to be trusted"
+        )
+    if coordinates > MAX_COORDINATES:
+        raise FloatLensError(
+            f"{root} declares {coordinates:,} bytes of one-dimensional arrays; at most {MAX_COORDINATES:,} are read"
+        )
+    attributes = group.get("attributes", {})
+    if CHECKSUM in attributes and attributes[CHECKSUM] != metadata_checksum(attributes, metadata):
+        raise FloatLensError(f"{root} is damaged: its metadata do not match their checksum; copy or record it again")
+
+
+def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the checksum of a group's attributes and of its arrays' metadata, which is itself an attribute."""
+    described = [{name: value for name, value in attributes.items() if name != CHECKSUM}, arrays]
+    return int(google_crc32c.value(json.dumps(described, sort_keys=True).encode()))
+
+
+def _check_group(root: Path) -> dict[str, Any]:
+    file = root / "zarr.json"
+    group = read_json(file, root, MAX_METADATA)
+    _expect(file, group, "zarr_format", group.get("zarr_format") == 3, "3")
+    _expect(file, group, "node_type", group.get("node_type") == "group", "'group'")
+    _expect_known(file, group, GROUP_FIELDS)
+    _expect(file, group, "consolidated_metadata", group.get("consolidated_metadata") is None, "none; store it again")
+    _expect(file, group, "attributes", isinstance(group.get("attributes", {}), dict), "an object")
+    return group
+
+
+def _check_array(folder: Path) -> dict[str, Any]:
+    """Return the metadata of an array, which are as FloatLens writes them."""
+    file = folder / "zarr.json"
+    if not file.is_file():
+        raise FloatLensError(f"{folder} has no zarr.json; the trace is damaged or was not written by FloatLens")
+    array = read_json(file, folder, MAX_METADATA)
+    _expect(file, array, "zarr_format", array.get("zarr_format") == 3, "3")
+    _expect(file, array, "node_type", array.get("node_type") == "array", "'array'")
+    _expect_known(file, array, ARRAY_FIELDS)
+    kind, shape = array.get("data_type"), array.get("shape")
+    _expect(file, array, "data_type", isinstance(kind, str) and kind in DATA_TYPES, "a plain number type")
+    _expect(file, array, "shape", _is_shape(shape, 0), "a list of integers")
+    assert isinstance(shape, list)
+    grid = array.get("chunk_grid")
+    chunk = _settings(grid).get("chunk_shape") if _name(grid) == "regular" else None
+    fits = _is_shape(chunk, 1) and len(chunk) == len(shape)  # type: ignore[arg-type]
+    fits = fits and all(part <= max(1, size) for part, size in zip(chunk, shape, strict=True))  # type: ignore[arg-type]
+    _expect(file, array, "chunk_grid", fits, "regular chunks of at least 1 and at most the shape")
+    known = _are_codecs(array.get("codecs"), len(shape))
+    _expect(file, array, "codecs", known, "'bytes', or 'bytes' and 'zstd' or 'blosc' with Zstandard")
+    keys = array.get("chunk_key_encoding", {"name": "default"})
+    plain = _name(keys) in ("default", "v2") and _settings(keys).get("separator", "/") in ("/", ".")
+    _expect(file, array, "chunk_key_encoding", plain, "'default' or 'v2'")
+    _expect(file, array, "storage_transformers", not array.get("storage_transformers"), "nothing")
+    _expect(file, array, "attributes", isinstance(array.get("attributes", {}), dict), "an object")
+    names = array.get("dimension_names", [None] * len(shape))
+    named = isinstance(names, list) and len(names) == len(shape) and all(n is None or isinstance(n, str) for n in names)
+    _expect(file, array, "dimension_names", named, "one name per dimension")
+    return array
+
+
+def _are_codecs(codecs: Any, dimensions: int) -> bool:
+    """Whether codecs are those of FloatLens: Blosc with Zstandard, an order that names each dimension once."""
+    if not isinstance(codecs, list):
+        return False
+    names = [_name(codec) for codec in codecs]
+    if (names[:-1] if names[-1:] == [CHECKSUM] and "zstd" not in names else names) not in CODECS:
+        return False
+    for name, settings in zip(names, map(_settings, codecs), strict=True):
+        order = settings.get("order")
+        if name == "blosc" and (settings.get("cname") != "zstd" or settings.get("shuffle") not in SHUFFLES):
+            return False
+        if name == "transpose" and not (_is_shape(order, 0) and sorted(order) == list(range(dimensions))):  # type: ignore[arg-type]
+            return False
+    return True
+
+
+def _name(value: Any) -> Any:
+    """The name of a codec, grid or encoding."""
+    return value.get("name") if isinstance(value, dict) else None
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """The configuration of a codec, grid or encoding."""
+    found = value.get("configuration") if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _is_shape(value: Any, least: int) -> bool:
+    return isinstance(value, list) and len(value) <= 8 and all(type(n) is int and least <= n < 2**40 for n in value)
+
+
+def _expect(file: Path, fields: Mapping[str, Any], name: str, fine: bool, expected: str) -> None:
+    if not fine:
+        raise FloatLensError(f"{file}: field {name!r} is {str(fields.get(name))[:80]!r}; FloatLens reads {expected}")
+
+
+def _expect_known(file: Path, fields: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(str(name) for name in fields if name not in known)
+    if unknown:
+        raise FloatLensError(
+            f"{file}: field {unknown[0][:80]!r} is unknown; only traces written by FloatLens are opened"
+        )
+
+
+def _check_chunks(folder: Path, array: dict[str, Any]) -> int:
+    """Return the bytes of an array's chunks on disk.
+
+    Raises an error for a chunk that is missing, that unpacks to more than the metadata declare, or whose unpacked size is
+    unknown. Zarr reads a missing chunk as zeros. Only xarray's writer, which made the earliest traces and put chunks into
+    folders, left out chunks of zeros.
+    """
+    expected = math.prod(array["chunk_grid"]["configuration"]["chunk_shape"]) * DATA_TYPES[array["data_type"]]
+    codecs = [codec["name"] for codec in array["codecs"]]
+    checksum = CHECKSUM_BYTES if codecs[-1] == CHECKSUM else 0
+    held = 0
+    for name in _chunk_names(array):
+        chunk = folder / name
+        if not chunk.is_file():
+            if "/" in name:
+                continue
+            raise FloatLensError(f"{chunk} is missing, so the trace is damaged; copy or record it again")
+        held += chunk.stat().st_size
+        if "zstd" in codecs:
+            size = unpacked_size(chunk)
+        else:
+            size = blosc_size(chunk, checksum) if "blosc" in codecs else chunk.stat().st_size - checksum
+        if size is None:
+            raise FloatLensError(f"{chunk} is damaged: it is not a complete Zstandard file")
+        if size > expected:
+            raise FloatLensError(f"{chunk} unpacks to {size:,} bytes; a chunk of its array has {expected:,}")
+    return held
+
+
+def _chunk_counts(array: dict[str, Any]) -> list[int]:
+    """The number of chunks along each dimension."""
+    shape, chunk = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
+    return [math.ceil(size / length) for size, length in zip(shape, chunk, strict=True)]
+
+
+def _chunk_names(array: dict[str, Any]) -> Iterator[str]:
+    """The names of an array's chunks in its folder."""
+    encoding = array.get("chunk_key_encoding", {"name": "default"})
+    default = encoding["name"] == "default"
+    separator = _settings(encoding).get("separator", "/" if default else ".")
+    for key in itertools.product(*map(range, _chunk_counts(array))):
+        yield separator.join((["c"] if default else []) + [str(n) for n in key]) or "0"
+
+
+def unpacked_size(file: Path) -> int | None:
+    """Return the size that a Zstandard file unpacks to, from its headers alone (RFC 8878).
+
+    It is the sum of the sizes that the frames declare; None if one declares none, or if the file is damaged. A few kilobytes
+    can unpack to gigabytes, and numcodecs allocates whatever the file declares.
+    """
+    total, end = 0, file.stat().st_size
+    with file.open("rb") as stream:
+        while stream.tell() < end:
+            header = stream.read(5)
+            if len(header) < 5 or header[:4] != ZSTD_MAGIC:
+                return None
+            flags = header[4]
+            single = flags >> 5 & 1
+            width = (single, 2, 4, 8)[flags >> 6]
+            fields = stream.read((1 - single) + (0, 1, 2, 4)[flags & 3] + width)
+            if not width:
+                return None
+            total += int.from_bytes(fields[-width:], "little") + (256 if width == 2 else 0)
+            last = 0
+            while not last:
+                block = stream.read(3)
+                if len(block) < 3:
+                    return None
+                number = int.from_bytes(block, "little")
+                last, kind, size = number & 1, number >> 1 & 3, number >> 3
+                stream.seek(1 if kind == REPEATED else size, 1)
+            stream.seek(4 if flags & 4 else 0, 1)  # the checksum
+        return total if stream.tell() == end else None
+
+
+def blosc_size(file: Path, after: int = 0) -> int | None:
+    """Return the size that a Blosc file of Zstandard blocks unpacks to, from its header; None if it is damaged.
+
+    `after` is the number of bytes that follow it in the file.
+    """
+    with file.open("rb") as stream:
+        header = stream.read(16)
+    size = file.stat().st_size - after
+    if len(header) < 16 or header[2] >> 5 != BLOSC_ZSTD or int.from_bytes(header[12:], "little") != size:
+        return None
+    return int.from_bytes(header[4:8], "little")

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.geometry import factors, geometry, share_of_half
-from floatlens.trace.head_summaries import split
+from floatlens.trace.summarise import split
 from tests import golden_data
 from tests.findings.planted import planted, wandering
 

@@ -115,7 +115,7 @@ def test_what_is_not_a_trace_is_said(tmp_path: Path) -> None:
     with pytest.raises(FloatLensError, match="variable 'tokens' should have dims"):
         Trace(xr.Dataset())
     (tmp_path / "zarr.json").write_text("{")
-    with pytest.raises(FloatLensError, match="cannot be read as JSON"):
+    with pytest.raises(FloatLensError, match="is not valid JSON"):
         Trace.open(tmp_path)
 
 

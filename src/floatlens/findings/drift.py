@@ -37,7 +37,7 @@ from floatlens.findings.spelling import number, percent
 from floatlens.findings.writing import floating_by_length, renewal_by_length, writing_profile
 from floatlens.paper import definitions
 from floatlens.stats import NAN, interval_of_mean
-from floatlens.trace.head_summaries import step_cosine
+from floatlens.trace.summarise import step_cosine
 from floatlens.trace.trace import Trace
 
 VIEWS = ("heatmap", "numbers")

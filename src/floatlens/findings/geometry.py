@@ -44,8 +44,7 @@ from floatlens.findings.samples import (
     require,
 )
 from floatlens.findings.spelling import number, percent
-from floatlens.trace.head_summaries import group_mean, split
-from floatlens.trace.summarise import HEADS, mean_over_heads
+from floatlens.trace.summarise import HEADS, group_mean, mean_over_heads, split
 from floatlens.trace.trace import Trace
 
 VIEWS = ("split", "heatmap")

@@ -20,7 +20,7 @@ from floatlens.findings.numbers import head_maps, layer_lines
 from floatlens.findings.outcome import Outcome, mean_of
 from floatlens.findings.samples import Traces, is_measured, mean_over, per_sample, require
 from floatlens.findings.spelling import number, percent
-from floatlens.trace.head_summaries import quarters_overlap
+from floatlens.trace.summarise import quarters_overlap
 from floatlens.trace.trace import Trace
 
 VIEWS = ("heads", "layers")

@@ -29,7 +29,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
 from floatlens.lens import Generation, load
 from floatlens.lm_eval.traces import HarnessTraces
-from floatlens.trace.detail import Detail, check_detail
+from floatlens.trace.summarise import Detail, check_detail
 
 NUCLEUS = ("top_p", "top_k", "min_p")  # not used in greedy decoding
 DEFAULT_LENGTH = 2048  # context length of a model whose config does not define it

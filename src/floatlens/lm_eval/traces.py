@@ -12,7 +12,7 @@ from floatlens.lens import Generation, Lens
 from floatlens.store import manifest
 from floatlens.store.folder import MANIFEST, RunFolder
 from floatlens.store.storage import Storage
-from floatlens.trace.detail import Detail
+from floatlens.trace.summarise import Detail
 from floatlens.trace.trace import Trace
 
 

@@ -37,7 +37,7 @@ from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.storage import Storage, hash_tree, hash_value
-from floatlens.trace.detail import Detail
+from floatlens.trace.summarise import Detail
 
 if TYPE_CHECKING:
     from floatlens.trace.trace import Trace

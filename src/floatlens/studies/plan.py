@@ -16,7 +16,7 @@ from floatlens.options import Load, Recording, recorded
 from floatlens.store.manifest import describe
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.sizes import Sizes
-from floatlens.trace.detail import Detail
+from floatlens.trace.summarise import Detail
 
 
 @dataclass(frozen=True, kw_only=True)

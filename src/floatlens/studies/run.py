@@ -38,7 +38,7 @@ from floatlens.studies.parts.traces import traced
 from floatlens.studies.plan import StudyPlan, choose_findings
 from floatlens.studies.sizes import FULL, Sizes, fit_sizes, longest, parse_time
 from floatlens.studies.work import Done, probe, work
-from floatlens.trace.detail import Detail, check_detail
+from floatlens.trace.summarise import Detail, check_detail
 
 PLAN, RESULTS, CLAIMS, REPORT = "plan.json", "results.json", "claims.json", "report.html"
 DRAWING = 40.0  # seconds for figures, claims and the report, measured on one slow core

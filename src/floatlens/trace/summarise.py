@@ -7,16 +7,32 @@ summary and raise an error.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import xarray as xr
 
 from floatlens.anchors import COMMON_RULES, find_anchors, parse_rule
-from floatlens.trace.head_summaries import quarters_overlap, split, step_cosine
+from floatlens.errors import FloatLensError
 
+Array: TypeAlias = np.ndarray[Any, Any]
+Detail = Literal["full", "summary"]
+DETAILS = get_args(Detail)
 HEADS = ("head", "kv_head")
 PARTS = ("qk_advantage", "qk_norm_part", "qk_angle_part")
+
+
+def check_detail(text: str) -> Detail:
+    """Return the level of detail of this name; raise an error for an unknown one.
+
+    >>> check_detail("short")
+    Traceback (most recent call last):
+    ...
+    floatlens.errors.FloatLensError: detail 'short' is not known; use full or summary
+    """
+    if text not in DETAILS:
+        raise FloatLensError(f"detail {text!r} is not known; use {' or '.join(DETAILS)}")
+    return cast(Detail, text)
 
 
 def summarise(data: xr.Dataset, attention: str) -> xr.Dataset:
@@ -89,3 +105,58 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
                 parts[:, r, :, n] = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
         found |= {name: (("rule", "step", layer, "head"), one) for name, one in zip(PARTS, parts, strict=True)}
     return found
+
+
+# --- numbers of single heads, on arrays: computed from a full trace, or kept in its summary ------------------------------
+
+
+def step_cosine(a: Array) -> Array:
+    """Cosine between neighbouring steps' profiles, on positions that exist at both.
+
+    >>> step_cosine(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    array([1., 0.])
+    """
+    before, after = np.nan_to_num(a[:-1]), np.where(np.isfinite(a[:-1]), np.nan_to_num(a[1:]), 0.0)
+    dot = np.einsum("...t,...t->...", before, after)
+    norms = [np.sqrt(np.einsum("...t,...t->...", x, x)) for x in (before, after)]
+    return dot / np.maximum(norms[0] * norms[1], 1e-12)
+
+
+def quarters_overlap(a: Array) -> Array:
+    """Overlap of the mean received attention of the first quarter of the steps with that of the last (all but T).
+
+    >>> a = np.zeros((4, 1, 1, 2)); a[:2, ..., 0] = 1; a[2:, ..., 0] = a[2:, ..., 1] = 0.5
+    >>> quarters_overlap(a)
+    array([[0.5]])
+    """
+    quarter = max(1, len(a) // 4)
+    first, last = (np.nan_to_num(part).mean(axis=0, dtype=np.float64) for part in (a[:quarter], a[-quarter:]))
+    return np.asarray(np.minimum(first, last).sum(axis=-1))
+
+
+def group_mean(values: Array, group: Array) -> Array:
+    """Mean over the last axis of the members of a group; NaN for an empty one.
+
+    >>> group_mean(np.array([1.0, 3.0, np.nan]), np.array([True, True, False])).item()
+    2.0
+    """
+    total = np.einsum("...t,...t->...", np.nan_to_num(values), group.astype(values.dtype))
+    count = group.sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Array, Array, Array]:
+    """Advantage of anchors over other keys, and its norm part and angle part, which sum to it.
+
+    The Shapley value of the two factors, averaged over all pairs of an anchor and another key.
+
+    >>> n, c = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+    >>> [x.item() for x in split(n * c, n, np.array([True, False]), np.array([False, True]))]
+    [1.0, 1.0, 0.0]
+    """
+    # a key of norm zero has no direction; its score is zero for any cosine
+    cosine = np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
+    S, N, C = (tuple(group_mean(x, g) for g in (anchors, others)) for x in (score, norm, cosine))
+    advantage = S[0] - S[1]
+    cross = N[0] * C[1] - N[1] * C[0]
+    return advantage, (advantage + cross) / 2, (advantage - cross) / 2

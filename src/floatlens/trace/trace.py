@@ -21,11 +21,9 @@ from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
 from floatlens.trace.attributes import check_attributes, check_dimensions, printable_names
-from floatlens.trace.detail import Detail, check_detail
-from floatlens.trace.summarise import mean_over_heads, summarise
-from floatlens.trace.widened import widen
-from floatlens.trace.zarr_check import CHECKSUM, check_store
-from floatlens.trace.zarr_write import write_group
+from floatlens.trace.summarise import Detail, check_detail, mean_over_heads, summarise
+from floatlens.trace.zarr import read_group, write_group
+from floatlens.untrusted import check_zarr
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
 NAMED_DIMS = {"region": "region_names", "region_to": "region_names", "rule": "rule_names"}  # and where their names are
@@ -236,18 +234,9 @@ class Trace:
         if not (Path(path) / "zarr.json").is_file():
             raise FloatLensError(f"{path} is not a saved trace: it has no zarr.json; pass a folder under RUN/samples")
         try:
-            check_store(path)
-            data = xr.open_dataset(
-                path,
-                engine="zarr",
-                zarr_format=3,
-                consolidated=False,
-                mask_and_scale=False,
-                decode_times=False,
-                cache=False,
-            )
-            data.attrs.pop(CHECKSUM, None)
-            made = cls(widen(data, str(path)))
+            check_zarr(path)
+            data = read_group(Path(path))
+            made = cls(data)
             check_attributes(data.attrs, data.sizes["position"])
             made.data.attrs |= printable_names(data.attrs)
             check_dimensions(made.data)
@@ -337,24 +326,6 @@ class Trace:
         from floatlens.explorer.widget import explore  # imported here because the explorer imports traces
 
         return explore([self, *others], **options)
-
-    def to_bertviz(self, step: int | None = None) -> dict[str, Any]:
-        """Arguments of BertViz for the matrices of a step (by default the last): `head_view(**trace.to_bertviz())`.
-
-        The trace must hold matrices: `lens.trace(..., matrices=["attention"])`. `model_view` takes the same arguments.
-        """
-        from floatlens.trace.other_views import bertviz
-
-        return bertviz(self, step)
-
-    def to_circuitsvis(self, step: int | None = None, layer: int | None = None) -> dict[str, Any]:
-        """Arguments of CircuitsVis: `circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=0))`.
-
-        All recorded layers by default, each head with its name, such as L0H3.
-        """
-        from floatlens.trace.other_views import circuitsvis
-
-        return circuitsvis(self, step, layer)
 
     # --- text and HTML representation -----------------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ import pytest
 import xarray as xr
 
 from floatlens import FloatLensError
-from floatlens.trace import zarr_write
-from floatlens.trace.zarr_check import CHECKSUM, check_store
+from floatlens.trace import zarr
+from floatlens.untrusted import CHECKSUM, check_zarr
 
 RNG = np.random.default_rng(0)
 
 
 def read(folder: Path) -> xr.Dataset:
-    check_store(folder)
+    check_zarr(folder)
     found = xr.open_dataset(folder, engine="zarr", zarr_format=3, consolidated=False, mask_and_scale=False).load()
     return found.drop_attrs(deep=False).assign_attrs({n: v for n, v in found.attrs.items() if n != CHECKSUM})
 
@@ -25,7 +25,7 @@ def read(folder: Path) -> xr.Dataset:
 def test_numbers_of_every_shape_and_type_are_read_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr(zarr_write, "CHUNK_BYTES", limit)
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", limit)
     data = xr.Dataset(
         {
             "tokens": (("step", "position"), RNG.integers(-1, 2**40, (5, 7))),
@@ -39,7 +39,7 @@ def test_numbers_of_every_shape_and_type_are_read_as_they_were(
         coords={"step": [0, 2, 4, 6, 8], "layer": [0, 1, 5], "label": ("position", np.arange(7))},
         attrs={"text": "ä„”\n", "number": 3},
     )
-    zarr_write.write_group(data, tmp_path / "group", "float16")
+    zarr.write_group(data, tmp_path / "group", "float16")
     assert len(list((tmp_path / "group" / "wide").glob("c.*"))) == {64: 21, 200: 6, 4 << 20: 1}[limit]
     found = read(tmp_path / "group")
     xr.testing.assert_identical(found, data)
@@ -49,10 +49,10 @@ def test_numbers_of_every_shape_and_type_are_read_as_they_were(
 def test_half_precision_rounds_to_the_nearest_number(tmp_path: Path) -> None:
     values = RNG.normal(size=(3, 2, 4, 5)).astype(np.float32)
     data = xr.Dataset({"qk": (("step", "layer", "head", "position"), values)})
-    zarr_write.write_group(data, tmp_path / "group", "float16")
+    zarr.write_group(data, tmp_path / "group", "float16")
     np.testing.assert_array_equal(read(tmp_path / "group")["qk"], values.astype(np.float16))
 
 
 def test_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FloatLensError, match="variable 'names' has the type"):
-        zarr_write.write_group(xr.Dataset({"names": (("n",), ["a", "b"])}), tmp_path / "group", "float16")
+        zarr.write_group(xr.Dataset({"names": (("n",), ["a", "b"])}), tmp_path / "group", "float16")

@@ -1,4 +1,4 @@
-"""Traces from outputs of transformers, and traces as arguments of BertViz and CircuitsVis."""
+"""Traces from outputs of transformers, compared with what `observe` records of the same run."""
 
 from __future__ import annotations
 
@@ -99,67 +99,3 @@ def test_outputs_without_a_trace_are_refused(models: dict[str, Any]) -> None:
         fl.Trace.from_transformers(generate(model, ids, num_beams=2))
     with pytest.raises(fl.FloatLensError, match="'queries' cannot be computed from attention"):
         fl.Trace.from_transformers(outputs, ids, matrices=["queries"])
-
-
-@pytest.fixture(scope="module")
-def traces(models: dict[str, Any]) -> dict[str, tuple[fl.Trace, np.ndarray[Any, Any]]]:
-    """Traces with matrices, and the whole matrices (layer, head, T, T) of their last step."""
-    model = models["llama"]
-    outputs = generate(model, torch.tensor(IDS))
-    with torch.no_grad():  # all rows at once
-        again = model(outputs.sequences[:, :-1], output_attentions=True)
-    lens = fl.load("tiny-mdm")
-    mdm = lens.trace(
-        "Where was Ada born?", ["Ada was born in Rusk."], max_new_tokens=4, matrices=["attention"], matrix_layers=[1, 3]
-    )
-    return {
-        "arm": (
-            fl.Trace.from_transformers(outputs, matrices=["attention"]),
-            torch.stack(again.attentions)[:, 0].numpy(),
-        ),
-        "mdm": (mdm, mdm.data["attention"].values[-1]),
-    }
-
-
-@pytest.mark.parametrize("kind", ["arm", "mdm"])
-def test_the_matrices_of_a_step_are_the_arguments_of_both_views(
-    kind: str, traces: dict[str, tuple[fl.Trace, np.ndarray[Any, Any]]]
-) -> None:
-    trace, expected = traces[kind]
-    T = expected.shape[-1]
-    given = trace.to_bertviz()
-    assert len(given["attention"]) == len(expected) and len(given["tokens"]) == T
-    np.testing.assert_allclose(torch.cat(given["attention"]).numpy(), expected, atol=2e-5)
-    circuits = trace.to_circuitsvis()
-    np.testing.assert_allclose(circuits["attention"], expected.reshape(-1, T, T), atol=2e-5)
-    numbers = range(3) if kind == "arm" else (1, 3)
-    heads = expected.shape[1]
-    assert circuits["attention_head_names"] == [f"L{layer}H{head}" for layer in numbers for head in range(heads)]
-    assert circuits["mask_upper_tri"] == (kind == "arm") and circuits["tokens"] == given["tokens"]
-    assert trace.to_circuitsvis(layer=1)["attention"].shape == (heads, T, T)
-    first = trace.to_bertviz(step=0)
-    assert first["attention"][0].shape[-1] == len(first["tokens"]) == (6 if kind == "arm" else T)
-
-
-def test_a_trace_without_matrices_says_how_to_record_them(models: dict[str, Any]) -> None:
-    trace = fl.Trace.from_transformers(generate(models["llama"], torch.tensor(IDS)))
-    with pytest.raises(fl.FloatLensError, match=r"record it again with matrices=\['attention'\]"):
-        trace.to_bertviz()
-    with_matrices = fl.Trace.from_transformers(generate(models["llama"], torch.tensor(IDS)), matrices=["attention"])
-    with pytest.raises(fl.FloatLensError, match="layer 9 were not recorded; the recorded layers are 0, 1, 2"):
-        with_matrices.to_circuitsvis(layer=9)
-    with pytest.raises(fl.FloatLensError, match="step 9 was not recorded"):
-        with_matrices.to_bertviz(step=9)
-
-
-def test_bertviz_takes_them(traces: dict[str, tuple[fl.Trace, np.ndarray[Any, Any]]]) -> None:
-    bertviz = pytest.importorskip("bertviz")
-    for trace, _ in traces.values():
-        for view in (bertviz.head_view, bertviz.model_view):
-            assert "attn" in view(**trace.to_bertviz(), html_action="return").data
-
-
-def test_circuitsvis_takes_them(traces: dict[str, tuple[fl.Trace, np.ndarray[Any, Any]]]) -> None:
-    attention = pytest.importorskip("circuitsvis.attention", exc_type=ImportError)
-    for trace, _ in traces.values():
-        assert "L1H0" in attention.attention_heads(**trace.to_circuitsvis(layer=1)).local_src
