@@ -19,13 +19,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def option(default: Any, help: str, *, flag: str | None = "", least: float | None = None, recorded: bool = True) -> Any:
+def option(
+    default: Any,
+    help: str,
+    *,
+    flag: str | None = "",
+    least: float | None = None,
+    recorded: bool = True,
+    rare: bool = False,
+) -> Any:
     """Declare an option.
 
     `flag` is its name on the command line, by default that of the field; None keeps it off the command line. `least` is the
-    smallest number that is allowed. `recorded` is whether results depend on it, so that it belongs to the manifest.
+    smallest number that is allowed. `recorded` is whether results depend on it, so that it belongs to the manifest. A `rare`
+    option is listed by --help-all only.
     """
-    about = {"help": help, "flag": flag, "least": least, "recorded": recorded}
+    about = {"help": help, "flag": flag, "least": least, "recorded": recorded, "rare": rare}
     return field(default=default, metadata=about)
 
 
@@ -36,9 +45,9 @@ class Load:
     panel: ClassVar[str] = "Model"
 
     family: str | None = option(None, "Family of the model; detected from its config by default.")
-    revision: str | None = option(None, "Branch, tag or commit of a Hub model.")
+    revision: str | None = option(None, "Branch, tag or commit of a Hub model.", rare=True)
     adapter: str | Path | None = option(None, "Folder of a LoRA adapter in peft's format, applied to the model.")
-    sampler: str | None = option(None, "Sampler, where the family has several, such as llada2.1.")
+    sampler: str | None = option(None, "Sampler, where the family has several, such as llada2.1.", rare=True)
     block_length: int | None = option(
         None, "Tokens per block of a block-causal model whose config does not define it (family a2d-block).", flag=None
     )
@@ -53,7 +62,9 @@ class Load:
     tp_plan: str | dict[str, str] | None = option(
         None, "auto splits each layer over the processes of torchrun.", flag=None, recorded=False
     )
-    allow_pickle: bool = option(False, "Allow pickled weights (.bin files) if there are no others.", recorded=False)
+    allow_pickle: bool = option(
+        False, "Allow pickled weights (.bin files) if there are no others.", recorded=False, rare=True
+    )
 
 
 @dataclass(frozen=True)
@@ -71,16 +82,18 @@ class Data:
     max_passages: int | None = option(
         None, "Maximum number of passages per question, for data that has its own; the first ones are kept.", least=0
     )
-    retriever: str | None = option(None, "bm25: retrieve passages from the corpus.")
+    retriever: str | None = option(None, "bm25: retrieve passages from the corpus.", rare=True)
     corpus: str | None = option(None, "File of passages to retrieve from: JSONL, CSV or parquet.")
     columns: Mapping[str, str] | None = option(
-        None, "Columns of the data by role, such as question=ask,answers=target."
+        None, "Columns of the data by role, such as question=ask,answers=target.", rare=True
     )
     layout: str | None = option(
-        None, "Layout of the records: kilt, middle, hotpot, keyvalue, infill, continue or columns; detected by default."
+        None,
+        "Layout of the records: kilt, middle, hotpot, keyvalue, infill, continue or columns; detected by default.",
+        rare=True,
     )
-    strict: bool = option(False, "Stop at the first line of the data that cannot be used.")
-    template: Any = option(None, "Text file with the slots {passages} and {question}.")
+    strict: bool = option(False, "Stop at the first line of the data that cannot be used.", rare=True)
+    template: Any = option(None, "Text file with the slots {passages} and {question}.", rare=True)
 
     def __post_init__(self) -> None:
         if self.retriever not in (None, "bm25"):
@@ -97,7 +110,7 @@ class Sampling:
 
     max_new_tokens: int = option(32, "Maximum number of tokens per answer.")
     steps: int | None = option(None, "Denoising steps of a masked diffusion model; one per token by default.")
-    block_length: int | None = option(None, "Tokens per block, for samplers that write in blocks.")
+    block_length: int | None = option(None, "Tokens per block, for samplers that write in blocks.", rare=True)
     temperature: float = option(0.0, "Sampling temperature; 0 is greedy.")
     seed: int | None = option(None, "Seed of every random draw and of the sampler.")
     sampler: Mapping[str, Any] | None = option(
@@ -115,10 +128,12 @@ class Recording:
         ("default",), "Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token."
     )
     layers: Collection[int] | None = option(None, "Layers to record, such as 0,4-7 or 0:32:4.")
-    heads: Collection[int] | None = option(None, "Heads to record.")
-    record_steps: Collection[int] | None = option(None, "Steps to record.")
+    heads: Collection[int] | None = option(None, "Heads to record.", rare=True)
+    record_steps: Collection[int] | None = option(None, "Steps to record.", rare=True)
     matrices: Sequence[str] = option((), "Full matrices to record: attention, attention_mean, queries, keys.")
-    matrix_layers: Collection[int] | None = option(None, "Layers of the full matrices; by default those of --layers.")
+    matrix_layers: Collection[int] | None = option(
+        None, "Layers of the full matrices; by default those of --layers.", rare=True
+    )
     show: Sequence[str] = option(
         (), "Statistics or matrices that are shown at each step without being kept in the trace.", flag=None
     )
@@ -126,10 +141,11 @@ class Recording:
         "fused",
         "fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; output "
         "bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first).",
+        rare=True,
     )
-    trace_dtype: str = option("float16", "Precision of per-head data on disk: float16 or float32.")
+    trace_dtype: str = option("float16", "Precision of per-head data on disk: float16 or float32.", rare=True)
     detail: Literal["full", "summary"] = option(
-        "full", "What traces keep: full (every head) or summary (means over heads)."
+        "full", "What traces keep: full (every head) or summary (means over heads).", rare=True
     )
 
     def __post_init__(self) -> None:
@@ -146,10 +162,12 @@ class Run:
     batch_size: int = option(32, "Number of questions decoded together.", least=1)
     engine: str = option("local", "Where to run: local, or ray for a cluster.", recorded=False)
     workers: int | None = option(None, "Number of processes, one model each; 1 by default.", recorded=False)
-    address: str | None = option(None, "Address of a Ray cluster: auto, host:port or ray://….", recorded=False)
-    gpus_per_worker: float | None = option(None, "Number of GPUs per worker.", recorded=False)
+    address: str | None = option(
+        None, "Address of a Ray cluster: auto, host:port or ray://….", recorded=False, rare=True
+    )
+    gpus_per_worker: float | None = option(None, "Number of GPUs per worker.", recorded=False, rare=True)
     resume: bool = option(False, "Resume the run in --out.", recorded=False)
-    retry_errors: bool = option(False, "With --resume: retry what failed.", recorded=False)
+    retry_errors: bool = option(False, "With --resume: retry what failed.", recorded=False, rare=True)
 
     def check_out(self, out: str | None) -> None:
         """Raise an error if there is nothing to resume."""

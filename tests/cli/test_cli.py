@@ -109,7 +109,6 @@ def test_trace_replays_a_given_answer_after_a_raw_text(folder: Path, tmp_path: P
         "Molen it rains",
         "--order",
         "random",
-        "--marks",
         "--trace-dtype",
         "float32",
     )
@@ -279,7 +278,10 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
         (("trace", "FOLDER", "--data", "none.jsonl", "--out", "OUT"), "none.jsonl"),
         (("figure", "drift", "OUT"), "is not a run folder"),
         (("import", "OUT", "--out", "OUT"), "does not exist"),
-        (("trace", "FOLDER", "--prompt", "x", "--out", "FOLDER/config.json/run"), "a file is in the way of a folder"),
+        (
+            ("trace", "FOLDER", "--prompt", "x", "--out", "FOLDER/config.json/run"),
+            "cannot be created: Not a directory; choose another --out",
+        ),
         (("plan", "FOLDER", "--gpus", "2xA100", "--dtype", "float8", "--data", "world"), "--dtype float8 is not known"),
         (
             ("plan", "FOLDER", "--gpus", "2xA100", "--trace-dtype", "int8", "--data", "world"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,9 @@ from floatlens.cli.main import COMMANDS
 from floatlens.cli.options import parse_numbers
 from floatlens.errors import FloatLensError
 from floatlens.options import GROUPS, Data, Load, Recording, Run, Sampling
+from floatlens.store.folder import RunFolder
+from floatlens.trace.trace import Trace
+from tests.commands import run
 
 HAVE = {name: {Load, Data, Sampling, Run} for name in ("trace", "eval", "stress", "deploy", "ablate", "study")}
 HAVE["trace"] |= {Recording}
@@ -52,3 +56,19 @@ def test_a_huge_range_of_numbers_is_refused_at_once():
     for text in ("0-99999999999", "0:99999999999999999999", "0:-99999999999:-1"):
         with pytest.raises(FloatLensError, match="--layers"):
             parse_numbers(text, "--layers")
+
+
+def test_help_lists_the_common_options_and_help_all_the_rare_ones_too() -> None:
+    shown, every = run("trace", "--help").stdout, run("trace", "--help-all").stdout
+    assert "--layers" in shown and "--trace-dtype" not in shown and "trace --help-all" in shown
+    assert "--layers" in every and "--trace-dtype" in every
+
+
+def test_settings_of_one_sampler_are_typed_and_unknown_ones_refused(tmp_path: Path) -> None:
+    words = ("trace", "tiny-arm", "--prompt", "Where?", "--max-new-tokens", 2, "--out", tmp_path / "run")
+    run(*words, "--sampler-set", "top_k=3", "--temperature", 1.0)
+    [(_, path)] = RunFolder.open(tmp_path / "run").samples()
+    assert Trace.open(path).settings["top_k"] == 3
+    assert "top_k" in run(*words, "--sampler-set", "top_k=few", code=2).stderr
+    assert "no setting 'cfg_scale'; it takes" in run(*words, "--sampler-set", "cfg_scale=1", code=2).stderr
+    assert "write NAME=VALUE" in run(*words, "--sampler-set", "top_k", code=2).stderr

@@ -148,7 +148,7 @@ def test_eval_scores_texts_with_masks_and_trace_shows_them(bert: Path, tmp_path:
     data.write_text("\n".join(map(json.dumps, rows)))
     table = fl.evaluate(lens, fl.read(str(data)))
     assert table["em"].tolist() == [1.0, 0.0] and table["answer"].iloc[0] == right
-    done = run("trace", bert, "--infill", texts[0], "--out", tmp_path / "run")
+    done = run("trace", bert, "--text", texts[0], "--out", tmp_path / "run")
     [(_, path)] = RunFolder.open(tmp_path / "run").samples()
     assert fl.Trace.open(path).answer == right and "text      " in done.stdout
     page = fl.Trace.open(path).explore(frame=True)

@@ -16,6 +16,7 @@ import floatlens as fl
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import find
 from floatlens.models.weights import read_header
+from floatlens.options import Load
 from tests.fuzz.mutations import mutate_bytes, mutate_json
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
@@ -187,7 +188,7 @@ def test_a_missing_folder_is_never_asked_of_the_hub(name: str, tmp_path: Path, m
     with pytest.raises(FloatLensError, match="does not exist"):
         find(name)
     with pytest.raises(AssertionError, match="the Hub was asked"):
-        find("here/model", revision="main")
+        find("here/model", Load(revision="main"))
 
 
 def test_a_hub_model_is_checked_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ class Commands(typer.core.TyperGroup):
     """The commands, each imported when it is called; none is imported to list them."""
 
     listing: ClassVar[bool] = True
+    show_all: ClassVar[bool] = False  # whether help lists rare options, too
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -70,10 +71,15 @@ class Commands(typer.core.TyperGroup):
         if self.listing:
             made.command(name, help=about)(lambda: None)
         else:
-            made.command(name)(importlib.import_module(f"floatlens.cli.{module}").command)
-        command = typer.main.get_command(made)
-        command.name = name
-        return command
+            command = importlib.import_module(f"floatlens.cli.{module}").command
+            made.command(name)(command)
+        found: Any = typer.main.get_command(made)
+        found.name = name
+        if rare := [each for each in found.params if getattr(each, "hidden", False)]:
+            found.epilog = None if self.show_all else f"All options: floatlens {name} --help-all"
+            for each in rare:
+                each.hidden = not self.show_all
+        return found
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, rich_markup_mode="markdown")
@@ -103,7 +109,8 @@ def main() -> None:
 def run(argv: list[str]) -> int:
     """Run a command line; returns 0, 2 for a usage error, 130 when interrupted, or 1 for a bug."""
     debug = "--debug" in argv
-    words = [word for word in argv if word != "--debug"]
+    Commands.show_all = "--help-all" in argv
+    words = ["--help" if word == "--help-all" else word for word in argv if word != "--debug"]
     Commands.listing = not any(word in COMMANDS for word in (*words, *to_complete()))
     if words == ["--version"]:
         from floatlens.cli.versions import versions

@@ -259,7 +259,8 @@ def _field_option(kind: Any, field: Field[Any], default: Any) -> inspect.Paramet
     annotation = get_type_hints(kind, localns=OTHER_TYPES)[field.name] if parser is None else parser[0]
     name = _name(field)
     words = [f"--{name.replace('_', '-')}"] if annotation is bool else []
-    option = typer.Option(*words, help=about["help"], min=about["least"], rich_help_panel=kind.panel)
+    shown: dict[str, Any] = {"rich_help_panel": kind.panel, "hidden": about["rare"]}
+    option = typer.Option(*words, help=about["help"], min=about["least"], **shown)
     return _parameter(name, None if parser and not isinstance(default, str) else default, Annotated[annotation, option])
 
 

@@ -22,27 +22,30 @@ def command(
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
     text: Annotated[
-        str | None, typer.Option(help="Raw text to continue, such as a protein sequence, without a chat template.")
+        str | None,
+        typer.Option(
+            help="Raw text to continue, such as a protein sequence, or with a [MASK] for each token that a masked model "
+            "should write; regions are marked as [[name: its text]]."
+        ),
     ] = None,
-    ids: Annotated[str | None, typer.Option(help="Token ids to continue, such as 1,5,7.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids to continue, such as 1,5,7.", hidden=True)] = None,
     passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
     gold: Annotated[
         list[int] | None, typer.Option(help="Index of a --passage with the answer, from 0; repeat for several.")
     ] = None,
-    answer: Annotated[list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.")] = None,
-    infill: Annotated[
-        str | None, typer.Option(help="Text with [MASK] for each token that a masked model should write.")
+    answer: Annotated[
+        list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.", hidden=True)
     ] = None,
     replay: Annotated[
         str | None,
         typer.Option(help="Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled."),
     ] = None,
     order: Annotated[
-        str, typer.Option(help="Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).")
+        str,
+        typer.Option(
+            help="Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).", hidden=True
+        ),
     ] = "left-to-right",
-    marks: Annotated[
-        bool, typer.Option("--marks", help="Read regions from marks in the text: [[name: its text]].")
-    ] = False,
     intervention: Annotated[
         list[str] | None,
         typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
@@ -63,9 +66,9 @@ def command(
 
         floatlens trace tiny-arm --data world:fresh --passages 5 --limit 16 --out run
 
-        floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --replay "Rusk" --order random --out run
+        floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --replay "Rusk" --out run
 
-        floatlens trace GSAI-ML/LLaDA-8B-Base --infill "The [MASK] of France is Paris." --out run
+        floatlens trace GSAI-ML/LLaDA-8B-Base --text "The [MASK] of France is Paris." --out run
 
         floatlens trace facebook/esm2_t6_8M_UR50D --text MKTAYIAKQRQISFVKSHFSRQ --max-new-tokens 4 --out run
 
@@ -76,18 +79,16 @@ def command(
     from floatlens.interventions.intervention import parse_intervention
     from floatlens.models.checkpoint import find
 
-    given = {"--prompt": prompt, "--text": text, "--ids": ids, "--infill": infill, "--data": data}
+    given = {"--prompt": prompt, "--text": text, "--ids": ids, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
         raise FloatLensError(f"pass exactly one of {', '.join(given)}")
-    if replay is not None and (data is not None or infill is not None):
+    if replay is not None and data is not None:
         raise FloatLensError("--replay needs one prompt; pass it with --prompt, --text or --ids")
     sequence: dict[str, Any] = {
         "text": text,
-        "infill": infill,
         "ids": parse_ids(ids),
         "replay": replay,
         "order": parse_order(order),
-        "marks": marks,
     }
     condition = CLOSED if reading.passages == 0 or reading.max_passages == 0 else "trace"
     # The questions are the first ones; the seed is only the sampler's.
@@ -141,10 +142,8 @@ def command(
             "prompt": prompt,
             "text": text,
             "ids": ids,
-            "infill": infill,
             "replay": replay,
             "order": order,
-            "marks": marks,
             "passage": passage,
             "gold": gold,
             "answer": answer,
@@ -197,29 +196,33 @@ def one_prompt(
     *,
     text: str | None,
     ids: list[int] | None,
-    infill: str | None,
     replay: str | None,
     order: str | list[list[int]],
-    marks: bool,
     seed: int,
 ) -> Prompt:
-    """Return the prompt of --prompt, --text, --ids or --infill, with the answer of --replay."""
+    """Return the prompt of --prompt, --text or --ids, with the answer of --replay."""
     from floatlens.data.prompt import Prompt
-    from floatlens.data.sequences import MARKS
+    from floatlens.data.sequences import MARK, MARKS
 
-    regions = MARKS if marks else None
     if prompt is not None:
         made = lens.prompt(prompt, question.pop("passages"), **question)
     else:
-        if text is not None:
-            made = lens.text_prompt(text, regions)
+        if text is None:
+            made = Prompt.from_ids(ids or [])
         else:
-            made = lens.infill_prompt(infill, regions) if infill is not None else Prompt.from_ids(ids or [])
+            make = lens.infill_prompt if has_mask(lens, text) else lens.text_prompt
+            made = make(text, MARKS if MARK.search(text) else None)
         made = replace(made, answers=list(question["answers"]))
     if replay is not None:
-        own = regions if marks and "[[" in replay else None
-        made = lens.with_answer(made, replay, order, seed=seed, regions=own)
+        made = lens.with_answer(made, replay, order, seed=seed, regions=MARKS if MARK.search(replay) else None)
     return replace(made, sample_id="prompt")
+
+
+def has_mask(lens: Lens, text: str) -> bool:
+    """Whether a text has a [MASK], or the model's own mask token, to be written."""
+    from floatlens.data.sequences import MASK_MARK
+
+    return MASK_MARK in text or (lens.has_mask and lens.token_strings([lens.mask_id])[str(lens.mask_id)] in text)
 
 
 def parse_ids(text: str | None) -> list[int] | None:
