@@ -22,7 +22,7 @@ import numpy as np
 from floatlens.anchors import parse_rule
 from floatlens.evaluation.metrics import score
 from floatlens.findings.absorption import absorb
-from floatlens.findings.flow import pool, rollout
+from floatlens.paper.definitions import rollout_while_rows_differ
 from floatlens.trace.npz import import_npz
 from floatlens.trace.trace import Trace
 
@@ -136,7 +136,12 @@ def flow(golden: Path) -> list[Row]:
     trace = imported(**{f"layer_{n}_full_attention": layer for n, layer in enumerate(data["attention"])})
     layers_LTT = trace.data["attention"].values[0, :, 0]
     spans = [(region["start"], region["end"]) for region in about]
-    ours = rollout(np.array([pool(one, spans) for one in layers_LTT]))
+    inside_RT = np.array(
+        [(start <= (at := np.arange(layers_LTT.shape[-1]))) & (at < end) for start, end in spans], float
+    )
+    pooled_LRR = inside_RT @ layers_LTT @ inside_RT.T
+    pooled_LRR /= pooled_LRR.sum(axis=-1, keepdims=True)
+    ours, _ = rollout_while_rows_differ(pooled_LRR, least=0.0)
     theirs = data["rollout_residual_custom"]
     names = [region["name"] for region in about]
     answer, doc = names.index("Answer"), names.index("Doc3")

@@ -75,11 +75,9 @@ def draw_findings(traces: RunTraces) -> None:
         for stem, settings in pictures.items():
             maps = settings.get("view", finding.views[0]) in finding.maps
             save(finding.figure(traces if maps else measured, **settings), DOCS / "images" / f"{stem}.png")
-        print(*finding.report.sentences(measured), sep="\n")
-        if name in COLUMNS:
-            made = columns_of(finding.report.tables(measured)[0], COLUMNS[name])
-        else:
-            made = table(finding.claims(measured))
+        print(*finding.sentences(measured), sep="\n")
+        shown = COLUMNS.get(name)
+        made = columns_of(finding.tables(measured)[0], shown) if shown else table(finding.claims(measured))
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- {name} -->)", re.DOTALL)
         text, found = block.subn(lambda match, made=made: match[1] + made + "\n" + match[2], page.read_text())
         if not found:

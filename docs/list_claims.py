@@ -37,7 +37,7 @@ def page() -> str:
     """Return the page."""
     parts = [HEAD.format(count=sum(len(finding.registered_claims()) for finding in FINDINGS.values()))]
     for finding in FINDINGS.values():
-        parts.append(f"## {finding.name}\n\n{finding.report.question} [The finding](findings/{finding.name}.md).\n")
+        parts.append(f"## {finding.name}\n\n{finding.question} [The finding](findings/{finding.name}.md).\n")
         parts += [describe(claim) for claim in finding.registered_claims()]
     return "\n".join(parts)
 

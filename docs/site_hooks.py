@@ -62,7 +62,7 @@ def gallery() -> str:
         blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "figure(" in block]
         code = f"```python\n{blocks[0]}```" if blocks else f"```sh\nfloatlens figure {name} RUN --out figures\n```"
         heading = f"## [{title[1] if title else name}](findings/{name}.md)"
-        question = finding.report.question if finding.report is not None else ""
+        question = finding.question
         shown = "\n\n".join(f"![{about}]({place})" for about, place in pictures)
         parts.append("\n\n".join(filter(None, [heading, question, shown, code])))
     return "\n\n".join(parts)

@@ -16,7 +16,7 @@ from floatlens.attention.registry import STATISTICS
 from floatlens.data.readers.registry import READERS
 from floatlens.decode.registry import SAMPLERS
 from floatlens.evaluation.stress.stress import STRESSES
-from floatlens.findings.finding import CLAIMS, FINDINGS, Finding, ReportText
+from floatlens.findings.finding import CLAIMS, FINDINGS, Finding
 from floatlens.interventions.intervention import INTERVENTIONS
 from floatlens.models.registry import FAMILIES, family_of
 from floatlens.registry import Registry
@@ -67,10 +67,10 @@ def levels(samples, asking, options):
 def cell(record):
     return None
 
-def measure(traces):
-    return None
+class CellFinding(Finding):
+    name = "cell"
 
-fl.register_finding(Finding("cell", paper="", measure=measure, figure=measure, report=ReportText("", "")))
+fl.register_finding(CellFinding())
 
 @fl.register_claim("cell.large", finding="cell", sentence="It is large.", source="me", effect=0.5)
 def large(measured):
@@ -81,7 +81,7 @@ class Cell(fl.Statistic):
 
 fl.register_statistic(Cell)
 """
-    main = {"__name__": "__main__", "fl": fl, "Finding": Finding, "ReportText": ReportText}
+    main = {"__name__": "__main__", "fl": fl, "Finding": Finding}
     with (
         STRESSES.restored(),
         READERS.restored(),

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from floatlens.anchors import parse_rule
-from floatlens.findings.absorption import RULES, absorb, absorption, table
+from floatlens.findings.absorption import COMMON_RULES as RULES
+from floatlens.findings.absorption import absorb, absorption, table
 from floatlens.findings.finding import CLAIMS
 from floatlens.paper.definitions import causal_baseline
 from tests.findings.planted import planted, wandering

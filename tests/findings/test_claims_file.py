@@ -2,18 +2,31 @@
 
 import math
 
+import pytest
+
 from floatlens.findings.finding import CLAIMS, FINDINGS, TEXTS
+from tests.findings.planted import TRACED, planted
 
 FINDING = {"title", "question", "paper", "views", "claims"}
+SOMETIMES = {"table", "labels", "variables"}
+REPLAYED = {"text", "text_tokens", "floating_text"}  # only in traces with replays
 CLAIM = {"id", "sentence", "source", "statistic", "effect", "why", "rejected_if", "needs"}
 
 
 def test_the_file_has_exactly_the_findings_in_the_order_of_the_report_and_their_figures():
     assert list(TEXTS) == FINDINGS.names()
     for name, text in TEXTS.items():
-        assert FINDING <= text.keys() <= FINDING | {"table"}, name
+        assert FINDING <= text.keys() <= FINDING | SOMETIMES, name
         assert list(text["views"]) == list(FINDINGS[name].views), name
         assert all(view.keys() == {"title", "reading"} for view in text["views"].values()), name
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_every_number_that_a_finding_returns_is_described(name):
+    measured = FINDINGS[name].measure(planted(copying=(4, 0)))
+    assert set(measured.data_vars) - {"depth"} == TEXTS[name]["variables"].keys() - REPLAYED
+    assert TEXTS[name].get("labels", {}).keys() <= TEXTS[name]["variables"].keys()
+    assert all(measured[number].attrs["description"] for number in set(measured.data_vars) - {"depth"})
 
 
 def test_every_claim_is_complete_fits_a_line_and_has_a_function():

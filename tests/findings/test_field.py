@@ -11,8 +11,7 @@ from floatlens.attention.statistics.locality import REACH
 from floatlens.errors import FloatLensError
 from floatlens.findings import cache, decision, locality, massive, similarity, softness, values
 from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
-from floatlens.findings.outcome import between, change_under, mean_of
-from floatlens.findings.verdict import correct_for_number
+from floatlens.findings.verdict import change_under, correct_for_number, mean_of
 from floatlens.stats import interval_of_mean, p_value
 from tests.findings.planted import planted, wandering
 
@@ -53,7 +52,7 @@ def test_a_model_with_a_cache_of_its_own_has_no_drift_and_says_so():
     traces = several(kind="arm", model="arm")
     found = cache.measure(traces)
     assert np.isnan(found["reusable"]).all()
-    assert "keeps its keys and values in a cache" in cache.sentences(found)[0]
+    assert "keeps its keys and values in a cache" in cache.cache.sentences(found)[0]
     assert all(v.n == 0 and "no MDM" in v.reason for v in cache.claims(found))
 
 
@@ -180,9 +179,7 @@ def test_the_p_value_of_a_verdict_decides_as_its_interval_does():
         found = np.clip(value + 0.12 * np.random.default_rng(3).standard_normal(24), -1, 1)
         measured = values.measure(several()).isel(sample=np.zeros(24, int))
         measured = measured.assign_coords(sample_id=("sample", [str(i) for i in range(24)]))
-        claim = Claim(
-            "x.y", "x", "s", "", "", 0.25, "", "", "", lambda m, model=None, f=found: mean_of(m, f, model=model)
-        )
+        claim = Claim("x.y", "x", "s", "", 0.25, lambda m, model=None, f=found: mean_of(m, f, model=model))
         made = claim.verdict(measured)
         assert (made.verdict != "inconclusive") == (made.p < 0.05)
         assert made.p == pytest.approx(p_value(interval_of_mean, found, null=0.25))
@@ -191,12 +188,12 @@ def test_the_p_value_of_a_verdict_decides_as_its_interval_does():
 def test_a_claim_with_two_conditions_takes_the_larger_p_value():
     measured = values.measure(several())
     found = np.full(12, 0.2) + 0.02 * np.random.default_rng(1).standard_normal(12)
-    outcome = between(measured, found, 0.0, 0.25)
+    outcome = mean_of(measured, found, below=0.25)
     one, other = (p_value(interval_of_mean, found, null=bound) for bound in (0.0, 0.25))
     assert outcome.p_value(0.0) == pytest.approx(max(one, other)) and one != other
     assert outcome.judge(0.0) == "supported"
-    assert between(measured, found + 0.2, 0.0, 0.25).judge(0.0) == "not supported"
-    assert between(measured, found - 0.2, 0.0, 0.25).judge(0.0) == "inconclusive"
+    assert mean_of(measured, found + 0.2, below=0.25).judge(0.0) == "not supported"
+    assert mean_of(measured, found - 0.2, below=0.25).judge(0.0) == "inconclusive"
 
 
 def test_of_many_claims_without_an_effect_holm_lets_few_survive():

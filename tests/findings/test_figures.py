@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
+from floatlens.findings.draw import lines
 from floatlens.findings.finding import FINDINGS
-from floatlens.findings.numbers import layer_lines
 from floatlens.report.drawing import inlined
 from tests.findings.planted import TRACED, planted, wandering
 
@@ -119,7 +119,7 @@ def test_shares_are_drawn_between_0_and_1():
     share_NL = np.array([[1.0, 1.0], [1.0, 0.8], [0.7, 0.9]])
     kinds = {"model": ("sample", ["m"] * 3), "model_kind": ("sample", ["mdm"] * 3), "layer": [0, 1]}
     measured = xr.Dataset({"share": (("sample", "layer"), share_NL)}, kinds)
-    drawn = layer_lines(measured, {"share": "share"}, backend="matplotlib", note="Shares", shares=True)
+    drawn = lines(measured, {"share": "share"}, backend="matplotlib", note="Shares", shares=True)
     [axes] = drawn.axes
     [band] = axes.collections
     assert band.get_paths()[0].vertices[:, 1].max() == 1.0 and axes.get_ylim()[0] == 0

@@ -60,15 +60,13 @@ def test_value_norms_are_those_of_the_groups():
     trace = planted(anchors=lambda step, layer: {7: 0.5})
     norms = trace.data["value_norm"].values
     found = geometry(trace)
-    np.testing.assert_allclose(found["value_norm_anchors"].squeeze(), norms[..., 7].mean(axis=(0, 2)), rtol=1e-5)
-    others = np.delete(norms, 7, axis=-1).mean(axis=(0, 2, 3))
-    np.testing.assert_allclose(found["value_norm_rest"].squeeze(), others, rtol=1e-5)
-    np.testing.assert_allclose(found["value_ratio"], found["value_norm_anchors"] / found["value_norm_rest"])
+    anchors, others = norms[..., 7].mean(axis=(0, 2)), np.delete(norms, 7, axis=-1).mean(axis=(0, 2, 3))
+    np.testing.assert_allclose(found["value_ratio"].squeeze(), anchors / others, rtol=1e-5)
 
 
 def test_without_anchors_there_is_no_advantage_to_split():
     found = geometry(planted(anchors=lambda step, layer: {}, noise=0.0))
-    assert found["advantage"].isnull().all() and found["norm_share"].isnull().all()
+    assert found["advantage"].isnull().all() and found["angle_part"].isnull().all()
 
 
 def test_a_zero_query_or_key_has_no_direction():

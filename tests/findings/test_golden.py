@@ -9,9 +9,10 @@ import xarray as xr
 from floatlens.anchors import parse_rule
 from floatlens.findings.absorption import absorb
 from floatlens.findings.drift import drift
-from floatlens.findings.flow import pool, rollout
 from floatlens.findings.geometry import factors
+from floatlens.paper.definitions import rollout_while_rows_differ
 from floatlens.trace.trace import Trace
+from tests.oracle import pool
 
 pytestmark = pytest.mark.golden
 
@@ -118,5 +119,5 @@ def test_pooling_and_rollout(golden_analysis):
         spans = [(r["start"], r["end"]) for r in about[key]]
         pooled = np.array([pool(one, spans) for one in data["attention"]])
         close(pooled, data[f"pooled_{suffix}"])
-        close(rollout(pooled), data[f"rollout_residual_{suffix}"])
-        close(rollout(pooled, residual=False), data[f"rollout_noresidual_{suffix}"])
+        close(rollout_while_rows_differ(pooled, 0.0)[0], data[f"rollout_residual_{suffix}"])
+        close(rollout_while_rows_differ(pooled, residual=False)[0], data[f"rollout_noresidual_{suffix}"])

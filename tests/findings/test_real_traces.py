@@ -18,13 +18,14 @@ def trace(request, tmp_path_factory):
 
 
 def test_drift_and_absorption(trace):
-    drift, absorption = FINDINGS["drift"](trace), FINDINGS["absorption"](trace, rule="top(1)")
+    drift, absorption = FINDINGS["drift"](trace, rule="top(1)"), FINDINGS["absorption"](trace, rule="top(1)")
     received = trace.data["received"].mean("head")
     np.testing.assert_allclose(
         absorption["absorption"].squeeze(), 100 * received.max("position").mean("step"), rtol=1e-5
     )
     top = received.argmax("position")
-    np.testing.assert_allclose(drift["top_variance_steps"].squeeze(), top.var("step"), atol=1e-9)
+    changes = (top.isel(step=slice(1, None)).values != top.isel(step=slice(None, -1)).values).mean(axis=0)
+    np.testing.assert_allclose(drift["turnover"].squeeze(), changes, atol=1e-9)
     assert np.isfinite(drift["head_similarity"]).all()
 
 

@@ -48,7 +48,7 @@ def test_the_same_answers_through_both_models_are_compared_question_by_question(
     value, low, high = first.details[IDENTICAL]
     assert value == pytest.approx(36 / 66, abs=1e-6) and low <= value <= high
     assert first.details["questions on identical text"] == QUESTIONS
-    [table] = [table for table in drift.drift.report.tables(measured) if "each way" in table.title]
+    [table] = [table for table in drift.drift.tables(measured) if "each way" in table.title]
     variants = [row[1] for row in table.rows]
     assert variants[0].endswith("(primary)") and variants.count(IDENTICAL) == 1
 

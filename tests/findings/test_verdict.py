@@ -8,9 +8,8 @@ import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
-from floatlens.findings.outcome import Outcome
 from floatlens.findings.samples import per_sample, pick
-from floatlens.findings.verdict import Verdict, write_claims
+from floatlens.findings.verdict import Outcome, Verdict, write_claims
 from tests.findings.planted import TRACED, planted, wandering
 
 
@@ -91,4 +90,4 @@ def test_models_of_different_depth_stand_side_by_side():
     assert found["depth"].values[0][:3].tolist() == [0.0, 0.5, 1.0]
     assert np.isnan(found["turnover"].values[0, 3:]).all()
     with pytest.raises(FloatLensError, match="no traces"):
-        per_sample([], lambda trace: trace.data, "drift")
+        per_sample([], lambda trace: trace.data)

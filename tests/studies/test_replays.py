@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import floatlens as fl
-from floatlens.findings.writing import answer_positions
+from floatlens.findings.received import answer_positions
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import REPLAYS, model_runs
 from floatlens.studies.plan import StudyPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
@@ -15,9 +15,7 @@ from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
 from floatlens.evaluation.sources import open_sources
-from floatlens.findings.finding import FINDINGS, Finding, ReportText, register_finding
-from floatlens.findings.samples import per_sample
-from floatlens.findings.settings import condition_of
+from floatlens.findings.finding import FINDINGS, Finding, condition_of, register_finding
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
 from floatlens.store.diff import compare
@@ -221,20 +219,18 @@ def test_a_study_at_a_url_is_that_of_a_disk_and_resumes(tmp_path: Path, monkeypa
 
 def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import xarray as xr
-    from matplotlib.figure import Figure
 
     _ = FINDINGS["drift"]  # the built-in ones are loaded before a copy is made
     monkeypatch.setattr(FINDINGS, "_entries", dict(FINDINGS._entries))
 
-    def measure(traces: Any) -> xr.Dataset:
-        return per_sample(traces, lambda t: xr.Dataset({"entropy": t.data["entropy"].mean(["step", "head"])}), "width")
+    class Width(Finding):
+        name, title, question = "width", "Width", "How wide?"
+        labels: ClassVar = {"entropy": "entropy (nats)"}
 
-    def figure(measured: Any, *, view: str = "layers", backend: str = "matplotlib") -> Any:
-        data = measured["entropy"].to_dataframe().reset_index()[["model", "layer", "entropy"]]
-        return data if backend == "none" else Figure()
+        def measure_one(self, trace: Any) -> xr.Dataset:
+            return xr.Dataset({"entropy": trace.data["entropy"].mean(["step", "head"])})
 
-    text = ReportText(title="Width", question="How wide?")
-    register_finding(Finding("width", paper="none", measure=measure, figure=figure, report=text, views=("layers",)))
+    register_finding(Width())
     found = fl.study(  # type: ignore[operator]
         "tiny-arm", data="world:fresh", only=["width"], limit=2, max_new_tokens=2, out=tmp_path / "s"
     )

@@ -12,7 +12,6 @@ from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
-    from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
 
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow", "too few samples": "yellow"}
@@ -58,8 +57,7 @@ def command(
     """
     from floatlens.cli.progress import bar
     from floatlens.findings import style
-    from floatlens.findings.finding import FINDINGS
-    from floatlens.findings.settings import folders_for
+    from floatlens.findings.finding import FINDINGS, folders_for
     from floatlens.findings.verdict import write_claims
     from floatlens.store.runs import RunTraces, model_runs
 
@@ -68,21 +66,25 @@ def command(
     asked: dict[str, Any] = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head}
     asked |= {"step": step, "paper": paper or None}
     given = {key: value for key, value in asked.items() if value is not None}
-    settings = _accepted(finding, "figure", given)
+    for key in given:
+        if key not in finding.figure_options:
+            raise FloatLensError(f"{name} has no option --{key}; leave it out")
+    # a selection of layers for the maps must not change the numbers that the claims use
+    measured_by = {key: value for key, value in given.items() if key in finding.measure_options and key != "layer"}
     traces: Any = [folder.path for folder in folders]
     with bar("traces") as watch:
         if finding.reads in ("traces", "both"):
             opened = RunTraces(folders_for(finding, folders), limit, lambda count: watch(name, count))
             traces = opened if finding.reads == "traces" else (opened, traces)
-        measured = finding.measure(traces, **_accepted(finding, "measure", given))
+        measured = finding.measure(traces, **measured_by)
     target = out or runs[0]
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
     written = []
     for view in finding.views:
         source = traces if view in finding.maps else measured
-        data = finding.figure(source, view=view, backend="none", **settings)
+        data = finding.figure(source, view=view, backend="none", **given)
         stem = name if view == finding.views[0] else f"{name}-{view}"
-        written += style.save(finding.figure(source, view=view, **settings), data, figures / stem)
+        written += style.save(finding.figure(source, view=view, **given), data, figures / stem)
     written.append(_write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
     verdicts = finding.claims(measured)
     written.append(write_claims(target / "claims.json", verdicts))
@@ -112,17 +114,6 @@ def _rule(name: str, asked: list[str] | None) -> Any:
     if len(asked) > 1:
         raise FloatLensError(f"{name} takes one --rule, not {len(asked)}; only absorption compares several")
     return asked[0]
-
-
-def _accepted(finding: Finding, function: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that the function of the finding takes; raise an error for one that no function takes."""
-    known = {name: set(getattr(finding, name).__kwdefaults__ or ()) for name in ("measure", "figure")}
-    for key in given:
-        if key not in known["measure"] | known["figure"]:
-            raise FloatLensError(f"{finding.name} has no option --{key}; leave it out")
-    # a selection of layers for the maps must not change the numbers that the claims use
-    kept = known[function] - {"layer"} if function == "measure" else known[function]
-    return {key: value for key, value in given.items() if key in kept}
 
 
 def _write_numbers(measured: Any, target: Path) -> Path:

@@ -22,7 +22,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("trace", "Record a model's attention while it writes."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claims."),
     "claims": ("claims", "List the claims that studies test, with their definitions."),
-    "paper": ("paper", "Compare a run with the paper's published numbers."),
     "explore": ("explore", "Ask models questions in the browser and watch their attention."),
     "eval": ("eval", "Answer questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask at increasing difficulty: noise, position, layout, masks, query."),

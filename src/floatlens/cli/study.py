@@ -70,7 +70,7 @@ def command(
     from floatlens.data.template import DEFAULT
     from floatlens.evaluation.planning import CLOSED, OPEN
     from floatlens.evaluation.sources import open_sources
-    from floatlens.findings.settings import check_setting
+    from floatlens.findings.finding import check_setting
     from floatlens.studies.sizes import parse_time
 
     check_setting(setting)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from floatlens.evaluation.deployment import ROLES, Lives
-from floatlens.findings.writing import writing_profile
+from floatlens.findings.received import writing_profile
 from floatlens.trace.trace import Trace
 
 

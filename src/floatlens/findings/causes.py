@@ -6,113 +6,132 @@ without an intervention, with it, and with its matched control, which treats the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from floatlens import stats
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.findings import style
-from floatlens.findings.draw_causes import LOWER_IS_BETTER, draw_dose, draw_effects
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, difference, mean_of
-from floatlens.findings.samples import Array, models_of
-from floatlens.findings.spelling import number, percent, points
+from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.samples import Array, check_score, parts_of, per_question
+from floatlens.findings.spelling import percent, points
 from floatlens.findings.style import short
-from floatlens.version import __version__
+from floatlens.findings.verdict import Outcome, difference, mean_of
 
-VIEWS = ("dose", "effects")
-
-
-def measure(answers: Answers | xr.Dataset) -> xr.Dataset:
-    """Measure the effect of each intervention on each question, one row per model and question.
-
-    | variable | dims | description |
-    |---|---|---|
-    | accuracy, f1, em, agreement, confidence, kl, gold_nll, ended, well_formed, ... | sample, intervention | with it |
-    | NAME_control | sample, intervention | with its matched control, mean over seeds; NaN if there is none |
-    | NAME_plain | sample | without any intervention |
-
-    `group` and `dose` (along intervention) identify the curve that an intervention is a point of.
-    """
-    if isinstance(answers, xr.Dataset):
-        return answers
-    table = answers_of(answers)
-    table = table[table["role"].isin([PLAIN, CHANGED, CONTROL])] if "role" in table else table.iloc[:0]
-    if table.empty:
-        raise FloatLensError("there are no answers under interventions; create them with floatlens ablate")
-    key = ["model", "data", "id"]
-    order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
-    changed = table[table["role"] == CHANGED]
-    if changed["error"].notna().all():
-        first = f"; the first failed because: {changed['error'].iloc[0]}" if len(changed) else ""
-        raise FloatLensError(f"no intervention worked on any question{first}")
-    names = list(dict.fromkeys(changed["of"]))
-    about = changed.drop_duplicates("of").set_index("of").reindex(names)
-    data: dict[str, Any] = {}
-    for name in MEASURES:
-        plain = table[table["role"] == PLAIN].set_index(key)[name].reindex(order)
-        data[f"{name}_plain"] = ("sample", plain.to_numpy(float))
-        for role, suffix in ((CHANGED, ""), (CONTROL, "_control")):
-            part = table[table["role"] == role]
-            wide = part.pivot_table(index=key, columns="of", values=name, aggfunc="mean", dropna=False)
-            wide = wide.reindex(index=order, columns=names)
-            data[f"{name}{suffix}"] = (("sample", "intervention"), wide.to_numpy(float))
-    models, sets, ids = (order.get_level_values(i).to_numpy(object) for i in range(3))
-    kinds = table.drop_duplicates("model").set_index("model")["kind"]
-    return xr.Dataset(
-        data,
-        coords={
-            "sample": np.arange(len(order)),
-            "intervention": names,
-            "group": ("intervention", about["group"].to_numpy(object)),
-            "dose": ("intervention", about["dose"].to_numpy(float)),
-            "model": ("sample", models),
-            "data": ("sample", sets),
-            "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(sets, ids, strict=True)], object)),
-            "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
-        },
-        attrs={"finding": "causes", "rule": "", "floatlens": __version__},
-    )
+LOWER_IS_BETTER = ("kl", "gold_nll")
+LABELS = {"kl": "KL to the un-intervened (nats)", "gold_nll": "surprise of the gold answer (nats)"}
+ACROSS_LAYERS = "across=layers"
 
 
-def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataFrame:
+class Causes(Finding):
+    name = "causes"
+    views = ("dose", "effects")
+    reads = "answers"
+    setting = "passages"
+    part = "causes"
+
+    def measure_all(self, answers: Answers) -> xr.Dataset:
+        """Measure the effect of each intervention on each question, one row per model and question.
+
+        Each of `MEASURES` stands under its own name (sample, intervention: with the intervention), as NAME_control (with its
+        matched control, mean over seeds; NaN if there is none) and as NAME_plain (sample: without any intervention). `group`
+        and `dose` (along intervention) identify the curve that an intervention is a point of.
+        """
+        table = answers_of(answers)
+        table = table[table["role"].isin([PLAIN, CHANGED, CONTROL])] if "role" in table else table.iloc[:0]
+        if table.empty:
+            raise FloatLensError("there are no answers under interventions; create them with floatlens ablate")
+        changed = table[table["role"] == CHANGED]
+        if changed["error"].notna().all():
+            first = f"; the first failed because: {changed['error'].iloc[0]}" if len(changed) else ""
+            raise FloatLensError(f"no intervention worked on any question{first}")
+        key = ["model", "data", "id"]
+        order, coords = per_question(table, key)
+        names = list(dict.fromkeys(changed["of"]))
+        about = changed.drop_duplicates("of").set_index("of").reindex(names)
+        data: dict[str, Any] = {}
+        for name in MEASURES:
+            plain = table[table["role"] == PLAIN].set_index(key)[name].reindex(order)
+            data[f"{name}_plain"] = ("sample", plain.to_numpy(float))
+            for role, suffix in ((CHANGED, ""), (CONTROL, "_control")):
+                part = table[table["role"] == role]
+                wide = part.pivot_table(index=key, columns="of", values=name, aggfunc="mean", dropna=False)
+                wide = wide.reindex(index=order, columns=names)
+                data[f"{name}{suffix}"] = (("sample", "intervention"), wide.to_numpy(float))
+        of_each = {
+            name: ("intervention", about[name].to_numpy(kind)) for name, kind in (("group", object), ("dose", float))
+        }
+        return xr.Dataset(data, coords={**coords, "intervention": names, **of_each})
+
+    def applies(self, answers: pd.DataFrame) -> bool:
+        return "role" in answers and bool(answers["role"].notna().any())
+
+    def draw_dose(self, measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
+        """Draw the score over the dose with its control."""
+        numbers = table(measured, score=score)
+        numbers = numbers[np.isfinite(numbers["dose"])]
+        return numbers if backend == "none" else _draw_dose(numbers, score)
+
+    def draw_effects(self, measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
+        """Draw the loss under each intervention beyond its control."""
+        numbers = table(measured, score=score)
+        return numbers if backend == "none" else _draw_effects(numbers, score)
+
+    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
+        frame = table(measured)
+        names = {"plain": "without", "under": "under it", "control": "under its control"}
+        names |= {"loss": "lost beyond the control", "n": "questions"}
+        shown = frame.assign(model=[short(str(model)) for model in frame["model"]], n=frame["n"].astype(int))
+        return [as_table(self.table, shown[["intervention", "model", *names]].rename(columns=names))]
+
+    def sentences(self, measured: xr.Dataset) -> list[str]:
+        found = []
+        for model, of in table(measured).groupby("model", sort=False):
+            worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
+            found.append(
+                f"{short(str(model))} answers {percent(float(of['plain'].iloc[0]))} correctly without interventions. The "
+                f"largest loss beyond the matched control is under {worst['intervention']}: "
+                f"{points(-float(worst['loss']))} points ({percent(float(worst['under']))} correct with it, "
+                f"{percent(float(worst['control']))} with the control)."
+            )
+        return found
+
+
+def table(answers: Any, *, score: str = "accuracy") -> pd.DataFrame:
     """Return one row per model and intervention: the score without it, with it and with its control, with intervals.
 
     `loss` is the loss of score beyond that of its control (without a control, compared with the plain run). For surprise
     and KL, where less is better, it is the increase.
     """
-    measured = measure(answers)
-    check_score(score)
+    measured = causes.measure(answers)
+    check_score(score, MEASURES)
     rows = []
-    for model in models_of(measured):
-        here = measured["model"].values == model
+    for model, part in parts_of(measured):
         for index, name in enumerate(map(str, measured["intervention"].values)):
-            under, control = (measured[key].values[here, index] for key in (score, f"{score}_control"))
-            if not np.isfinite(under).any():
+            values = {
+                "under": part[score].values[:, index],
+                "plain": part[f"{score}_plain"].values,
+                "control": part[f"{score}_control"].values[:, index],
+                "loss": loss(part, score, index),
+            }
+            if not np.isfinite(values["under"]).any():
                 continue
-            plain = measured[f"{score}_plain"].values[here]
-            found = {"under": stats.percentile_mean(under), "plain": stats.percentile_mean(plain)}
-            found |= {
-                "control": stats.percentile_mean(control),
-                "loss": stats.percentile_mean(loss(measured, score, index)[here]),
-            }
-            about: dict[str, Any] = {
-                "model": model,
-                "intervention": name,
-                "group": str(measured["group"].values[index]),
-            }
-            about |= {"dose": float(measured["dose"].values[index]), "score": score, "n": found["under"].n}
-            numbers: dict[str, float] = {}
+            found = {key: stats.percentile_mean(numbers) for key, numbers in values.items()}
+            row: dict[str, Any] = {"model": model, "intervention": name, "group": str(part["group"].values[index])}
+            row |= {"dose": float(part["dose"].values[index]), "score": score, "n": found["under"].n}
             for key, estimate in found.items():
-                numbers |= {key: estimate.value, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
-            rows.append({**about, **numbers})
+                row |= {key: estimate.value, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -128,26 +147,7 @@ def loss(measured: xr.Dataset, score: str, index: int) -> Array:
     return np.asarray(under - beside if score in LOWER_IS_BETTER else beside - under)
 
 
-def check_score(score: str) -> None:
-    if score not in MEASURES:
-        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(MEASURES)}")
-
-
-def figure(
-    answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "dose", backend: str = "matplotlib"
-) -> Figure | pd.DataFrame:
-    """Draw the score over the dose with its control (`dose`), or the loss of each intervention beyond it (`effects`)."""
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    numbers = table(answers, score=score)
-    if view == "dose":
-        numbers = numbers[np.isfinite(numbers["dose"])]
-    if backend == "none":
-        return numbers
-    return draw_dose(numbers, score) if view == "dose" else draw_effects(numbers, score)
-
-
-ACROSS_LAYERS = "across=layers"
+# Claims
 
 
 def _find_interventions(
@@ -165,6 +165,11 @@ def _find_interventions(
         if str(name).startswith(kind) and where and controlled and (np.isfinite(dose) or not dosed):
             found.append(index)
     return found
+
+
+def _dosed_first(measured: xr.Dataset, kind: str) -> list[int]:
+    """Interventions of a kind that are given in doses, or all of that kind if there are none."""
+    return _find_interventions(measured, kind, dosed=True) or _find_interventions(measured, kind)
 
 
 def _halves(measured: xr.Dataset, kind: str) -> dict[str, list[int]]:
@@ -187,22 +192,39 @@ def _raw(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
     return np.mean([plain - measured[score].values[:, index] for index in indices], axis=0)
 
 
+def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
+    if not indices:
+        return np.full(measured.sizes["sample"], np.nan)
+    return np.asarray(measured[name].values[:, indices].mean(axis=1))
+
+
+def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
+    """Mean loss over questions; the reason is set if the run does not hold the intervention."""
+    if not np.isfinite(values).any():
+        about["reason"] = "the run holds no such intervention with its control"
+    return mean_of(measured, values, what="questions", **about)
+
+
+def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) -> Outcome:
+    """Loss of an MDM's accuracy under interventions beyond that of their controls."""
+    beside = {
+        "loss compared with the plain run": _raw(measured, "accuracy", indices),
+        "agreement with the plain answer": _mean(measured, "agreement", indices),
+        "KL to the plain run, nats": _mean(measured, "kl", indices),
+    }
+    return _loss_of(measured, _losses(measured, "accuracy", indices), kind="mdm", model=mdm, beside=beside)
+
+
 @register_claim("causes.masking")
 def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    indices = _find_interventions(measured, "mask-anchors", dosed=True) or _find_interventions(measured, "mask-anchors")
-    return difference(
-        measured,
-        _losses(measured, "accuracy", indices),
-        mdm=mdm,
-        arm=arm,
-        sign=-1,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", indices)},
-    )
+    indices = _dosed_first(measured, "mask-anchors")
+    beside = {"loss compared with the plain run": _raw(measured, "accuracy", indices)}
+    return difference(measured, _losses(measured, "accuracy", indices), mdm=mdm, arm=arm, sign=-1, beside=beside)
 
 
 @register_claim("causes.robust")
 def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    indices = _find_interventions(measured, "mask-anchors", dosed=True) or _find_interventions(measured, "mask-anchors")
+    indices = _dosed_first(measured, "mask-anchors")
     lost = {"loss beyond the control": _losses(measured, "accuracy", indices)}
     return _loss_of(measured, -_raw(measured, "accuracy", indices), kind="mdm", model=mdm, beside=lost)
 
@@ -224,128 +246,125 @@ def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 
 @register_claim("causes.heads")
 def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    indices = _find_interventions(measured, "ablate-heads(heads=top", dosed=True) or _find_interventions(
-        measured, "ablate-heads(heads=top"
-    )
-    return _loss_of(
-        measured,
-        _losses(measured, "accuracy", indices),
-        model=model,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", indices)},
-    )
+    indices = _dosed_first(measured, "ablate-heads(heads=top")
+    beside = {"loss compared with the plain run": _raw(measured, "accuracy", indices)}
+    return _loss_of(measured, _losses(measured, "accuracy", indices), model=model, beside=beside)
 
 
 @register_claim("causes.form")
 def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "mask-anchors")
     losses = {half: _losses(measured, "well_formed", indices) for half, indices in parts.items()}
-    return _loss_of(
-        measured,
-        losses["shallow"] - losses["deep"],
-        model=model,
-        beside={f"lost with the {half} anchors": values for half, values in losses.items()}
-        | {"answers that do not end, shallow": _losses(measured, "ended", parts["shallow"])},
-    )
+    beside = {f"lost with the {half} anchors": values for half, values in losses.items()}
+    beside["answers that do not end, shallow"] = _losses(measured, "ended", parts["shallow"])
+    return _loss_of(measured, losses["shallow"] - losses["deep"], model=model, beside=beside)
 
 
 @register_claim("causes.content")
 def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "ablate-heads(heads=top")
     losses = {half: _losses(measured, "accuracy", indices) for half, indices in parts.items()}
-    return _loss_of(
-        measured,
-        losses["deep"] - losses["shallow"],
-        model=model,
-        beside={f"lost with the {half} heads": values for half, values in losses.items()},
-    )
+    beside = {f"lost with the {half} heads": values for half, values in losses.items()}
+    return _loss_of(measured, losses["deep"] - losses["shallow"], model=model, beside=beside)
 
 
-def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) -> Outcome:
-    """Loss of an MDM's accuracy under interventions beyond that of their controls."""
-    return _loss_of(
-        measured,
-        _losses(measured, "accuracy", indices),
-        kind="mdm",
-        model=mdm,
-        beside={"loss compared with the plain run": _raw(measured, "accuracy", indices)}
-        | {"agreement with the plain answer": _mean(measured, "agreement", indices)}
-        | {"KL to the plain run, nats": _mean(measured, "kl", indices)},
-    )
+# Figures
 
 
-def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
-    if not indices:
-        return np.full(measured.sizes["sample"], np.nan)
-    return np.asarray(measured[name].values[:, indices].mean(axis=1))
-
-
-def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
-    """Mean loss over questions; the reason is set if the run does not hold the intervention."""
-    more: dict[str, Any] = (
-        {} if np.isfinite(values).any() else {"reason": "the run holds no such intervention with its control"}
-    )
-    return mean_of(measured, values, what="questions", **about, **more)
-
-
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    frame = table(measured)
-    shown = pd.DataFrame(
-        {
-            "intervention": frame["intervention"],
-            "model": [short(str(model)) for model in frame["model"]],
-            "without": frame["plain"],
-            "under it": frame["under"],
-            "under its control": frame["control"],
-            "lost beyond the control": frame["loss"],
-            "questions": frame["n"].astype(int),
-        }
-    )
-    return [as_table("Accuracy without and with each intervention", shown, number)]
-
-
-def sentences(measured: xr.Dataset) -> list[str]:
-    found = []
-    frame = table(measured)
-    for model, of in frame.groupby("model", sort=False):
-        worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
-        plain = float(of["plain"].iloc[0])
-        found.append(
-            f"{short(str(model))} answers {percent(plain)} correctly without interventions. The largest loss beyond the "
-            f"matched control is under {worst['intervention']}: {points(-float(worst['loss']))} points "
-            f"({percent(float(worst['under']))} correct with it, {percent(float(worst['control']))} with the control)."
+def _draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
+    groups, looks = list(dict.fromkeys(numbers["group"])), style.looks_of(list(dict.fromkeys(numbers["model"])))
+    factor = 1.0 if score in LOWER_IS_BETTER else 100.0
+    with style.sheet():
+        drawn = style.new_figure(0.9 + 1.9 * max(1, -(-len(groups) // 3)))
+        grid = style.panels(drawn, len(groups), 3, sharey=True)
+        for axes, group in zip(grid.flat, groups, strict=False):
+            for model, look in looks.items():
+                part = numbers[(numbers["group"] == group) & (numbers["model"] == model)].sort_values("dose")
+                if len(part):
+                    _dose_line(axes, part, look, factor, starts="layers={n}" not in group)
+            axes.set_title(_titled(group))
+            axes.set_xlabel(_axis(group))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        if not groups:
+            grid[0, 0].text(0.5, 0.5, "no intervention was given in doses", ha="center", va="center")
+        else:
+            style.legend(drawn)
+            if factor == 100.0:
+                grid[0, 0].set_ylim(-3, 103)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(LABELS.get(score, f"{score.replace('_', ' ')} (%)"))
+        n = int(numbers["n"].max()) if len(numbers) else 0
+        style.caption(
+            drawn,
+            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: as many random positions or heads, "
+            f"mean over seeds. Dose 0 or dotted: without.",
         )
-    return found
+    return drawn
 
 
-REPORT = ReportText(
-    title="Causes",
-    question="What are anchors and retrieval heads for?",
-    views={
-        "dose": (
-            "Score over the dose, compared with the control",
-            "The dose is the number of masked anchors or removed heads. The control treats the same number of random "
-            "positions or heads; where the two lines differ, it matters which ones are chosen.",
-        ),
-        "effects": (
-            "Loss under each intervention beyond its control",
-            "Zero is the loss with random positions or heads. Lines are 95 % intervals over questions.",
-        ),
-    },
-    tables=tables,
-    sentences=sentences,
-)
-causes = register_finding(
-    Finding(
-        "causes",
-        paper="beyond the paper",
-        measure=measure,
-        figure=figure,
-        views=VIEWS,
-        reads="answers",
-        setting="passages",
-        report=REPORT,
-        part="causes",
-        applies=lambda answers: "role" in answers and bool(answers["role"].notna().any()),
-    )
-)
-claims = causes.claims
+def _dose_line(axes: Axes, part: pd.DataFrame, look: dict[str, Any], factor: float, starts: bool) -> None:
+    """Draw the intervention as a line and its control dashed; both start at the plain score if doses are numbers."""
+    plain = factor * float(part["plain"].iloc[0])
+    x = part["dose"].to_numpy(float)
+    for key, line in (("under", {"ls": "-"}), ("control", {"ls": "--", "mfc": "white", "label": "_"})):
+        y, low, high = (factor * part[f"{key}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+        if not np.isfinite(y).any():
+            continue
+        at, values = (np.r_[0.0, x], np.r_[plain, y]) if starts else (x, y)
+        axes.plot(at, values, **{**look, **line}, clip_on=False)
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.13 if key == "under" else 0.05, lw=0)
+    if not starts:
+        axes.axhline(plain, color=look["color"], lw=0.7, ls=":")
+
+
+def _draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
+    names, looks = list(dict.fromkeys(numbers["intervention"])), style.looks_of(list(dict.fromkeys(numbers["model"])))
+    factor, unit = (1.0, "nats") if score in LOWER_IS_BETTER else (100.0, "points")
+    with style.sheet():
+        drawn = style.new_figure(1.1 + 0.22 * len(names))
+        axes = drawn.subplots()
+        for index, (model, look) in enumerate(looks.items()):
+            part = numbers[numbers["model"] == model].set_index("intervention")
+            y = np.array([names.index(name) for name in part.index]) + 0.26 * (index - (len(looks) - 1) / 2)
+            value, low, high = (factor * part[f"loss{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+            axes.errorbar(value, y, xerr=np.array([value - low, high - value]), ls="none", lw=0.9, ms=3.5, **look)
+        axes.axvline(0, color="#555555", lw=0.6)
+        for index in range(1, len(names), 2):
+            axes.axhspan(index - 0.5, index + 0.5, color="#f3f3f3", lw=0, zorder=0)
+        axes.set_yticks(range(len(names)), [_titled(name) for name in names])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        what = "added to" if score in LOWER_IS_BETTER else "taken from"
+        axes.set_xlabel(f"{what} {LABELS.get(score, score.replace('_', ' '))} beyond the control ({unit})")
+        style.legend(drawn)
+        n = int(numbers["n"].max())
+        style.caption(
+            drawn, f"Mean over up to {n} questions with 95 % bootstrap intervals, paired question by question."
+        )
+    return drawn
+
+
+def _axis(group: str) -> str:
+    """Axis label of a group's dose."""
+    known = {"layers={n}": "layer", "heads=top({n}": "heads", "rule=top({n}": "anchors"}
+    known["by={n}"] = "positions further on"
+    return next((word for part, word in known.items() if part in group), "dose")
+
+
+def _titled(text: str) -> str:
+    """A short title for an intervention.
+
+    >>> _titled("mask-anchors(rule=top(n=4), layers=deep)"), _titled("ablate-heads(heads=top({n}))")
+    ('mask-anchors, top 4, deep', 'ablate-heads, top n')
+    >>> _titled("mask-anchors(rule=sigma(k=3), layers=2)"), _titled("mask-anchors(rule=sigma(3), layers={n})")
+    ('mask-anchors, sigma 3, layer 2', 'mask-anchors, sigma 3, by layer')
+    """
+    name, _, inside = text.partition("(")
+    inside = re.sub(r", by=retrieval|\b(rule|heads|k|n)=", "", inside[:-1]).replace("layers={n}", "by layer")
+    inside = re.sub(r"layers=(shallow|deep)", r"\1", inside.replace("{n}", "n"))
+    inside = re.sub(r"layers=(\d+)\b(?!:)", r"layer \1", inside)
+    words = re.sub(r"\b(top|sigma|share|excess|random)\(([^()]*)\)", r"\1 \2", inside)
+    return f"{name}, {words}" if words else name
+
+
+causes = register_finding(Causes())
+measure, figure, claims = causes.measure, causes.figure, causes.claims

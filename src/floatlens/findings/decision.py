@@ -7,74 +7,78 @@ they write it. If retrieval heads fetch the answer, they should be just below th
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.findings import style
-from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
+from floatlens.findings.draw import lines
+from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.heads import depth_of_scores
-from floatlens.findings.numbers import layer_lines, lines
-from floatlens.findings.outcome import Outcome, between, mean_of
-from floatlens.findings.samples import Array, Traces, depths, is_measured, mean_over, per_sample, require
-from floatlens.findings.spelling import number, percent
-from floatlens.findings.writing import answer_positions
+from floatlens.findings.received import answer_positions
+from floatlens.findings.samples import Array, depths, mean, mean_over
+from floatlens.findings.spelling import percent
+from floatlens.findings.verdict import Outcome, mean_of
 from floatlens.trace.trace import Trace
 
-VIEWS = ("layers", "steps")
 BINS = 8  # bins of the time until a token is written
-LABELS = {
-    "decided": "tokens decided\nat this layer or before",
-    "hits": "copy score of the heads\n(share of the model's)",
-}
 
 
-def measure(traces: Traces) -> xr.Dataset:
-    """Measure where and when the tokens of the answer are decided.
+class Decision(Finding):
+    name = "decision"
+    views = ("layers", "steps")
+    needs = ("lens_token",)
+    records = ("lens_token",)
+    setting = "passages"
 
-    | variable | dims | description |
-    |---|---|---|
-    | decision_depth | sample | depth of the layer of decision at the commit, mean over the answer's tokens |
-    | decided | sample, layer | share of tokens that lead from this layer to the last, at their commit |
-    | hits | sample, layer | share of all heads' copy score at this layer |
-    | heads_depth | sample | score-weighted depth of the retrieval heads |
-    | early | sample | share of tokens that lead at the last layer during the second half of the steps before commit |
-    | leads | sample, elapsed | share of tokens that lead at the last layer, by the share of steps elapsed until the commit |
-    """
-    return per_sample(traces, _measure_one, "decision")
+    def measure_one(self, trace: Trace) -> xr.Dataset:
+        """Measure where and when the tokens of the answer are decided."""
+        layers = trace.data["layer"].values
+        depth_L, leads = depths(trace, layers), leading(trace)
+        decided_at = [layer for lead_SL in leads if (layer := decision_layer(lead_SL[-1])) is not None]
+        decided_L = [sum(layer <= n for layer in decided_at) / len(leads) for n in range(len(layers)) if decided_at]
+        before = [lead_SL[:, -1] for lead_SL in leads if len(lead_SL) > 2]
+        hit_L, heads_depth = np.full(len(layers), np.nan), np.nan
+        if "evidence_hit" in trace.data and np.isfinite(trace.data["evidence_hit"].values).any():
+            hit_LH = mean_over(trace.data["evidence_hit"].values.astype(float), 0)
+            heads_depth = depth_of_scores(hit_LH, depth_L)
+            total = np.nansum(hit_LH)
+            hit_L = np.nansum(hit_LH, axis=1) / total if total > 0 else hit_L
+        return xr.Dataset(
+            {
+                "decision_depth": float(depth_L[decided_at].mean()) if decided_at else np.nan,
+                "decided": ("layer", np.array(decided_L) if decided_at else np.full(len(layers), np.nan)),
+                "hits": ("layer", hit_L),
+                "heads_depth": heads_depth,
+                "early": float(np.mean([leads_from_half(lead) for lead in before])) if before else np.nan,
+                "leads": ("elapsed", by_elapsed(before)),
+            },
+            coords={"layer": layers, "elapsed": (np.arange(BINS) + 0.5) / BINS},
+        )
 
+    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        return lines(measured, self.labels, backend=backend, note="By the logit lens at the commit")
 
-def _measure_one(trace: Trace) -> xr.Dataset:
-    require(trace, "lens_token", finding="decision")
-    data = trace.data
-    layers = data["layer"].values
-    depth_L = depths(trace, layers)
-    leads = leading(trace)
-    at = [layer for lead_SL in leads if (layer := decision_layer(lead_SL[-1])) is not None]
-    before = [lead_SL[:, -1] for lead_SL in leads if len(lead_SL) > 2]
-    hit_L = np.full(len(layers), np.nan)
-    heads_depth = np.nan
-    if "evidence_hit" in data and np.isfinite(data["evidence_hit"].values).any():
-        hit_LH = mean_over(data["evidence_hit"].values.astype(float), 0)
-        heads_depth = depth_of_scores(hit_LH, depth_L)
-        total = np.nansum(hit_LH)
-        hit_L = np.nansum(hit_LH, axis=1) / total if total > 0 else hit_L
-    decided = (
-        [np.mean([layer <= n for layer in at]) * len(at) / len(leads) for n in range(len(layers))] if at else np.nan
-    )
-    return xr.Dataset(
-        {
-            "decision_depth": float(depth_L[at].mean()) if at else np.nan,
-            "decided": ("layer", np.broadcast_to(decided, len(layers)).astype(float)),
-            "hits": ("layer", hit_L),
-            "heads_depth": heads_depth,
-            "early": float(np.mean([leads_from_half(lead) for lead in before])) if before else np.nan,
-            "leads": ("elapsed", by_elapsed(before)),
-        },
-        coords={"layer": layers, "elapsed": (np.arange(BINS) + 0.5) / BINS},
-    )
+    def draw_steps(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        names, label = {"leads": "tokens that lead\nthe model's prediction"}, "time until the commit (0 to 1)"
+        return lines(measured, names, "elapsed", label, backend=backend, note="By the last layer", shares=True)
+
+    def row(self, part: xr.Dataset) -> dict[str, Any]:
+        return {
+            "depth of decision": mean(part["decision_depth"].values),
+            "depth of retrieval heads": mean(part["heads_depth"].values),
+            "lead from half of the steps on": mean(part["early"].values),
+        }
+
+    def sentence(self, model: str, part: xr.Dataset) -> str:
+        depth, heads, early = (mean(part[name].values) for name in ("decision_depth", "heads_depth", "early"))
+        text = f"{model} decides its tokens at {percent(depth)} of its depth"
+        text += f"; its retrieval heads sit at {percent(heads)}." if np.isfinite(heads) else "."
+        if np.isfinite(early):
+            text += f" {percent(early)} of the tokens lead from half of the steps before their commit on."
+        return text
 
 
 def leading(trace: Trace) -> list[Array]:
@@ -123,18 +127,6 @@ def by_elapsed(leads: list[Array]) -> Array:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def figure(traces: Traces, *, view: str = "layers", backend: str = "matplotlib") -> Figure | pd.DataFrame:
-    """Draw the layers where tokens are decided next to those where heads retrieve (`layers`), or the steps (`steps`)."""
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    measured = traces if is_measured(traces, "decision") else measure(traces)
-    if view == "layers":
-        return layer_lines(measured, LABELS, backend=backend, note="By the logit lens at the commit")
-    names = {"leads": "tokens that lead\nthe model's prediction"}
-    label = "time until the commit (0 to 1)"
-    return lines(measured, names, "elapsed", label, backend=backend, note="By the last layer", shares=True)
-
-
 @register_claim("decision.early")
 def knows_early(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return mean_of(measured, measured["early"].values, kind="mdm", model=mdm)
@@ -142,65 +134,10 @@ def knows_early(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 
 @register_claim("decision.heads")
 def heads_below(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    apart = measured["decision_depth"].values - measured["heads_depth"].values
     beside = {name: measured[name].values for name in ("decision_depth", "heads_depth")}
-    return between(measured, apart, 0.0, 0.25, model=model, beside=beside, what="samples whose answer was copied")
+    apart, what = beside["decision_depth"] - beside["heads_depth"], "samples whose answer was copied"
+    return mean_of(measured, apart, model=model, beside=beside, what=what, below=0.25)
 
 
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    rows = [
-        {
-            "model": model,
-            "kind": kind,
-            "depth of decision": mean(part["decision_depth"].values),
-            "depth of retrieval heads": mean(part["heads_depth"].values),
-            "lead from half of the steps on": mean(part["early"].values),
-            "samples": part.sizes["sample"],
-        }
-        for model, kind, part in by_model(measured)
-    ]
-    return [as_table("Depth: 0 is the first layer, 1 the last", pd.DataFrame(rows), number)]
-
-
-def sentences(measured: xr.Dataset) -> list[str]:
-    found = []
-    for model, kind, part in by_model(measured):
-        depth, heads, early = (mean(part[name].values) for name in ("decision_depth", "heads_depth", "early"))
-        text = f"{model} ({kind}) decides its tokens at {percent(depth)} of its depth"
-        text += f"; its retrieval heads sit at {percent(heads)}." if np.isfinite(heads) else "."
-        if np.isfinite(early):
-            text += f" {percent(early)} of the tokens lead from half of the steps before their commit on."
-        found.append(text)
-    return found
-
-
-REPORT = ReportText(
-    title="Decision depth",
-    question="In which layer, and at which step, is a token decided?",
-    views={
-        "layers": (
-            "Tokens that are decided, beside the heads that retrieve, by layer",
-            "Left: share of the answer's tokens that lead from this layer on when they are written. Right: where the copy "
-            "score of the retrieval heads lies.",
-        ),
-        "steps": (
-            "Tokens that lead the prediction before they are written",
-            "From the first step (0) to the commit (1). High on the left: the token was known long before.",
-        ),
-    },
-    tables=tables,
-    sentences=sentences,
-)
-decision = register_finding(
-    Finding(
-        "decision",
-        paper="other papers: arXiv 2508.19982",
-        measure=measure,
-        figure=figure,
-        views=VIEWS,
-        report=REPORT,
-        setting="passages",
-        records=("lens_token",),
-    )
-)
-claims = decision.claims
+decision = register_finding(Decision())
+measure, figure, claims = decision.measure, decision.figure, decision.claims

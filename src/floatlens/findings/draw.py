@@ -1,20 +1,23 @@
-"""Drawing functions shared by several figures: attention maps, hatched anchors, regions on the axis, lines with a band."""
+"""Figures of numbers by layer, step or head, and what maps share: hatched anchors, regions and tokens on the axis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.findings.samples import Array
+from floatlens.findings import style
+from floatlens.findings.samples import Array, by_model, mean_over, parts_of, samples_per_model, spread
 from floatlens.findings.style import FAINT, INK, SEQUENTIAL
 
 AXIS_TOKENS = 60  # up to this many positions, the axis shows the tokens themselves
@@ -144,3 +147,97 @@ def name_rows(axes: Axes, labels: Sequence[int]) -> None:
     if list(labels) != list(range(len(labels))):
         every = max(1, len(labels) // 8)
         axes.set_yticks(range(0, len(labels), every), labels=[str(n) for n in labels[::every]])
+
+
+# Whole figures: lines by layer or along another dimension (mean ± std over samples), and maps of means
+
+
+def table_along(measured: xr.Dataset, names: Mapping[str, str], along: str = "layer") -> pd.DataFrame:
+    """Return one row per model, point along a dimension and number: mean, std and count over the model's samples."""
+    parts = []
+    for model, part in parts_of(measured):
+        for name in names:
+            mean, std, n = spread(part[name].values.astype(float))
+            columns = {"model": model, "number": name, along: measured[along].values, "mean": mean, "std": std, "n": n}
+            parts.append(pd.DataFrame(columns).loc[n > 0])
+    return pd.concat(parts, ignore_index=True)
+
+
+def lines(
+    measured: xr.Dataset,
+    names: Mapping[str, str],
+    along: str = "layer",
+    label: str = "layer",
+    *,
+    backend: str,
+    note: str = "",
+    zero: bool = True,
+    shares: bool = False,
+) -> Figure | pd.DataFrame:
+    """Draw one panel per number along a dimension, one line per model; `names` gives each number's label.
+
+    `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do the axes. `note` is the caption; by
+    default, the anchor rule.
+    """
+    table = table_along(measured, names, along)
+    if backend == "none":
+        return table
+    looks = style.looks_of(list(dict.fromkeys(measured["model"].values)))
+    with style.sheet():
+        figure = style.new_figure(2.5, width=min(style.WIDTH, 3.4 * len(names)))
+        grid = figure.subplots(1, len(names), squeeze=False)[0]
+        for axes, (name, text) in zip(grid, names.items(), strict=True):
+            for model, look in looks.items():
+                part = table[(table["number"] == name) & (table["model"] == model)]
+                if len(part):  # a model may lack a number, for example drift in a model with a cache
+                    band(axes, part, along, most=1.0 if shares else np.inf, **look)
+            axes.set(xlabel=label, ylabel=text)
+            if zero or shares:
+                axes.set_ylim(bottom=0, top=1.04 if shares else None)  # room for a marker at 1
+            axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
+        style.legend(figure)
+        sentence = note or f"Anchors by {measured.attrs['rule']}"
+        style.caption(figure, f"{sentence}; mean ± std over {samples_per_model(measured)} per model.")
+    return figure
+
+
+def maps(
+    measured: xr.Dataset, names: Mapping[str, str], across: str, label: str, *, note: str, backend: str
+) -> Figure | pd.DataFrame:
+    """Draw numbers as maps of layers (rows) and steps or heads (columns), mean over samples.
+
+    One panel per model and number; `names` gives the titles if there are several numbers.
+    """
+    means = {
+        f"{model}: {text}" if len(names) > 1 else model: mean_over(
+            part[name].transpose("sample", "layer", across).values, 0
+        )
+        for model, _, part in by_model(measured)
+        for name, text in names.items()
+    }
+    down, columns = measured["layer"].values, measured[across].values
+    if backend == "none":
+        index = pd.MultiIndex.from_product([down, columns], names=["layer", across])
+        frames = [pd.DataFrame({"value": v.ravel()}, index=index).assign(model=title) for title, v in means.items()]
+        return pd.concat(frames).reset_index().dropna().reset_index(drop=True)
+    shown = {title: values for title, values in means.items() if np.isfinite(values).any()}
+    every = np.concatenate([values[np.isfinite(values)] for values in shown.values()]) if shown else np.zeros(1)
+    look: dict[str, Any] = {"cmap": SEQUENTIAL, "vmin": float(every.min()), "vmax": float(every.max())}
+    with style.sheet():
+        figure = style.new_figure(0.5 + 1.75 * max(1, -(-len(shown) // 4)))
+        grid = style.panels(figure, len(shown), 4)
+        for axes, (title, values) in zip(grid.flat, shown.items(), strict=False):
+            there = np.isfinite(values)
+            y, x = down[there.any(axis=1)], columns[there.any(axis=0)]
+            edges = (x[0] - 0.5, x[-1] + 0.5, y[-1] + 0.5, y[0] - 0.5)
+            kept = values[there.any(axis=1)][:, there.any(axis=0)]
+            image = axes.imshow(kept, extent=edges, interpolation="nearest", aspect="auto", **look)
+            axes.set_title(title, fontsize=7.5)
+            axes.set_xlabel(across)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        grid[0, 0].set_ylabel("layer")
+        if shown:
+            figure.colorbar(image, ax=grid, pad=0.01, aspect=20).set_label(label)
+        style.caption(figure, f"{note}.")
+    return figure

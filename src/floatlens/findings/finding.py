@@ -1,6 +1,6 @@
-"""The class `Finding`: a measurement, its figures, its claims, and its text in the report.
+"""The classes `Finding` (what is measured, its figures, its text in the report) and `Claim`, and their registries.
 
-A new finding is one file with one `register_finding(Finding(...))` line, in this folder or in your own package. A new claim
+A new finding is a subclass of `Finding` and one `register_finding` line, in this folder or in your own package. A new claim
 is a function decorated with `@register_claim(...)`, also for an existing finding.
 """
 
@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import xarray as xr
+from matplotlib.figure import Figure
 
-from floatlens.findings.outcome import Outcome
-from floatlens.findings.samples import is_measured, models_of
-from floatlens.findings.verdict import Verdict
+from floatlens.anchors import parse_rule
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.planning import OPEN, SHORT
+from floatlens.findings.draw import lines
+from floatlens.findings.samples import by_model, is_measured, mean, models_of, per_sample, require
+from floatlens.findings.spelling import number
+from floatlens.findings.verdict import Outcome, Verdict
 from floatlens.registry import Registry
 from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW
+from floatlens.version import __version__
 
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     (files("floatlens.findings") / "claims.toml").read_text(encoding="utf-8")
@@ -38,42 +46,203 @@ class ReportTable:
     strong: set[tuple[int, int]] = field(default_factory=set)
 
 
-def as_table(title: str, frame: pd.DataFrame, spell: Callable[[Any], str]) -> ReportTable:
-    """Convert a frame to text; `spell` formats its numbers."""
-    rows = [
-        [value if isinstance(value, str) else str(value) if isinstance(value, int) else spell(value) for value in row]
+def as_table(title: str, rows: pd.DataFrame | Iterable[Mapping[str, Any]]) -> ReportTable:
+    """Convert a frame, or one mapping per row, to text."""
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+    cells = [
+        [value if isinstance(value, str) else str(value) if isinstance(value, int) else number(value) for value in row]
         for row in frame.itertuples(index=False)
     ]
-    return ReportTable(title, [str(name) for name in frame.columns], rows)
+    return ReportTable(title, [str(name) for name in frame.columns], cells)
 
 
-@dataclass(frozen=True)
-class ReportText:
-    """The report's text about a finding.
+class Finding:
+    """One finding of the paper, or of related work; the texts of FloatLens's own are in `claims.toml`.
 
-    Parameters
+    A subclass defines `measure_one(trace, *, option=...)`, which returns a Dataset with numbers per layer. The base measures
+    all samples, draws the numbers in `labels` by layer, tests the claims, and makes the table and the section of the report.
+
+    Attributes
     ----------
-    title, question
-        The heading, and the question that the finding answers.
-    views
-        The title of each figure and how to read it, by view.
-    tables
-        `tables(measured)` returns the numbers to print.
-    sentences
-        `sentences(measured)` returns one or more sentences per model that describe the results.
-    notes
-        `notes(measured)` returns notes for the reader, such as how many samples were left out.
-    select
-        `select(measured, view)` returns the samples that can be shown together in one figure.
+    name
+        The name on the command line.
+    title, question, paper, table, captions
+        The heading, the question that the finding answers, the part of a paper that it comes from, the title of the table,
+        and per view a title and how to read it.
+    labels
+        Numbers (sample, layer) and their labels, for the figure by layer and the table.
+    variables
+        What each number means; kept as the `description` of each variable of the result.
+    views, maps
+        Names of the figures; `draw_VIEW(measured, *, backend, option=...)` draws one. Those in `maps` are drawn from traces.
+    needs, needs_means
+        The variables of a trace that are measured; of the latter the mean over heads is enough.
+    records
+        Statistics, or groups of statistics, that a study records for the finding in addition to the default ones.
+    reads
+        The part of a run that is measured: "traces", "answers", or "both" (a pair of the two).
+    setting
+        The traces that are measured: "short" (questions without passages, as in the paper's figures of anchors) or
+        "passages". If a run has only the other kind, that one is used.
+    part
+        The part of a study that produces the data.
     """
 
-    title: str
-    question: str
-    views: dict[str, tuple[str, str]] = field(default_factory=dict)
-    tables: Callable[[Any], list[ReportTable]] = lambda measured: []
-    sentences: Callable[[Any], list[str]] = lambda measured: []
-    notes: Callable[[Any], list[str]] = lambda measured: []
-    select: Callable[[Any, str], Any] = lambda measured, view: measured
+    name: str = ""
+    title: str = ""
+    question: str = ""
+    paper: str = ""
+    table: str = ""
+    captions: Mapping[str, tuple[str, str]] = {}
+    labels: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+    views: Sequence[str] = ("layers",)
+    maps: Sequence[str] = ()
+    needs: Sequence[str] = ()
+    needs_means: Sequence[str] = ()
+    records: Sequence[str] = ()
+    reads: Literal["traces", "answers", "both"] = "traces"
+    setting: Literal["short", "passages"] = "short"
+    part: str = "traces"
+
+    def __init__(self) -> None:
+        text = TEXTS.get(self.name, {})
+        kept = ("title", "question", "paper", "table", "labels", "variables")
+        vars(self).update({key: text[key] for key in kept if key in text})
+        if "views" in text:
+            self.captions = {view: (about["title"], about["reading"]) for view, about in text["views"].items()}
+
+    # What it measures
+
+    def measure_one(self, *args: Any, **options: Any) -> xr.Dataset:
+        """Measure one trace; the keyword parameters are the options of `measure`."""
+        raise NotImplementedError(f"the finding {self.name!r} does not define measure_one(trace)")
+
+    def measure_all(self, *args: Any, **options: Any) -> xr.Dataset:
+        """Measure each trace and stack the results along `sample`; findings of answers measure a table instead."""
+
+        def one(trace: Any) -> xr.Dataset:
+            require(trace, *self.needs, means=self.needs_means, finding=self.name)
+            return self.measure_one(trace, **options)
+
+        return per_sample(args[0], one)
+
+    def measure(self, samples: Any, **options: Any) -> xr.Dataset:
+        """Measure traces (one, several, or those of a run) or answers; one entry per sample.
+
+        The options are those of `measure_one`; they are kept in the attributes of the result.
+        """
+        if is_measured(samples, self.name):
+            return samples
+        options = self.measure_options | options
+        if "rule" in options:
+            rules = options["rule"]
+            ids = [parse_rule(rule).id for rule in ([rules] if isinstance(rules, str) else rules)]
+            options["rule"] = ids[0] if isinstance(rules, str) else ids
+        attributes = {key: value for key, value in options.items() if isinstance(value, str | int | float)}
+        attributes |= {"rule": ", ".join(ids), "claim_rule": ids[0]} if "rule" in options else {"rule": ""}
+        attributes |= {"finding": self.name, "floatlens": __version__}
+        measured = self.measure_all(samples, **options).assign_attrs(attributes)
+        for name in measured.data_vars.keys() & self.variables:
+            measured[name].attrs["description"] = self.variables[str(name)]
+        return measured
+
+    def __call__(self, samples: Any, **options: Any) -> xr.Dataset:
+        return self.measure(samples, **options)
+
+    @cached_property
+    def measure_options(self) -> dict[str, Any]:
+        """The options of `measure` with their defaults."""
+        return _keywords(self.measure_all if self.reads == "answers" else self.measure_one)
+
+    @cached_property
+    def figure_options(self) -> set[str]:
+        """The names of the options of `figure`: those of `measure`, and of all views."""
+        drawn = {name for view in self.views for name in _keywords(getattr(self, f"draw_{view}"))}
+        return drawn - {"backend"} | self.measure_options.keys()
+
+    def applies(self, answers: pd.DataFrame) -> bool:
+        """Whether a table of answers has the data that the finding needs."""
+        return len(answers) > 0
+
+    # Figures
+
+    def figure(self, samples: Any, *, view: str = "", backend: str = "matplotlib", **options: Any) -> Any:
+        """Draw one of the `views` (by default the first) from traces, answers, or the result of `measure`.
+
+        The options are those of `measure` and of the view, such as `paper=True` to add the published numbers. Returns a
+        matplotlib figure, or with `backend="none"` its data as a table.
+        """
+        view = view or self.views[0]
+        if view not in self.views:
+            raise FloatLensError(f"view {view!r} is not known; use one of {', '.join(self.views)}")
+        if backend not in ("matplotlib", "none"):
+            raise FloatLensError(f"backend {backend!r} is not known; use 'matplotlib', or 'none' for only the data")
+        for name in options.keys() - self.figure_options:
+            known = ", ".join(sorted(self.figure_options)) or "none"
+            raise FloatLensError(f"{self.name} has no option {name!r}; it has {known}")
+        draw = getattr(self, f"draw_{view}")
+        if view not in self.maps:
+            samples = self.measure(samples, **{name: options[name] for name in options if name in self.measure_options})
+        taken = _keywords(draw)
+        return draw(samples, backend=backend, **{name: options[name] for name in options if name in taken})
+
+    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        """Draw the numbers in `labels` by layer, one line per model."""
+        return lines(measured, self.labels, backend=backend)
+
+    # Claims
+
+    def claim(self, samples: Any, **options: Any) -> Verdict:
+        """Test the first claim; all masked diffusion models are one side, all autoregressive models the other."""
+        about = {name: options.pop(name) for name in ("mdm", "arm", "model") if name in options}
+        return self.registered_claims()[0].verdict(self.measure(samples, **options), **about)
+
+    def claims(self, samples: Any, **options: Any) -> list[Verdict]:
+        """Test all claims, for each model or for each pair of a masked diffusion model and an autoregressive model."""
+        measured = self.measure(samples, **options)
+        return [verdict for claim in self.registered_claims() for verdict in claim.verdicts(measured)]
+
+    def registered_claims(self) -> list[Claim]:
+        """The claims of this finding, in the order of registration."""
+        return [claim for claim in CLAIMS.values() if claim.finding == self.name]
+
+    # The report
+
+    def row(self, part: xr.Dataset) -> Mapping[str, Any]:
+        """The numbers of one model in the table; by default the means of `labels`."""
+        return {label.replace("\n", " "): mean(part[name].values) for name, label in self.labels.items()}
+
+    def sentence(self, model: str, part: xr.Dataset) -> str:
+        """Describe the results of one model, here named "NAME (KIND)"; empty for nothing to say."""
+        return ""
+
+    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
+        """The tables of the report."""
+        rows = [
+            {"model": model, "kind": kind, **self.row(part), "samples": part.sizes["sample"]}
+            for model, kind, part in by_model(measured)
+        ]
+        return [as_table(self.table, rows)]
+
+    def sentences(self, measured: xr.Dataset) -> list[str]:
+        """The sentences of the report, one or more per model."""
+        found = [self.sentence(f"{model} ({kind})", part) for model, kind, part in by_model(measured)]
+        return [text for text in found if text]
+
+    def notes(self, measured: xr.Dataset) -> list[str]:
+        """Notes for the reader of the report, such as how many samples were left out."""
+        return []
+
+    def select(self, measured: xr.Dataset, view: str) -> xr.Dataset:
+        """The samples that can be shown together in one figure of the report."""
+        return measured
+
+
+def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword-only parameters of a function with their defaults."""
+    given = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in given if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 @dataclass(frozen=True)
@@ -88,30 +257,26 @@ class Claim:
         The finding whose measurements the claim is tested on.
     sentence, source
         The claim in plain words, and where it was made.
-    statistic
-        Description of the number that is averaged over samples.
     effect, why
         The smallest effect that matters, in units of the statistic, and the reason for it.
-    rejected_if
-        The result that would reject the claim.
-    needs
-        The traces or answers that the claim needs.
     test
         `test(measured, ...)` returns an `Outcome`. Its keyword parameters define which models it tests: `mdm` for a claim on
         a masked diffusion model, `arm` for one on an autoregressive model, `mdm` and `arm` for a comparison, `model` for
         any single model.
+    statistic, rejected_if, needs
+        The number that is averaged over samples, the result that would reject the claim, and the data that it needs.
     """
 
     id: str
     finding: str
     sentence: str
     source: str
-    statistic: str
     effect: float
-    why: str
-    rejected_if: str
-    needs: str
     test: Callable[..., Outcome]
+    statistic: str = ""
+    why: str = ""
+    rejected_if: str = ""
+    needs: str = ""
 
     def verdict(self, measured: xr.Dataset, **about: Any) -> Verdict:
         """Test the claim on the models in `about`, or on all models of a kind together."""
@@ -145,92 +310,23 @@ class Claim:
 
         If there are several pairs, those without a sample in common are left out.
         """
-        about = self.about
-        if about == ("model",):
+        if self.about == ("model",):
             return [self.verdict(measured, model=model) for model in models_of(measured)]
         sides: dict[str, list[str | None]] = {"mdm": [], "arm": []}
+        samples: dict[str | None, set[str]] = {}
         for model in models_of(measured):
-            sides[str(measured["model_kind"].values[measured["model"].values == model][0])].append(model)
-        chosen = list(product(*(sides[kind] or [None] for kind in about)))
-        samples = {
-            model: set(measured["sample_id"].values[measured["model"].values == model]) for model in models_of(measured)
-        }
-        shared = [models for models in chosen if None in models or set.intersection(*(samples[m] for m in models if m))]
-        return [self.verdict(measured, **dict(zip(about, models, strict=True))) for models in shared or chosen]
+            rows = measured["model"].values == model
+            sides[str(measured["model_kind"].values[rows][0])].append(model)
+            samples[model] = set(measured["sample_id"].values[rows])
+        chosen = list(product(*(sides[kind] or [None] for kind in self.about)))
+        shared = [models for models in chosen if None in models or set.intersection(*(samples[m] for m in models))]
+        return [self.verdict(measured, **dict(zip(self.about, models, strict=True))) for models in shared or chosen]
 
     @property
     def about(self) -> tuple[str, ...]:
         """The kinds of models that the claim tests: ("model",), ("mdm",), ("arm",) or ("mdm", "arm")."""
         named = inspect.signature(self.test).parameters
         return ("model",) if "model" in named else tuple(kind for kind in ("mdm", "arm") if kind in named)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One finding of the paper, or of related work.
-
-    Parameters
-    ----------
-    name, paper
-        The name on the command line, and the part of the paper that the finding comes from.
-    measure
-        `measure(traces_or_answers, ...)` returns a labelled dataset, one entry per sample.
-    figure
-        `figure(traces_or_measured, view=..., backend=...)` draws one of the `views`.
-    report
-        The text in the report.
-    views, maps
-        Names of the figures. Those in `maps` need traces; the others can also be drawn from the result of `measure`.
-    reads
-        The part of a run that is measured: "traces", "answers", or "both" (a pair of the two).
-    setting
-        The traces that the finding uses: "short" (questions without passages, as in the paper's figures of anchors) or
-        "passages". If a run has only the other kind, that one is used.
-    part
-        The part of a study that produces the finding's data.
-    applies
-        Function that returns whether a table of answers has the data that the finding needs.
-    records
-        Statistics, or groups of statistics, that the finding needs beyond the default ones; a study records them.
-
-    Calling a finding measures it: `drift(traces)` is the same as `drift.measure(traces)`.
-    """
-
-    name: str
-    paper: str
-    measure: Callable[..., Any]
-    figure: Callable[..., Any]
-    report: ReportText
-    views: Sequence[str] = ()
-    maps: Sequence[str] = ()
-    reads: Literal["traces", "answers", "both"] = "traces"
-    setting: Literal["short", "passages"] = "short"
-    part: str = ""
-    applies: Callable[[pd.DataFrame], bool] = lambda answers: len(answers) > 0
-    records: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "part", self.part or {"answers": "knowledge"}.get(self.reads, "traces"))
-
-    def __call__(self, samples: Any, **settings: Any) -> Any:
-        return self.measure(samples, **settings)
-
-    def claim(self, samples: Any, **settings: Any) -> Verdict:
-        """Test the first claim; all masked diffusion models are one side, all autoregressive models the other."""
-        first = self.registered_claims()[0]
-        about = {name: value for name, value in settings.items() if name in ("mdm", "arm", "model")}
-        others = {name: value for name, value in settings.items() if name not in about}
-        measured = samples if is_measured(samples, self.name) else self.measure(samples, **others)
-        return first.verdict(measured, **about)
-
-    def claims(self, samples: Any, **settings: Any) -> list[Verdict]:
-        """Test all claims, for each model or for each pair of a masked diffusion model and an autoregressive model."""
-        measured = samples if is_measured(samples, self.name) else self.measure(samples, **settings)
-        return [verdict for claim in self.registered_claims() for verdict in claim.verdicts(measured)]
-
-    def registered_claims(self) -> list[Claim]:
-        """The claims of this finding, in the order of registration."""
-        return [claim for claim in CLAIMS.values() if claim.finding == self.name]
 
 
 FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", tuple(TEXTS))
@@ -241,7 +337,7 @@ def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name."""
     order = list(TEXTS)  # of the report; plug-ins follow
     priority = len(order) - order.index(finding.name) if finding.name in order else 0
-    return FINDINGS.add(finding.name, finding, priority=priority, source=finding.measure)
+    return FINDINGS.add(finding.name, finding, priority=priority, source=type(finding))
 
 
 def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
@@ -257,11 +353,70 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
     if not text:
         finding = id.partition(".")[0]
         text = {"finding": finding, **next(claim for claim in TEXTS[finding]["claims"] if claim["id"] == id)}
-    fields = {"id": id, "statistic": "", "why": "", "needs": "", **text}
-    fields.setdefault("rejected_if", f"the 95 % interval lies below {fields['effect']:g}")
+    fields = {"rejected_if": f"the 95 % interval lies below {text['effect']:g}", **text, "id": id}
 
     def add(test: Callable[..., Outcome]) -> Callable[..., Outcome]:
         CLAIMS.add(id, Claim(**fields, test=test), source=test)
         return test
 
     return add
+
+
+# Which traces of a run a finding measures. The paper studies anchors on short questions without passages (32 to 64 new
+# tokens, one step per token, one block), and retrieval heads, flow, knowledge and stress with passages.
+
+CONDITIONS = {"short": SHORT, "passages": OPEN}
+SETTINGS = {
+    "paper": "short questions for anchors, passages for heads, flow, knowledge and stress",
+    "short": "every trace without passages",
+    "passages": "every trace with passages",
+}
+
+
+def check_setting(name: str) -> str:
+    """Return the name of a setting; raise an error if it is unknown."""
+    if name not in SETTINGS:
+        raise FloatLensError(f"setting {name!r} is not known; use one of {', '.join(SETTINGS)}")
+    return name
+
+
+def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tuple[str, ...]:
+    """Which sets of traces the findings need: short questions, or questions with passages."""
+    needed = {each.setting if setting == "paper" else setting for each in findings if each.reads in ("traces", "both")}
+    return tuple(condition for name, condition in CONDITIONS.items() if name in needed)
+
+
+def condition_of(sample_id: str) -> str:
+    """The condition of a study's sample; empty for a trace that was not made by a study.
+
+    >>> condition_of("world:fresh, short, fresh-test-3"), condition_of("mine")
+    ('short', '')
+    """
+    parts = sample_id.rsplit(", ", 2)
+    return parts[1] if len(parts) == 3 and parts[1] in CONDITIONS.values() else ""
+
+
+@dataclass(frozen=True)
+class OfSetting:
+    """A run folder with the traces of one condition."""
+
+    folder: Any
+    condition: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder.path)
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def samples(self) -> list[tuple[str, Path]]:
+        found = self.folder.samples()
+        return [(name, path) for name, path in found if not self.condition or condition_of(name) == self.condition]
+
+
+def folders_for(finding: Finding, folders: Sequence[Any]) -> list[OfSetting]:
+    """The folders restricted to the traces of the finding's setting, or with all traces if there are none of it."""
+    wanted = CONDITIONS[finding.setting]
+    known = {condition_of(name) for folder in folders for name, _ in folder.samples()}
+    return [OfSetting(folder, wanted if wanted in known else "") for folder in folders]

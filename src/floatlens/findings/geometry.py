@@ -27,90 +27,110 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
-from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.numbers import layer_table
-from floatlens.findings.outcome import Outcome, mean_of
+from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import Layers, choose_layers, few_layers, profile, spell
-from floatlens.findings.samples import (
-    Array,
-    Traces,
-    halves,
-    is_measured,
-    mean_over,
-    models_of,
-    per_sample,
-    pick,
-    require,
-)
+from floatlens.findings.samples import Array, Traces, halves, mean, mean_over, models_of, pick, require
 from floatlens.findings.spelling import number, percent
+from floatlens.findings.verdict import Outcome, mean_of
 from floatlens.trace.summarise import HEADS, group_mean, mean_over_heads, split
 from floatlens.trace.trace import Trace
 
-VIEWS = ("split", "heatmap")
 FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos θ"}
 KEPT = {"advantage": "qk_advantage", "norm_part": "qk_norm_part", "angle_part": "qk_angle_part"}  # in a summary
 PARTS = {"advantage": "whole advantage", "norm_part": "from the norm", "angle_part": "from the angle"}
 
 
-def measure(traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-    """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors.
+class Geometry(Finding):
+    name = "geometry"
+    views = ("split", "heatmap")
+    maps = ("heatmap",)
 
-    | variable | dims | description |
-    |---|---|---|
-    | advantage | sample, layer | mean score of anchors minus mean score of other keys (unscaled q·k) |
-    | norm_part, angle_part | sample, layer | its exact split; they sum to it |
-    | norm_share, angle_share | sample, layer | each part over the sum of the two absolute parts, in [−1, 1] |
-    | value_norm_anchors, value_norm_rest | sample, layer | mean norm of the value vectors |
-    | value_ratio | sample, layer | their ratio (sinks are known to have small values) |
-    """
-    return per_sample(traces, lambda trace: _measure_one(trace, layer, rule), "geometry", rule=parse_rule(rule).id)
-
-
-def _measure_one(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
-    kept = trace.is_summary and all(name in trace.data for name in KEPT.values())
-    require(trace, *(KEPT.values() if kept else ("qk", "qk_norm")), means=["received"], finding="geometry")
-    if kept:
-        _check_rule(trace, rule)
-    has_values = trace.has_head_mean("value_norm")
-    if has_values:
-        require(trace, means=["value_norm"], finding="geometry")
-    layers = choose_layers(trace, layer)
-    numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_norm_anchors", "value_norm_rest")}
-    for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
-        a_ST = profile(trace, index).values[:, 0]
-        anchors_ST = find_anchors(a_ST, rule, trace.attention)
-        others_ST = np.isfinite(a_ST) & ~anchors_ST
+    def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
+        """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors."""
+        kept = trace.is_summary and all(name in trace.data for name in KEPT.values())
+        has_values = trace.has_head_mean("value_norm")
+        means = ["received", "value_norm"] if has_values else ["received"]
+        require(trace, *(KEPT.values() if kept else ("qk", "qk_norm")), means=means, finding=self.name)
         if kept:
-            at = {"layer": index, "rule": parse_rule(rule).id}
-            parts = tuple(trace.data[name].sel(at).transpose("step", "head").values for name in KEPT.values())
-        else:
-            score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
-            parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
-        for name, part_SH in zip(PARTS, parts, strict=True):
-            numbers[name][position] = mean_over(part_SH, (0, 1))
-        if has_values:
-            value_ST = _layer_mean(trace, "value_norm", index)
-            for name, group in (("value_norm_anchors", anchors_ST), ("value_norm_rest", others_ST)):
-                has = group.any(axis=-1) & anchors_ST.any(axis=-1)
-                numbers[name][position] = mean_over(group_mean(value_ST, group)[has], 0)
-    total = np.abs(numbers["norm_part"]) + np.abs(numbers["angle_part"])
-    for name in ("norm", "angle"):
-        numbers[f"{name}_share"] = np.where(
-            total > 0, numbers[f"{name}_part"] / np.where(total > 0, total, 1.0), np.nan
+            _check_rule(trace, rule)
+        layers = choose_layers(trace, layer)
+        numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_ratio")}
+        for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
+            a_ST = profile(trace, index).values[:, 0]
+            anchors_ST = find_anchors(a_ST, rule, trace.attention)
+            others_ST = np.isfinite(a_ST) & ~anchors_ST
+            if kept:
+                at = {"layer": index, "rule": rule}
+                parts = tuple(trace.data[name].sel(at).transpose("step", "head").values for name in KEPT.values())
+            else:
+                score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
+                parts = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
+            for name, part_SH in zip(PARTS, parts, strict=True):
+                numbers[name][position] = mean_over(part_SH, (0, 1))
+            steps = anchors_ST.any(axis=-1)
+            if has_values and steps.any():
+                value_ST = _layer_mean(trace, "value_norm", index)
+                anchors, others = (mean(group_mean(value_ST, group)[steps]) for group in (anchors_ST, others_ST))
+                numbers["value_ratio"][position] = anchors / others
+        return xr.Dataset({name: ("layer", values) for name, values in numbers.items()}, coords={"layer": layers})
+
+    def draw_split(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+        """Draw the split by layer, one column per model; `paper` adds the published shares to the caption."""
+        data = draw.table_along(measured, {**PARTS, "value_ratio": ""})
+        return data if backend == "none" else _draw_split(data, measured, published.geometry_note() if paper else "")
+
+    def draw_heatmap(
+        self,
+        traces: Traces,
+        *,
+        layer: Layers = None,
+        rule: str = "sigma(3)",
+        sample: int | str | None = None,
+        head: int | None = None,
+        step: int | None = None,
+        backend: str,
+    ) -> Figure | pd.DataFrame:
+        """Draw maps of score, norm product and cosine for one trace, with anchors hatched and marked above the map.
+
+        Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, otherwise steps ×
+        positions of the column means, for one head or the mean over heads.
+        """
+        trace = pick(traces, sample)[0]
+        single = () if head is None else tuple(FACTORS)
+        require(trace, *single, means=["received", *FACTORS], finding=self.name)
+        maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
+        if backend == "none":
+            return pd.concat([_cells(trace, *one) for one in maps], ignore_index=True)
+        return _draw_maps(trace, maps, rule, head)
+
+    def row(self, part: xr.Dataset) -> dict[str, Any]:
+        norm, angle = (_shares(part, name) for name in ("norm_part", "angle_part"))
+        return {
+            "score advantage": mean(part["advantage"].values),
+            "norm's share, shallow": mean(norm[0]),
+            "norm's share, deep": mean(norm[1]),
+            "angle's share, shallow": mean(angle[0]),
+            "angle's share, deep": mean(angle[1]),
+            "value norm, anchors / others": mean(part["value_ratio"].values),
+        }
+
+    def sentence(self, model: str, part: xr.Dataset) -> str:
+        shallow, deep = (mean(share) for share in _shares(part, "angle_part"))
+        return (
+            f"In {model} the direction of the keys carries {percent(shallow)} of the anchors' score advantage in the "
+            f"shallow half of the layers and {percent(deep)} in the deep half; the rest is their length, which works "
+            f"against them where the share exceeds 100 %. The values of anchors are "
+            f"{number(mean(part['value_ratio'].values), 2)} times as long as those of other keys."
         )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        numbers["value_ratio"] = numbers["value_norm_anchors"] / numbers["value_norm_rest"]
-    return xr.Dataset({k: ("layer", v) for k, v in numbers.items()}, coords={"layer": layers})
 
 
 def _check_rule(trace: Trace, rule: str) -> None:
     """Raise an error for a rule that a summary was not made with, since it has no scores of single heads."""
-    known, asked = [str(one) for one in trace.data["rule"].values], parse_rule(rule).id
-    if asked not in known:
+    known = [str(one) for one in trace.data["rule"].values]
+    if rule not in known:
         sample = trace.data.attrs.get("sample_id") or trace.model
         raise FloatLensError(
-            f"geometry by {asked} needs qk of single heads, and the trace of {sample!r} is a summary, made with the rules "
+            f"geometry by {rule} needs qk of single heads, and the trace of {sample!r} is a summary, made with the rules "
             f"{', '.join(known)}; use one of these, or trace again with --detail full"
         )
 
@@ -127,38 +147,41 @@ def _layer_mean(trace: Trace, name: str, layer: int) -> Array:
     return np.asarray(mean.transpose("step", "position").values, dtype=np.float32)
 
 
-def figure(
-    traces: Traces,
-    *,
-    layer: Layers = None,
-    rule: str = "sigma(3)",
-    sample: int | str | None = None,
-    head: int | None = None,
-    step: int | None = None,
-    view: str = "split",
-    paper: bool = False,
-    backend: str = "matplotlib",
-) -> Figure | pd.DataFrame:
-    """Draw the split by layer for all models (`split`), or maps of score, norm product and cosine for one trace (`heatmap`).
+def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
+    """Share of a part in the whole advantage, in the shallow and in the deep half of the layers, per sample.
 
-    Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, otherwise steps ×
-    positions of the column means, for one head or the mean over heads. Anchors are hatched and marked above the map.
+    It is a ratio of sums over layers, so that a layer with almost no advantage does not dominate. NaN if the anchors have
+    no advantage in that half.
+
+    >>> share_of_half(np.array([[1.0, 3.0]]), np.array([[2.0, 2.0]]), np.array([[0.0, 1.0]]))
+    (array([0.5]), array([1.5]))
     """
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    if view == "split":
-        measured = traces if is_measured(traces, "geometry") else measure(traces, layer=layer, rule=rule)
-        data = layer_table(measured, {**PARTS, "value_ratio": ""})
-        return data if backend == "none" else _draw_split(data, measured, published.geometry_note() if paper else "")
-    trace = pick(traces, sample)[0]
-    if head is None:
-        require(trace, means=["received", *FACTORS], finding="geometry")
-    else:
-        require(trace, *FACTORS, means=["received"], finding="geometry")
-    maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
-    if backend == "none":
-        return pd.concat([_cells(trace, *one) for one in maps], ignore_index=True)
-    return _draw_maps(trace, maps, rule, head)
+    shares = [
+        np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+        for part, whole in zip(halves(part_NL, depth_NL), halves(whole_NL, depth_NL), strict=True)
+    ]
+    return shares[0], shares[1]
+
+
+def _shares(measured: xr.Dataset, name: str) -> tuple[Array, Array]:
+    return share_of_half(measured[name].values, measured["advantage"].values, measured["depth"].values)
+
+
+@register_claim("geometry.angle")
+def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    angle, norm = (_shares(measured, name)[1] for name in ("angle_part", "norm_part"))
+    beside = {"share of the angle, deep half": angle, "share of the norm, deep half": norm}
+    return mean_of(measured, angle - 0.5, kind="mdm", model=mdm, beside=beside)
+
+
+@register_claim("geometry.turn")
+def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    shallow, deep = _shares(measured, "angle_part")
+    beside = {"share of the angle, shallow half": shallow, "share of the angle, deep half": deep}
+    return mean_of(measured, deep - shallow, kind="mdm", model=mdm, beside=beside)
+
+
+# Maps
 
 
 def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: int | None) -> list[tuple[Any, ...]]:
@@ -308,48 +331,6 @@ def _draw_split(data: pd.DataFrame, measured: xr.Dataset, note: str = "") -> Fig
     return figure
 
 
-def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
-    """Share of a part in the whole advantage, in the shallow and in the deep half of the layers, per sample.
-
-    It is a ratio of sums over layers, so that a layer with almost no advantage does not dominate. NaN if the anchors have
-    no advantage in that half.
-
-    >>> share_of_half(np.array([[1.0, 3.0]]), np.array([[2.0, 2.0]]), np.array([[0.0, 1.0]]))
-    (array([0.5]), array([1.5]))
-    """
-    parts, wholes = halves(part_NL, depth_NL), halves(whole_NL, depth_NL)
-    shares = [
-        np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-        for part, whole in zip(parts, wholes, strict=True)
-    ]
-    return shares[0], shares[1]
-
-
-@register_claim("geometry.angle")
-def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    angle = share_of_half(measured["angle_part"].values, measured["advantage"].values, measured["depth"].values)
-    norm = share_of_half(measured["norm_part"].values, measured["advantage"].values, measured["depth"].values)
-    return mean_of(
-        measured,
-        angle[1] - 0.5,
-        kind="mdm",
-        model=mdm,
-        beside={"share of the angle, deep half": angle[1], "share of the norm, deep half": norm[1]},
-    )
-
-
-@register_claim("geometry.turn")
-def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    shallow, deep = share_of_half(measured["angle_part"].values, measured["advantage"].values, measured["depth"].values)
-    return mean_of(
-        measured,
-        deep - shallow,
-        kind="mdm",
-        model=mdm,
-        beside={"share of the angle, shallow half": shallow, "share of the angle, deep half": deep},
-    )
-
-
 def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     """Score, norm product and cosine of every query and key (H, Q, T); query head h uses key head h // (H / K).
 
@@ -366,67 +347,5 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
 
 
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    rows = []
-    for model, kind, part in by_model(measured):
-        norm, angle = (_shares(part, name) for name in ("norm_part", "angle_part"))
-        rows.append(
-            {
-                "model": model,
-                "kind": kind,
-                "score advantage": mean(part["advantage"].values),
-                "norm's share, shallow": norm[0],
-                "norm's share, deep": norm[1],
-                "angle's share, shallow": angle[0],
-                "angle's share, deep": angle[1],
-                "value norm, anchors / others": mean(part["value_ratio"].values),
-                "samples": part.sizes["sample"],
-            }
-        )
-    return [as_table("Means over samples; shallow and deep halves of the layers", pd.DataFrame(rows), number)]
-
-
-def _shares(part: xr.Dataset, name: str) -> tuple[float, float]:
-    shallow, deep = share_of_half(part[name].values, part["advantage"].values, part["depth"].values)
-    return mean(shallow), mean(deep)
-
-
-def sentences(measured: xr.Dataset) -> list[str]:
-    found = []
-    for model, kind, part in by_model(measured):
-        shallow, deep = _shares(part, "angle_part")
-        ratio = mean(part["value_ratio"].values)
-        found.append(
-            f"In {model} ({kind}) the direction of the keys carries {percent(shallow)} of the anchors' score "
-            f"advantage in the shallow half of the layers and {percent(deep)} in the deep half; the rest is their "
-            f"length, which works against them where the share exceeds 100 %. The values of anchors are "
-            f"{number(ratio, 2)} times as long as those of other keys."
-        )
-    return found
-
-
-REPORT = ReportText(
-    title="QK geometry",
-    question="Do anchors win by the length of their keys, or by their direction?",
-    views={
-        "split": (
-            "The anchors' score advantage and its two parts, by layer",
-            "q·k is the product of the norms times the cosine. The two coloured lines are an exact split of the "
-            "black one into the parts from the norm and from the angle. Below: norm of the anchors' values relative to "
-            "that of other positions.",
-        ),
-        "heatmap": (
-            "Score, norm product and cosine of one sample",
-            "Rows are steps, columns are positions; means over queries and heads. Framed: anchors. An anchor that stands "
-            "out in the middle map wins by its norm, one that stands out in the right map by its angle.",
-        ),
-    },
-    tables=tables,
-    sentences=sentences,
-)
-geometry = register_finding(
-    Finding(
-        "geometry", paper="QK geometry", measure=measure, figure=figure, views=VIEWS, maps=("heatmap",), report=REPORT
-    )
-)
-claims = geometry.claims
+geometry = register_finding(Geometry())
+measure, figure, claims = geometry.measure, geometry.figure, geometry.claims

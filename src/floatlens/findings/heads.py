@@ -26,73 +26,102 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
-from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, mean_of, rows_of
-from floatlens.findings.samples import Array, Traces, is_measured, mean_over, models_of, per_sample
+from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.samples import Array, mean, mean_over, models_of, parts_of
 from floatlens.findings.spelling import count, number
+from floatlens.findings.verdict import Outcome, mean_of, rows_of
 from floatlens.paper import definitions
+from floatlens.stats import NAN
 from floatlens.trace.trace import Trace
 
-VIEWS = ("map", "depth")
 RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5
 SCORES = {"hit": "copy score", "mass": "mass on gold evidence", "query": "query-only score"}
 
 
-def measure(traces: Traces, *, top: float = 0.05) -> xr.Dataset:
-    """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
+class Heads(Finding):
+    name = "heads"
+    views = ("map", "depth")
+    setting = "passages"
 
-    | variable | dims | description |
-    |---|---|---|
-    | hit | sample, layer, head | share of committed evidence tokens whose copy in the evidence is the head's top key |
-    | mass | sample, layer, head | mean attention on the gold evidence at those commits |
-    | query | sample, layer, head | attention from the question to the gold documents at the first step, if recorded |
-    | query_layer | sample, layer | the same from the region flow, mean over heads |
-    | overlap_steps | sample | Jaccard of the `top` share of heads between neighbouring commit steps |
-    | n_tokens | sample | number of committed tokens in the averages |
-    | reason | sample | reason why the sample cannot be used; empty if it can |
+    def measure_one(self, trace: Trace, *, top: float = 0.05) -> xr.Dataset:
+        """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
 
-    The attributes `used` and `left_out` hold the number of used samples, and why the others were left out.
-    """
-    measured = per_sample(traces, lambda trace: _measure_one(trace, top), "heads", top=top, rule="")
-    reasons = Counter(str(r) for r in measured["reason"].values)
-    used = reasons.pop("", 0)
-    return measured.assign_attrs(used=f"{used} of {measured.sizes['sample']}", left_out=json.dumps(dict(reasons)))
-
-
-def _measure_one(trace: Trace, top: float) -> xr.Dataset:
-    reason = why_not(trace)
-    if not {"layer", "head"} <= set(trace.data.sizes):
-        raise FloatLensError(
-            f"the trace of {trace.model!r} holds no data per head; trace again with record including evidence"
+        The attributes `used` and `left_out` hold the number of used samples, and why the others were left out.
+        """
+        if not {"layer", "head"} <= set(trace.data.sizes):
+            raise FloatLensError(
+                f"the trace of {trace.model!r} holds no data per head; trace again with record including evidence"
+            )
+        reason = why_not(trace)
+        found = {name: np.full([trace.data.sizes[d] for d in ("layer", "head")], np.nan) for name in SCORES}
+        overlap, n_tokens = NAN, 0
+        if not reason:
+            count_S = trace.data["evidence_count"].values
+            n_tokens = int(count_S.sum())
+            hit_SLH, mass_SLH = (
+                trace.data[name].transpose("step", "layer", "head").values for name in ("evidence_hit", "evidence_mass")
+            )
+            found["hit"], found["mass"] = step_mean(hit_SLH, count_S), step_mean(mass_SLH, count_S)
+            sets = [top_heads(one, top) for one in (hit_SLH + 1e-6 * mass_SLH)[count_S > 0]]  # ties are broken by mass
+            if len(sets) > 1:
+                overlap = float(np.mean([jaccard(x, y) for x, y in pairwise(sets)]))
+        if "query_mass" in trace.data:
+            found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
+        return xr.Dataset(
+            {
+                **{name: (("layer", "head"), values) for name, values in found.items()},
+                "query_layer": ("layer", _query_flow(trace)),
+                "overlap_steps": overlap,
+                "n_tokens": n_tokens,
+                "reason": np.array(reason, dtype=object),
+            },
+            coords={"layer": trace.data["layer"].values, "head": trace.data["head"].values},
         )
-    layers, heads = (trace.data.sizes[d] for d in ("layer", "head"))
-    found = {name: np.full((layers, heads), np.nan) for name in SCORES}
-    overlap, n_tokens = float("nan"), 0
-    if not reason:
-        count = trace.data["evidence_count"].values
-        n_tokens = int(count.sum())
-        steps = {
-            name: trace.data[f"evidence_{name}"].transpose("step", "layer", "head").values for name in ("hit", "mass")
+
+    def measure_all(self, traces: Any, **options: Any) -> xr.Dataset:
+        measured = super().measure_all(traces, **options)
+        reasons = Counter(str(r) for r in measured["reason"].values)
+        used = reasons.pop("", 0)
+        return measured.assign_attrs(used=f"{used} of {measured.sizes['sample']}", left_out=json.dumps(dict(reasons)))
+
+    def draw_map(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+        """Draw scores, layer × head, one column per model; `paper` adds the published maps of LLaDA and Dream."""
+        data = _cells(measured)
+        if paper:
+            data = pd.concat([data, published.head_rows()], ignore_index=True)
+        return data if backend == "none" else _draw_map(measured, data)
+
+    def draw_depth(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        """Draw the number of retrieval heads by layer."""
+        data = table(measured)
+        return data if backend == "none" else _draw_depth(measured, data)
+
+    def row(self, part: xr.Dataset) -> dict[str, Any]:
+        hit_LH = mean_over(part["hit"].values, 0)
+        return {
+            "heads above 0.1": int((hit_LH > RETRIEVES).sum()),
+            "heads above 0.5": int((hit_LH > STRONG).sum()),
+            "heads": int(np.isfinite(hit_LH).sum()),
+            "score-weighted depth": depth_of_scores(hit_LH, mean_over(part["depth"].values, 0)),
+            "step-to-step overlap of the top heads": mean(part["overlap_steps"].values),
+            "samples used": int((part["reason"].values == "").sum()),
         }
-        for name, values_SLH in steps.items():
-            found[name] = step_mean(values_SLH, count)
-        ranked = (steps["hit"] + 1e-6 * steps["mass"])[count > 0]  # ties are broken by mass
-        if len(ranked) > 1:
-            sets = [top_heads(one, top) for one in ranked]
-            overlap = float(np.mean([jaccard(x, y) for x, y in pairwise(sets)]))
-    if "query_mass" in trace.data:
-        found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
-    return xr.Dataset(
-        {
-            **{name: (("layer", "head"), values) for name, values in found.items()},
-            "query_layer": ("layer", _query_flow(trace)),
-            "overlap_steps": overlap,
-            "n_tokens": n_tokens,
-            "reason": np.array(reason, dtype=object),
-        },
-        coords={"layer": trace.data["layer"].values, "head": trace.data["head"].values},
-    )
+
+    def sentence(self, model: str, part: xr.Dataset) -> str:
+        hit_LH = mean_over(part["hit"].values, 0)
+        if not np.isfinite(hit_LH).any():
+            return f"No sample of {model} can be used: no committed token is in its gold document."
+        layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
+        strong = int((hit_LH > RETRIEVES).sum())
+        return (
+            f"{model} has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that attend most to the token being "
+            f"copied in more than one of ten commits; the best is head {head} of layer {part['layer'].values[layer]} with a "
+            f"score of {number(float(hit_LH[layer, head]), 2)}."
+        )
+
+    def notes(self, measured: xr.Dataset) -> list[str]:
+        left = json.loads(str(measured.attrs.get("left_out", "{}")))
+        return [f"{count(n, 'sample')} left out: {reason}." for reason, n in left.items()]
 
 
 def why_not(trace: Trace) -> str:
@@ -133,39 +162,32 @@ def _query_flow(trace: Trace) -> Array:
     return np.asarray(flow_LR.values.sum(axis=1), dtype=float)
 
 
-def table(traces: Traces, **settings: Any) -> pd.DataFrame:
+def table(traces: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model and layer: mean scores over usable samples, heads above 0.1 and 0.5."""
-    measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
     parts = []
-    for model in models_of(measured):
-        rows = measured["model"].values == model
-        scores = {name: mean_over(measured[name].values[rows], 0) for name in SCORES}
-        there = np.isfinite(measured["depth"].values[rows]).any(axis=0)
+    for model, part in parts_of(heads.measure(traces, **options)):
+        scores = {name: mean_over(part[name].values, 0) for name in SCORES}
         columns = {
             "model": model,
-            "layer": measured["layer"].values,
-            "depth": mean_over(measured["depth"].values[rows], 0),
+            "layer": part["layer"].values,
+            "depth": mean_over(part["depth"].values, 0),
             **{name: mean_over(values, 1) for name, values in scores.items()},
-            "query_layer": mean_over(measured["query_layer"].values[rows], 0),
+            "query_layer": mean_over(part["query_layer"].values, 0),
             "above_0.1": (scores["hit"] > RETRIEVES).sum(axis=1),
             "above_0.5": (scores["hit"] > STRONG).sum(axis=1),
             "heads": np.isfinite(scores["hit"]).sum(axis=1),
         }
-        parts.append(pd.DataFrame(columns).loc[there])
+        parts.append(pd.DataFrame(columns).loc[np.isfinite(part["depth"].values).any(axis=0)])
     return pd.concat(parts, ignore_index=True)
 
 
-def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
+def stability(traces: Any, **options: Any) -> pd.DataFrame:
     """Return the overlap of the top heads between samples and between steps, one row per model (Jaccard, 1 = the same)."""
-    measured = traces if is_measured(traces, "heads") else measure(traces, **settings)
-    top = float(measured.attrs["top"])
     found = []
-    for model in models_of(measured):
-        part = measured.isel(
-            sample=np.flatnonzero((measured["model"].values == model) & (measured["reason"].values == ""))
-        )
+    for model, part in parts_of(heads.measure(traces, **options)):
+        part = part.isel(sample=np.flatnonzero(part["reason"].values == ""))
         scores = part["hit"].values + 1e-6 * part["mass"].values
-        sets = [top_heads(one, top) for one in scores]
+        sets = [top_heads(one, float(part.attrs["top"])) for one in scores]
         pairs = [jaccard(x, y) for x, y in combinations(sets, 2)]
         n_heads = int(np.isfinite(scores[0]).sum()) if len(scores) else 0
         chosen = len(sets[0]) if sets else 0
@@ -174,30 +196,86 @@ def stability(traces: Traces, **settings: Any) -> pd.DataFrame:
                 "model": model,
                 "samples": len(sets),
                 "top_heads": chosen,
-                "between_samples": float(np.mean(pairs)) if pairs else float("nan"),
-                "between_steps": float(mean_over(part["overlap_steps"].values, 0)) if len(sets) else float("nan"),
-                "by_chance": chosen / (2 * n_heads - chosen) if n_heads else float("nan"),
+                "between_samples": mean(np.array(pairs)),
+                "between_steps": mean(part["overlap_steps"].values),
+                "by_chance": chosen / (2 * n_heads - chosen) if n_heads else NAN,
             }
         )
     return pd.DataFrame(found)
 
 
-def figure(
-    traces: Traces, *, top: float = 0.05, view: str = "map", paper: bool = False, backend: str = "matplotlib"
-) -> Figure | pd.DataFrame:
-    """Draw scores, layer × head (`map`), or the number of retrieval heads by layer (`depth`); one column per model.
+def depth_of_scores(score_LH: Array, depth_L: Array) -> float:
+    """`definitions.retrieval_depth` with the depths of the layers that were recorded; NaN where no head scores.
 
-    `paper` adds the published maps of LLaDA and Dream to the map.
+    >>> depth_of_scores(np.array([[0.0, 0.0], [0.5, 0.5], [np.nan, np.nan]]), np.array([0.0, 1.0, np.nan]))
+    1.0
     """
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    measured = traces if is_measured(traces, "heads") else measure(traces, top=top)
-    data = table(measured) if view == "depth" else _cells(measured)
-    if paper and view == "map":
-        data = pd.concat([data, published.head_rows()], ignore_index=True)
-    if backend == "none":
-        return data
-    return _draw_depth(measured, data) if view == "depth" else _draw_map(measured, data)
+    total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
+    return float(total_L @ np.nan_to_num(depth_L) / total_L.sum()) if total_L.sum() > 0 else float("nan")
+
+
+def step_mean(values_SLH: Array, count_S: Array) -> Array:
+    """Mean over steps, each weighted by the number of tokens it committed.
+
+    >>> step_mean(np.array([[[1.0]], [[np.nan]], [[0.0]]]), np.array([1, 0, 3])).item()
+    0.25
+    """
+    weight = count_S.astype(float)[:, None, None]
+    return np.where(weight > 0, values_SLH * weight, 0.0).sum(axis=0) / max(float(count_S.sum()), 1.0)
+
+
+def top_heads(score_LH: Array, share: float) -> set[int]:
+    """The given share of heads with the highest scores, at least one.
+
+    >>> top_heads(np.array([[0.1, 0.9], [0.3, 0.2]]), 0.5) == {1, 2}
+    True
+    """
+    flat = np.where(np.isfinite(score_LH), score_LH, -1.0).ravel()
+    count = max(1, round(share * int(np.isfinite(score_LH).sum())))
+    return {int(i) for i in np.argsort(-flat, kind="stable")[:count]}
+
+
+def jaccard(x: set[int], y: set[int]) -> float:
+    """Overlap of two sets: 1 when they are the same.
+
+    >>> jaccard({1, 2}, {2, 3})
+    0.3333333333333333
+    """
+    return len(x & y) / len(x | y) if x | y else float("nan")
+
+
+@register_claim("heads.deep")
+def sit_deep(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    usable = measured["reason"].values == ""
+    found = mean_of(
+        measured,
+        np.where(usable, _depths(measured, "hit"), np.nan),
+        kind="mdm",
+        model=mdm,
+        what="samples with usable evidence",
+        beside={"score-weighted depth by attention mass": _depths(measured, "mass")},
+    )
+    rows = rows_of(measured, "mdm", mdm)
+    if not len(rows):
+        return found
+    mean_LH = mean_over(measured["hit"].values[rows], 0)
+    there_LH = mean_LH[np.isfinite(mean_LH).any(axis=1)]
+    details = {
+        "rank correlation of layer and score": definitions.depth_correlation(there_LH) if len(there_LH) else NAN,
+        "share of heads above 0.5 in the deep half": definitions.deep_share(there_LH, STRONG),
+        "heads above 0.1": int((mean_LH > RETRIEVES).sum()),
+        "heads above 0.5": int((mean_LH > STRONG).sum()),
+        "left out": dict(Counter(str(r) for r in measured["reason"].values[rows] if r)),
+    }
+    return replace(found, details={**found.details, **details})
+
+
+def _depths(measured: xr.Dataset, name: str) -> Array:
+    pairs = zip(measured[name].values, measured["depth"].values, strict=True)
+    return np.array([depth_of_scores(score_LH, depth_L) for score_LH, depth_L in pairs]) - 0.5
+
+
+# Figures
 
 
 def _cells(measured: xr.Dataset) -> pd.DataFrame:
@@ -276,155 +354,5 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     return figure
 
 
-@register_claim("heads.deep")
-def sit_deep(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    depth_N = np.array(
-        [
-            depth_of_scores(hit_LH, depth_L)
-            for hit_LH, depth_L in zip(measured["hit"].values, measured["depth"].values, strict=True)
-        ]
-    )
-    usable = measured["reason"].values == ""
-    found = mean_of(
-        measured,
-        np.where(usable, depth_N - 0.5, np.nan),
-        kind="mdm",
-        model=mdm,
-        what="samples with usable evidence",
-        beside={"score-weighted depth by attention mass": _depths(measured, "mass")},
-    )
-    rows = rows_of(measured, "mdm", mdm)
-    if not len(rows):
-        return found
-    mean_LH = mean_over(measured["hit"].values[rows], 0)
-    there = np.isfinite(mean_LH).any(axis=1)
-    details = {
-        **found.details,
-        "rank correlation of layer and score": definitions.depth_correlation(mean_LH[there])
-        if there.any()
-        else float("nan"),
-        "share of heads above 0.5 in the deep half": definitions.deep_share(mean_LH[there], STRONG),
-        "heads above 0.1": int((mean_LH > RETRIEVES).sum()),
-        "heads above 0.5": int((mean_LH > STRONG).sum()),
-        "left out": dict(Counter(str(r) for r in measured["reason"].values[rows] if r)),
-    }
-    return replace(found, details=details)
-
-
-def _depths(measured: xr.Dataset, name: str) -> Array:
-    pairs = zip(measured[name].values, measured["depth"].values, strict=True)
-    return np.array([depth_of_scores(score_LH, depth_L) for score_LH, depth_L in pairs]) - 0.5
-
-
-def depth_of_scores(score_LH: Array, depth_L: Array) -> float:
-    """`definitions.retrieval_depth` with the depths of the layers that were recorded; NaN where no head scores.
-
-    >>> depth_of_scores(np.array([[0.0, 0.0], [0.5, 0.5], [np.nan, np.nan]]), np.array([0.0, 1.0, np.nan]))
-    1.0
-    """
-    total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
-    return float(total_L @ np.nan_to_num(depth_L) / total_L.sum()) if total_L.sum() > 0 else float("nan")
-
-
-def step_mean(values_SLH: Array, count_S: Array) -> Array:
-    """Mean over steps, each weighted by the number of tokens it committed.
-
-    >>> step_mean(np.array([[[1.0]], [[np.nan]], [[0.0]]]), np.array([1, 0, 3])).item()
-    0.25
-    """
-    weight = count_S.astype(float)[:, None, None]
-    return np.where(weight > 0, values_SLH * weight, 0.0).sum(axis=0) / max(float(count_S.sum()), 1.0)
-
-
-def top_heads(score_LH: Array, share: float) -> set[int]:
-    """The given share of heads with the highest scores, at least one.
-
-    >>> top_heads(np.array([[0.1, 0.9], [0.3, 0.2]]), 0.5) == {1, 2}
-    True
-    """
-    flat = np.where(np.isfinite(score_LH), score_LH, -1.0).ravel()
-    count = max(1, round(share * int(np.isfinite(score_LH).sum())))
-    return {int(i) for i in np.argsort(-flat, kind="stable")[:count]}
-
-
-def jaccard(x: set[int], y: set[int]) -> float:
-    """Overlap of two sets: 1 when they are the same.
-
-    >>> jaccard({1, 2}, {2, 3})
-    0.3333333333333333
-    """
-    return len(x & y) / len(x | y) if x | y else float("nan")
-
-
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    rows = []
-    for model, kind, part in by_model(measured):
-        hit_LH = mean_over(part["hit"].values, 0)
-        rows.append(
-            {
-                "model": model,
-                "kind": kind,
-                "heads above 0.1": int((hit_LH > RETRIEVES).sum()),
-                "heads above 0.5": int((hit_LH > STRONG).sum()),
-                "heads": int(np.isfinite(hit_LH).sum()),
-                "score-weighted depth": depth_of_scores(hit_LH, mean_over(part["depth"].values, 0)),
-                "step-to-step overlap of the top heads": mean(part["overlap_steps"].values),
-                "samples used": int((part["reason"].values == "").sum()),
-            }
-        )
-    return [as_table("Copy scores of the heads", pd.DataFrame(rows), number)]
-
-
-def sentences(measured: xr.Dataset) -> list[str]:
-    found = []
-    for model, kind, part in by_model(measured):
-        hit_LH = mean_over(part["hit"].values, 0)
-        if not np.isfinite(hit_LH).any():
-            found.append(f"No sample of {model} ({kind}) can be used: no committed token is in its gold document.")
-            continue
-        layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
-        strong = int((hit_LH > RETRIEVES).sum())
-        found.append(
-            f"{model} ({kind}) has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that attend most to the "
-            f"token being copied in more than one of ten commits; the best is head {head} of layer "
-            f"{part['layer'].values[layer]} with a score of {number(float(hit_LH[layer, head]), 2)}."
-        )
-    return found
-
-
-def notes(measured: xr.Dataset) -> list[str]:
-    left = json.loads(str(measured.attrs.get("left_out", "{}")))
-    return [f"{count(n, 'sample')} left out: {reason}." for reason, n in left.items()]
-
-
-REPORT = ReportText(
-    title="Retrieval heads",
-    question="Which heads fetch the answer from the gold document?",
-    views={
-        "map": (
-            "Scores of every head, by layer (rows) and head (columns)",
-            "A head's copy score is the share of committed answer tokens at whose commit its most attended key was "
-            "the same token in the gold document. The mass score counts all attention on the gold evidence; the "
-            "query-only score needs no generation.",
-        ),
-        "depth": (
-            "Where in the model the heads sit",
-            "Depth 0 is the first layer and 1 the last.",
-        ),
-    },
-    tables=tables,
-    sentences=sentences,
-    notes=notes,
-)
-heads = register_finding(
-    Finding(
-        "heads",
-        paper="retrieval heads",
-        measure=measure,
-        figure=figure,
-        views=VIEWS,
-        report=REPORT,
-        setting="passages",
-    )
-)
-claims = heads.claims
+heads = register_finding(Heads())
+measure, figure, claims = heads.measure, heads.figure, heads.claims

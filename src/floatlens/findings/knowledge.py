@@ -22,178 +22,119 @@ from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.table import COLUMNS, table1
 from floatlens.findings import published, style
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, contrast
-from floatlens.findings.samples import models_of
-from floatlens.findings.spelling import listed, number, percent, points
+from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.samples import check_score, parts_of, per_question
+from floatlens.findings.spelling import listed, percent, points
 from floatlens.findings.style import short
-from floatlens.version import __version__
+from floatlens.findings.verdict import Outcome, contrast
 
-VIEWS = ("gain",)
 CONDITIONS = (CLOSED, OPEN)
 
 
-def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
-    """Measure the gain of the answers from passages, one row per model and question.
+class Knowledge(Finding):
+    name = "knowledge"
+    views = ("gain",)
+    reads = "answers"
+    setting = "passages"
+    part = "knowledge"
 
-    | variable | dims | description |
-    |---|---|---|
-    | em, accuracy, accuracy_words, f1 | sample, condition | score of the answer without and with passages |
-    | gain | sample | with minus without passages, by the chosen score |
-    """
-    if isinstance(answers, xr.Dataset):
-        return answers
-    if score not in SCORES:
-        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(SCORES)}")
-    table = answers_of(answers)
-    table = table[table["condition"].isin(CONDITIONS)]
-    if table.empty:
-        raise FloatLensError(
-            "the answers are neither open-book nor closed-book; create them with floatlens eval --both"
+    def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
+        """Measure the gain of the answers from passages, one row per model and question."""
+        check_score(score, SCORES)
+        rows = answers_of(answers)
+        rows = rows[rows["condition"].isin(CONDITIONS)]
+        if rows.empty:
+            raise FloatLensError(
+                "the answers are neither open-book nor closed-book; create them with floatlens eval --both"
+            )
+        order, coords = per_question(rows, ("model", "data", "id"))
+        wide = rows.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES)).reindex(order)
+        wide = wide.reindex(columns=pd.MultiIndex.from_product([SCORES, CONDITIONS]))
+        scores = {name: wide[name].to_numpy(float) for name in SCORES}
+        gain = scores[score][:, 1] - scores[score][:, 0]
+        return xr.Dataset(
+            {**{name: (("sample", "condition"), values) for name, values in scores.items()}, "gain": ("sample", gain)},
+            coords={**coords, "condition": list(CONDITIONS)},
         )
-    wide = table.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES))
-    order = pd.MultiIndex.from_frame(table[["model", "data", "id"]].drop_duplicates())
-    wide = wide.reindex(order)
-    kinds = table.drop_duplicates("model").set_index("model")["kind"]
-    models, data, ids = (order.get_level_values(i).to_numpy(object) for i in range(3))
-    blank = np.full(len(order), np.nan)
-    scores = {
-        name: np.stack([wide[name, c].to_numpy(float) if (name, c) in wide else blank for c in CONDITIONS], axis=1)
-        for name in SCORES
-    }
-    return xr.Dataset(
-        {
-            **{name: (("sample", "condition"), values) for name, values in scores.items()},
-            "gain": ("sample", scores[score][:, 1] - scores[score][:, 0]),
-        },
-        coords={
-            "sample": np.arange(len(order)),
-            "condition": list(CONDITIONS),
-            "model": ("sample", models),
-            "data": ("sample", data),
-            "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(data, ids, strict=True)], object)),
-            "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
-        },
-        attrs={"finding": "knowledge", "score": score, "rule": "", "floatlens": __version__},
-    )
+
+    def applies(self, answers: pd.DataFrame) -> bool:
+        return set(CONDITIONS) <= set(answers["condition"])
+
+    def draw_gain(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+        """Draw the score without (hollow) and with passages (filled) of each model, one panel per data set.
+
+        `paper` adds a panel with the averages of Table 1.
+        """
+        numbers = table(measured)
+        if paper:
+            numbers = pd.concat([numbers, published.knowledge_rows(measured.attrs["score"])], ignore_index=True)
+        if backend == "none":
+            return numbers
+        looks, sets = style.looks_of(list(dict.fromkeys(numbers["model"]))), list(dict.fromkeys(numbers["data"]))
+        columns = min(3, len(sets))
+        rows = -(-len(sets) // columns)
+        with style.sheet():
+            drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(looks)) * rows)
+            grid = style.panels(drawn, len(sets), 3, sharex=True)
+            for axes, data in zip(grid.flat, sets, strict=False):
+                here = [model for model in looks if ((numbers["data"] == data) & (numbers["model"] == model)).any()]
+                for y, model in enumerate(here):
+                    part = numbers[(numbers["data"] == data) & (numbers["model"] == model)].set_index("condition")
+                    _arrow(axes, y, part, {name: looks[model][name] for name in ("color", "marker")})
+                axes.set_title(str(data))
+                axes.set_yticks(range(len(here)), here)
+                axes.set_ylim(len(here) - 0.5, -0.5)
+                axes.set_xlim(-2, 102)
+            for column in range(columns):
+                lowest = grid[(len(sets) - 1 - column) // columns, column]
+                lowest.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
+                lowest.tick_params(labelbottom=True)
+            about = (
+                "Hollow: without passages; filled: with; lines: 95 % intervals over questions; right: gain in points."
+            )
+            style.caption(drawn, about)
+        return drawn
+
+    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
+        names = ("without passages", "with passages", "gain", "data sets")
+        means = [{"model": short(model), **dict(zip(names, found, strict=True))} for model, *found in _means(measured)]
+        return [as_table(f"{measured.attrs['score']}, mean over data sets", means), _table1(measured)]
+
+    def sentences(self, measured: xr.Dataset) -> list[str]:
+        score = str(measured.attrs["score"])
+        found = []
+        frame = table(measured).drop_duplicates(["model", "data"])
+        for model, without, with_, gain, _ in _means(measured):
+            gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
+            text = (
+                f"{short(model)} answers {percent(without)} correctly without passages and {percent(with_)} with them "
+                f"({score}, mean over data sets): {points(gain)} points"
+            )
+            if len(gains) > 1:
+                indices = (int(gains.argmax()), int(gains.argmin()))
+                most, least = (f"{gains.index[at]} ({points(gains.iloc[at])})" for at in indices)
+                text += f", most on {most} and least on {least}"
+            found.append(f"{text}.")
+        ranked = sorted(_means(measured), key=lambda each: -each[3])
+        if len(ranked) > 1:
+            found.append(f"Ordered by gain from passages: {listed([short(m[0]) for m in ranked])}.")
+        return found
 
 
-def table(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> pd.DataFrame:
+def table(answers: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model, data set and condition: mean with interval, and the gain of open over closed book."""
-    measured = measure(answers, score=score)
+    measured = knowledge.measure(answers, **options)
     name, rows = str(measured.attrs["score"]), []
-    for model in models_of(measured):
-        for data in dict.fromkeys(measured["data"].values[measured["model"].values == model]):
-            here = (measured["model"].values == model) & (measured["data"].values == data)
-            gain = stats.percentile_mean(measured["gain"].values[here])
+    for model, part in parts_of(measured):
+        for data in dict.fromkeys(part["data"].values):
+            here = part["data"].values == data
+            gain = stats.percentile_mean(part["gain"].values[here])
             for index, condition in enumerate(CONDITIONS):
-                found = stats.percentile_mean(measured[name].values[here, index])
+                found = stats.percentile_mean(part[name].values[here, index])
                 about = {"model": model, "data": data, "condition": condition, "score": name}
                 numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
                 rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
     return pd.DataFrame(rows)
-
-
-def figure(
-    answers: Answers | xr.Dataset,
-    *,
-    score: str = "accuracy",
-    view: str = "gain",
-    paper: bool = False,
-    backend: str = "matplotlib",
-) -> Figure | pd.DataFrame:
-    """Draw the score without (hollow) and with passages (filled) of each model, one panel per data set.
-
-    `paper` adds a panel with the averages of Table 1.
-    """
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    numbers = table(answers, score=score)
-    if paper:
-        numbers = pd.concat([numbers, published.knowledge_rows(score)], ignore_index=True)
-    if backend == "none":
-        return numbers
-    models, sets = list(dict.fromkeys(numbers["model"])), list(dict.fromkeys(numbers["data"]))
-    colours, markers = style.colour_of(models), style.marker_of(models)
-    columns = min(3, len(sets))
-    rows = -(-len(sets) // columns)
-    with style.sheet():
-        drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(models)) * rows)
-        grid = drawn.subplots(rows, columns, squeeze=False, sharex=True)
-        for axes, data in zip(grid.flat, sets, strict=False):
-            here = [model for model in models if ((numbers["data"] == data) & (numbers["model"] == model)).any()]
-            for y, model in enumerate(here):
-                part = numbers[(numbers["data"] == data) & (numbers["model"] == model)].set_index("condition")
-                _arrow(axes, y, part, {"color": colours[model], "marker": markers[model]})
-            axes.set_title(str(data))
-            axes.set_yticks(range(len(here)), here)
-            axes.set_ylim(len(here) - 0.5, -0.5)
-            axes.set_xlim(-2, 102)
-        for axes in list(grid.flat)[len(sets) :]:
-            axes.set_axis_off()
-        for column in range(columns):
-            lowest = grid[(len(sets) - 1 - column) // columns, column]
-            lowest.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
-            lowest.tick_params(labelbottom=True)
-        about = "Hollow: without passages; filled: with; lines: 95 % intervals over questions; right: gain in points."
-        style.caption(drawn, about)
-    return drawn
-
-
-def _arrow(axes: Any, y: int, part: pd.DataFrame, look: dict[str, Any]) -> None:
-    for condition, fill in ((CLOSED, "white"), (OPEN, look["color"])):
-        here = 100 * part.loc[part.index == condition, ["mean", "low", "high"]].to_numpy(float)
-        if len(here) and np.isfinite(here).all():
-            mean, low, high = here[0]
-            axes.plot([low, high], [y, y], color=look["color"], lw=0.8, alpha=0.6)
-            axes.plot([mean], [y], ls="none", mfc=fill, mec=look["color"], ms=5, **look)
-    if set(CONDITIONS) <= set(part.index) and np.isfinite(part["gain"].iloc[0]):
-        text = f"{100 * part['gain'].iloc[0]:+.1f}"
-        axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
-
-
-def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None, arm: str | None) -> Outcome:
-    """Weights of (MDM closed book, MDM open book, ARM closed book, ARM open book), with the gains in the details."""
-    scores = measured[str(measured.attrs["score"])].values
-    found = contrast(measured, scores, np.array(weights), mdm=mdm, arm=arm, binary=True)
-    if not found.n:
-        return found
-    gain = contrast(measured, scores, np.array([-1.0, 1.0, 1.0, -1.0]), mdm=mdm, arm=arm, binary=True).details
-    level = contrast(measured, scores, np.array([0.0, 1.0, 0.0, -1.0]), mdm=mdm, arm=arm, binary=True).details
-    details = {f"gain of the {kind}, points": 100 * gain[kind] for kind in ("MDM", "ARM")}
-    details |= {f"with passages, {kind}, %": 100 * level[kind] for kind in ("MDM", "ARM")}
-    reason = f"passages add {100 * gain['MDM']:.0f} points to the MDM and {100 * gain['ARM']:.0f} to the ARM"
-    return replace(found, details=details, reason=reason)
-
-
-@register_claim("knowledge.gain")
-def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _contrast(measured, (-1.0, 1.0, 1.0, -1.0), mdm, arm)
-
-
-@register_claim("knowledge.twice")
-def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _contrast(measured, (-1.0, 1.0, 2.0, -2.0), mdm, arm)
-
-
-@register_claim("knowledge.ahead")
-def ahead(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _contrast(measured, (0.0, 1.0, 0.0, -1.0), mdm, arm)
-
-
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    means = [
-        {
-            "model": short(str(model)),
-            "without passages": without,
-            "with passages": with_,
-            "gain": gain,
-            "data sets": sets,
-        }
-        for model, without, with_, gain, sets in _means(measured)
-    ]
-    found = [as_table(f"{measured.attrs['score']}, mean over data sets", pd.DataFrame(means), number)]
-    return [*found, _table1(measured)]
 
 
 def _table1(measured: xr.Dataset) -> ReportTable:
@@ -225,51 +166,46 @@ def _means(measured: xr.Dataset) -> list[tuple[str, float, float, float, int]]:
     return found
 
 
-def sentences(measured: xr.Dataset) -> list[str]:
-    score = str(measured.attrs["score"])
-    found = []
-    frame = table(measured).drop_duplicates(["model", "data"])
-    for model, without, with_, gain, _ in _means(measured):
-        gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
-        text = (
-            f"{short(model)} answers {percent(without)} correctly without passages and {percent(with_)} with them ({score}, "
-            f"mean over data sets): {points(gain)} points"
-        )
-        if len(gains) > 1:
-            indices = (int(gains.argmax()), int(gains.argmin()))
-            most, least = (f"{gains.index[at]} ({points(gains.iloc[at])})" for at in indices)
-            text += f", most on {most} and least on {least}"
-        found.append(f"{text}.")
-    ranked = sorted(_means(measured), key=lambda each: -each[3])
-    if len(ranked) > 1:
-        found.append(f"Ordered by gain from passages: {listed([short(m[0]) for m in ranked])}.")
-    return found
+def _arrow(axes: Any, y: int, part: pd.DataFrame, look: dict[str, Any]) -> None:
+    for condition, fill in ((CLOSED, "white"), (OPEN, look["color"])):
+        here = 100 * part.loc[part.index == condition, ["mean", "low", "high"]].to_numpy(float)
+        if len(here) and np.isfinite(here).all():
+            mean, low, high = here[0]
+            axes.plot([low, high], [y, y], color=look["color"], lw=0.8, alpha=0.6)
+            axes.plot([mean], [y], ls="none", mfc=fill, mec=look["color"], ms=5, **look)
+    if set(CONDITIONS) <= set(part.index) and np.isfinite(part["gain"].iloc[0]):
+        text = f"{100 * part['gain'].iloc[0]:+.1f}"
+        axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
 
 
-REPORT = ReportText(
-    title="Knowledge",
-    question="How much do passages improve the answers?",
-    views={
-        "gain": (
-            "Score without and with passages, one panel per data set",
-            "Hollow marks are answers from memory, filled marks answers with passages; the number on the right is "
-            "the gain in points. Lines are 95 % intervals over questions.",
-        )
-    },
-    tables=tables,
-    sentences=sentences,
-)
-knowledge = register_finding(
-    Finding(
-        "knowledge",
-        paper="Table 1",
-        measure=measure,
-        figure=figure,
-        views=VIEWS,
-        reads="answers",
-        setting="passages",
-        report=REPORT,
-        applies=lambda answers: {CLOSED, OPEN}.issubset(answers["condition"]),
-    )
-)
-claims = knowledge.claims
+def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None, arm: str | None) -> Outcome:
+    """Weights of (MDM closed book, MDM open book, ARM closed book, ARM open book), with the gains in the details."""
+    scores = measured[str(measured.attrs["score"])].values
+    found = contrast(measured, scores, np.array(weights), mdm=mdm, arm=arm)
+    if not found.n:
+        return found
+    gain = contrast(measured, scores, np.array([-1.0, 1.0, 1.0, -1.0]), mdm=mdm, arm=arm).details
+    level = contrast(measured, scores, np.array([0.0, 1.0, 0.0, -1.0]), mdm=mdm, arm=arm).details
+    details = {f"gain of the {kind}, points": 100 * gain[kind] for kind in ("MDM", "ARM")}
+    details |= {f"with passages, {kind}, %": 100 * level[kind] for kind in ("MDM", "ARM")}
+    reason = f"passages add {100 * gain['MDM']:.0f} points to the MDM and {100 * gain['ARM']:.0f} to the ARM"
+    return replace(found, details=details, reason=reason)
+
+
+@register_claim("knowledge.gain")
+def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return _contrast(measured, (-1.0, 1.0, 1.0, -1.0), mdm, arm)
+
+
+@register_claim("knowledge.twice")
+def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return _contrast(measured, (-1.0, 1.0, 2.0, -2.0), mdm, arm)
+
+
+@register_claim("knowledge.ahead")
+def ahead(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    return _contrast(measured, (0.0, 1.0, 0.0, -1.0), mdm, arm)
+
+
+knowledge = register_finding(Knowledge())
+measure, figure, claims = knowledge.measure, knowledge.figure, knowledge.claims

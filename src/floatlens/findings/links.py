@@ -17,62 +17,76 @@ from floatlens.anchors import baseline, find_anchors
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.findings import knowledge, stress, style
-from floatlens.findings.by_model import by_model
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, inverted, missing, names, rows_of
+from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
-from floatlens.findings.samples import is_measured, mean_over, models_of, per_sample, require
+from floatlens.findings.samples import mean, mean_over, question_of
 from floatlens.findings.spelling import number
+from floatlens.findings.verdict import Outcome, inverted, missing, names, rows_of
 from floatlens.paper import definitions
 from floatlens.stats import interval_of_rank_correlation, rank_correlation_p, spearman
 from floatlens.trace.trace import Trace
 
-VIEWS = ("scatter",)
 PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in the middle")}
 
 
-def measure(samples: tuple[Any, Any], *, rule: str = "sigma(3)") -> xr.Dataset:
-    """Measure, per model and question, numbers of the trace and scores of the answers; `samples` is (traces, answers).
+class Links(Finding):
+    name = "links"
+    views = ("scatter",)
+    reads = "both"
+    needs_means = ("received",)
 
-    | variable | dims | description |
-    |---|---|---|
-    | floating | sample | floating of all rows, mean over layers |
-    | sink | sample | attention on position 0 beyond uniform attention, in percent, mean over layers |
-    | gain | sample | score with passages minus score without; NaN if the question was not asked both ways |
-    | middle | sample | score with gold first or last minus between; NaN without the stress position |
-    """
-    if not isinstance(samples, tuple) or len(samples) != 2:
-        raise FloatLensError("links needs traces and answers together: measure((traces, answers))")
-    traces, answers = samples
-    found = per_sample(traces, lambda trace: _measure_one(trace, rule), "links", rule=rule)
-    table = answers_of(answers)
-    keys = [
-        (str(m), question_of(str(i))) for m, i in zip(found["model"].values, found["sample_id"].values, strict=True)
-    ]
-    gain, middle = _gain(table), _middle(table)
-    return found.assign(
-        gain=("sample", np.array([gain.get(key, np.nan) for key in keys])),
-        middle=("sample", np.array([middle.get(key, np.nan) for key in keys])),
-    )
+    def measure_one(self, trace: Trace, *, rule: str = "sigma(3)") -> xr.Dataset:
+        """Measure, per model and question, numbers of the trace and scores of the answers; samples are (traces, answers)."""
+        a = profile(trace).values
+        p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention))
+        floating = np.array([definitions.floating(p_SLT[:, n]) for n in range(a.shape[1])])
+        sink = 100 * (a - baseline(a, trace.attention))[..., 0].mean(axis=0)
+        return xr.Dataset({"floating": mean(floating), "sink": mean(sink)})
 
+    def measure_all(self, samples: Any, **options: Any) -> xr.Dataset:
+        if not isinstance(samples, tuple) or len(samples) != 2:
+            raise FloatLensError("links needs traces and answers together: measure((traces, answers))")
+        found = super().measure_all(samples[0], **options)
+        table = answers_of(samples[1])
+        pairs = zip(found["model"].values, found["sample_id"].values, strict=True)
+        keys = [(str(model), question_of(str(sample))) for model, sample in pairs]
+        scores = {"gain": _gain(table), "middle": _middle(table)}
+        return found.assign({name: ("sample", [of.get(key, np.nan) for key in keys]) for name, of in scores.items()})
 
-def _measure_one(trace: Trace, rule: str) -> xr.Dataset:
-    require(trace, means=["received"], finding="links")
-    a = profile(trace).values
-    p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention))
-    floating = np.array([definitions.floating(p_SLT[:, n]) for n in range(a.shape[1])])
-    sink = 100 * (a - baseline(a, trace.attention))[..., 0].mean(axis=0)
-    return xr.Dataset({"floating": float(mean_over(floating, 0)), "sink": float(mean_over(sink, 0))})
+    def applies(self, answers: pd.DataFrame) -> bool:
+        return knowledge.knowledge.applies(answers)
 
+    def draw_scatter(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        """Draw one point per question and model: floating against gain, sink against loss in the middle."""
+        data = _points(measured)
+        if backend == "none":
+            return data
+        looks = style.looks_of(list(dict.fromkeys(measured["model"].values)))
+        pairs = [pair for pair in PAIRS if (data["pair"] == pair).any()]
+        with style.sheet():
+            drawn = style.new_figure(2.6, width=3.4 * max(1, len(pairs)))
+            grid = drawn.subplots(1, max(1, len(pairs)), squeeze=False)[0]
+            for axes, pair in zip(grid, pairs, strict=False):
+                for model, look in looks.items():
+                    part = data[(data["pair"] == pair) & (data["model"] == model)]
+                    axes.plot(part["x"], part["y"], ls="none", ms=3.5, alpha=0.6, **look)
+                axes.set(xlabel={"gain": "floating", "middle": "sink (% beyond uniform)"}[pair], ylabel=PAIRS[pair][1])
+            if pairs:
+                style.legend(drawn)
+            style.caption(drawn, "One point per question.")
+        return drawn
 
-def question_of(sample_id: str) -> str:
-    """The question of a study's sample id, in the form that findings of answers use: data set and number.
+    def row(self, part: xr.Dataset) -> dict[str, Any]:
+        return {
+            "floating and gain": spearman(part["floating"].values, part["gain"].values),
+            "sink and loss in the middle": spearman(part["sink"].values, part["middle"].values),
+            "questions": int(np.isfinite(part["gain"].values).sum()),
+        }
 
-    >>> question_of("world:fresh, short, fresh-test-3")
-    'world:fresh: fresh-test-3'
-    """
-    parts = sample_id.rsplit(", ", 2)
-    return f"{parts[0]}: {parts[-1]}" if len(parts) == 3 else sample_id
+    def sentence(self, model: str, part: xr.Dataset) -> str:
+        value = spearman(part["floating"].values, part["gain"].values)
+        text = f"In {model} the rank correlation of a question's floating with its gain from passages is"
+        return f"{text} {number(value, 2)}." if np.isfinite(value) else ""
 
 
 def _gain(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -95,6 +109,22 @@ def _middle(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
 def _by_question(measured: xr.Dataset, name: str) -> dict[tuple[str, str], float]:
     keys = zip(measured["model"].values, measured["sample_id"].values, measured[name].values, strict=True)
     return {(str(model), str(sample)): float(value) for model, sample, value in keys}
+
+
+def _points(measured: xr.Dataset) -> pd.DataFrame:
+    parts = []
+    for pair, (x, _) in PAIRS.items():
+        frame = pd.DataFrame(
+            {
+                "pair": pair,
+                "model": measured["model"].values.astype(str),
+                "sample": measured["sample_id"].values.astype(str),
+                "x": measured[x].values,
+                "y": measured[pair].values,
+            }
+        )
+        parts.append(frame.dropna(subset=["x", "y"]))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | None) -> Outcome:
@@ -128,107 +158,5 @@ def sink_predicts_loss(measured: xr.Dataset, *, arm: str | None = None) -> Outco
     return _correlate(measured, "sink", "middle", "arm", arm)
 
 
-def figure(measured: xr.Dataset, *, view: str = "scatter", backend: str = "matplotlib") -> Figure | pd.DataFrame:
-    """Draw one point per question and model: floating against gain, sink against loss in the middle."""
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    if not is_measured(measured, "links"):
-        raise FloatLensError("the figure of links needs the result of links.measure")
-    data = _points(measured)
-    if backend == "none":
-        return data
-    models = models_of(measured)
-    colours, markers = style.colour_of(models), style.marker_of(models)
-    pairs = [pair for pair in PAIRS if (data["pair"] == pair).any()]
-    with style.sheet():
-        drawn = style.new_figure(2.6, width=3.4 * max(1, len(pairs)))
-        grid = drawn.subplots(1, max(1, len(pairs)), squeeze=False)[0]
-        for axes, pair in zip(grid, pairs, strict=False):
-            for model in models:
-                part = data[(data["pair"] == pair) & (data["model"] == model)]
-                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": style.short(model)}
-                axes.plot(part["x"], part["y"], ls="none", ms=3.5, alpha=0.6, **look)
-            axes.set(xlabel={"gain": "floating", "middle": "sink (% beyond uniform)"}[pair], ylabel=PAIRS[pair][1])
-        if pairs:
-            drawn.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
-        style.caption(drawn, "One point per question.")
-    return drawn
-
-
-def _points(measured: xr.Dataset) -> pd.DataFrame:
-    parts = []
-    for pair, (x, _) in PAIRS.items():
-        frame = pd.DataFrame(
-            {
-                "pair": pair,
-                "model": measured["model"].values.astype(str),
-                "sample": measured["sample_id"].values.astype(str),
-                "x": measured[x].values,
-                "y": measured[pair].values,
-            }
-        )
-        parts.append(frame.dropna(subset=["x", "y"]))
-    return pd.concat(parts, ignore_index=True)
-
-
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    rows = [
-        {
-            "model": model,
-            "kind": kind,
-            "floating and gain": _spearman(part, "floating", "gain"),
-            "sink and loss in the middle": _spearman(part, "sink", "middle"),
-            "questions": int(np.isfinite(part["gain"].values).sum()),
-        }
-        for model, kind, part in by_model(measured)
-    ]
-    return [as_table("Rank correlations over questions", pd.DataFrame(rows), number)]
-
-
-def _spearman(part: xr.Dataset, x: str, y: str) -> float:
-    return spearman(part[x].values, part[y].values)
-
-
-def sentences(measured: xr.Dataset) -> list[str]:
-    found = []
-    for model, kind, part in by_model(measured):
-        value = _spearman(part, "floating", "gain")
-        if value == value:
-            found.append(
-                f"In {model} ({kind}) the rank correlation of a question's floating with its gain from passages is "
-                f"{number(value, 2)}."
-            )
-    return found
-
-
-def _applies(answers: pd.DataFrame) -> bool:
-    return set(knowledge.CONDITIONS) <= set(answers["condition"])
-
-
-REPORT = ReportText(
-    title="Links",
-    question="Do the anchors predict the answers?",
-    views={
-        "scatter": (
-            "One point per question",
-            "Left: floating of the anchors in a question against the gain of its answer from passages. Right: "
-            "strength of the sink against the loss when the gold passage is in the middle. The score of a single "
-            "answer is 0 or 1, so points lie on a few lines.",
-        )
-    },
-    tables=tables,
-    sentences=sentences,
-)
-links = register_finding(
-    Finding(
-        "links",
-        paper="between its sections",
-        measure=measure,
-        figure=figure,
-        views=VIEWS,
-        reads="both",
-        report=REPORT,
-        applies=_applies,
-    )
-)
-claims = links.claims
+links = register_finding(Links())
+measure, figure, claims = links.measure, links.figure, links.claims

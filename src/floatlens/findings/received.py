@@ -1,7 +1,14 @@
-"""Received attention, averaged over heads, its baseline, and the anchors in it."""
+"""Attention per position, mean over heads: of all rows (received attention) and of the writing rows.
+
+The writing rows are the queries whose logits write the tokens, in the order of writing. An autoregressive model writes from
+its newest query, a masked diffusion model from the query at (or before) the position that it commits. Only tokens of the
+answer count, up to and including its first end token: a masked model fills the rest with end tokens, an autoregressive one
+stops.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -9,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
+from floatlens.findings.samples import Array
 from floatlens.trace.summarise import mean_over_heads
 from floatlens.trace.trace import Trace
 
@@ -66,3 +74,24 @@ def spell(numbers: Iterable[int]) -> str:
         else:
             runs.append([n])
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def answer_positions(trace: Trace) -> Array:
+    """Positions of the answer up to and including its first special token; for a text with masks, those of the masks.
+
+    Without the ids of special tokens in the trace, all positions after the prompt.
+    """
+    if trace.infill:
+        return np.flatnonzero(trace.data["committed_at"].values >= 0)
+    start = trace.prompt_length
+    final = trace.final_tokens[start:]
+    special = json.loads(trace.data.attrs.get("special_ids", "[]"))
+    ends = np.flatnonzero(np.isin(final, special))
+    return np.arange(start, start + (int(ends[0]) + 1 if len(ends) else len(final)))
+
+
+def writing_profile(trace: Trace) -> Array:
+    """Attention of the writing rows (writing step, layer, position), mean over heads; NaN where there is no position."""
+    written = trace.data["committed_at"].values[answer_positions(trace)]
+    steps = np.flatnonzero(np.isin(trace.data["step"].values, written[written >= 0]))
+    return np.asarray(trace.data["received_writing"].transpose("step", ..., "position").values[steps], np.float32)

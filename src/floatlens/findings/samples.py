@@ -1,17 +1,18 @@
-"""The input of findings (one trace or many), and stacking the numbers of several samples."""
+"""The input of findings (traces or answers), the numbers of several samples side by side, and means over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.spelling import count
+from floatlens.findings.style import short
 from floatlens.trace.trace import Trace
-from floatlens.version import __version__
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Traces: TypeAlias = Trace | xr.Dataset | Iterable[Trace | xr.Dataset]
@@ -32,12 +33,12 @@ def as_traces(traces: Traces) -> Sequence[Trace]:
     return found
 
 
-def is_measured(traces: Traces, finding: str) -> TypeGuard[xr.Dataset]:
+def is_measured(samples: Any, finding: str) -> TypeGuard[xr.Dataset]:
     """Whether this is the Dataset that `measure` of the finding returned, and not a trace."""
-    return isinstance(traces, xr.Dataset) and traces.attrs.get("finding") == finding
+    return isinstance(samples, xr.Dataset) and samples.attrs.get("finding") == finding
 
 
-def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], finding: str, **attrs: Any) -> xr.Dataset:
+def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset]) -> xr.Dataset:
     """Measure each trace and stack the results along `sample`, labelled by model and sample id.
 
     Models of different depth, and samples of different length, are aligned by label; missing values are NaN.
@@ -59,17 +60,45 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset], findi
         sample_id=("sample", np.array(ids, dtype=object)),
         model=("sample", np.array(models, dtype=object)),
         model_kind=("sample", np.array(kinds, dtype=str)),
-    ).assign_attrs(finding=finding, floatlens=__version__, **attrs)
+    )
 
 
-def layers_of(trace: Trace) -> int:
-    """Number of layers of the model; if the trace does not hold it, up to the last recorded layer."""
-    return int(trace.data.attrs.get("n_layers", int(trace.data["layer"].max()) + 1))
+def per_question(table: pd.DataFrame, key: Sequence[str]) -> tuple[pd.MultiIndex, dict[str, Any]]:
+    """The rows of a table of answers with different keys, in order, and their coordinates along `sample`."""
+    order = pd.MultiIndex.from_frame(table[list(key)].drop_duplicates())
+    columns = {name: order.get_level_values(name).to_numpy(object) for name in key}
+    ids = [f"{data}: {name}" for data, name in zip(columns["data"], columns.pop("id"), strict=True)]
+    kinds = table.drop_duplicates("model").set_index("model")["kind"]
+    return order, {
+        "sample": np.arange(len(order)),
+        **{name: ("sample", values) for name, values in columns.items()},
+        "sample_id": ("sample", np.array(ids, object)),
+        "model_kind": ("sample", kinds.reindex(columns["model"]).to_numpy(str)),
+    }
+
+
+def check_score(score: str, known: Sequence[str]) -> None:
+    """Raise an error for an unknown score."""
+    if score not in known:
+        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(known)}")
+
+
+def question_of(sample_id: str) -> str:
+    """The question of a study's sample, without the condition under which it was asked.
+
+    >>> question_of("world:fresh, short, fresh-test-3"), question_of("mine")
+    ('world:fresh: fresh-test-3', 'mine')
+    """
+    parts = sample_id.rsplit(", ", 2)
+    return f"{parts[0]}: {parts[2]}" if len(parts) == 3 else sample_id
 
 
 def depths(trace: Trace, layers: Array) -> Array:
-    """Relative depth of each layer between 0 and 1; NaN for the average over layers (layer −1)."""
-    count = layers_of(trace)
+    """Relative depth of each layer between 0 and 1; NaN for the average over layers (layer −1).
+
+    A trace without the number of layers counts up to the last recorded one.
+    """
+    count = int(trace.data.attrs.get("n_layers", int(trace.data["layer"].max()) + 1))
     return np.where(layers >= 0, layers / max(count - 1, 1), np.nan)
 
 
@@ -95,9 +124,48 @@ def require(trace: Trace, *names: str, means: Sequence[str] = (), finding: str) 
         trace.data[name].load()
 
 
+def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
+    """Select the traces to draw: for each model the one with this sample id or number, by default the first.
+
+    A number counts the samples of each model from 0.
+    """
+    seen: dict[str, list[str]] = {}
+    chosen: dict[str, Trace] = {}
+    for trace in as_traces(traces):
+        before = seen.setdefault(trace.model, [])
+        name = str(trace.data.attrs.get("sample_id", ""))
+        wanted = (
+            not before if sample is None else (len(before) == sample if isinstance(sample, int) else name == sample)
+        )
+        before.append(name)
+        if wanted:
+            chosen.setdefault(trace.model, trace)
+    if not chosen:
+        known = sorted({name for names in seen.values() for name in names if name})[:5]
+        raise FloatLensError(
+            f"there is no sample {sample!r} among the traces; there are, for example, {', '.join(known)}"
+        )
+    return list(chosen.values())
+
+
+# The samples of each model
+
+
 def models_of(measured: xr.Dataset) -> list[str]:
     """The models of the samples, each once, in order of appearance."""
     return list(dict.fromkeys(str(m) for m in measured["model"].values))
+
+
+def parts_of(measured: xr.Dataset) -> Iterator[tuple[str, xr.Dataset]]:
+    """Each model with its samples."""
+    for model in models_of(measured):
+        yield model, measured.isel(sample=np.flatnonzero(measured["model"].values == model))
+
+
+def by_model(measured: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
+    """Short name, kind (MDM or ARM) and samples of each model."""
+    for model, part in parts_of(measured):
+        yield short(model), str(part["model_kind"].values[0]).upper(), part
 
 
 def samples_per_model(measured: xr.Dataset) -> str:
@@ -105,36 +173,13 @@ def samples_per_model(measured: xr.Dataset) -> str:
 
     >>> samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "a", "b"])}))
     '1 to 2 samples'
-    >>> samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "b"])}))
-    '1 sample'
     """
     counts = [int((measured["model"].values == model).sum()) for model in models_of(measured)]
     fewest, most = min(counts), max(counts)
     return count(most, "sample") if fewest == most else f"{fewest} to {count(most, 'sample')}"
 
 
-def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
-    """Select the traces to draw: for each model the one with this sample id or number, by default the first.
-
-    A number counts the samples of each model from 0.
-    """
-    by_model: dict[str, list[tuple[str, int]]] = {}
-    every = as_traces(traces)
-    chosen: dict[str, Trace] = {}
-    for index in range(len(every)):
-        trace = every[index]
-        seen = by_model.setdefault(trace.model, [])
-        name = str(trace.data.attrs.get("sample_id", ""))
-        wanted = not seen if sample is None else (len(seen) == sample if isinstance(sample, int) else name == sample)
-        seen.append((name, index))
-        if wanted and trace.model not in chosen:
-            chosen[trace.model] = trace
-    if not chosen:
-        known = sorted({name for seen in by_model.values() for name, _ in seen if name})[:5]
-        raise FloatLensError(
-            f"there is no sample {sample!r} among the traces; there are, for example, {', '.join(known)}"
-        )
-    return list(chosen.values())
+# Means that ignore missing values
 
 
 def mean_over(values: Array, axis: int | tuple[int, ...]) -> Array:
@@ -147,6 +192,16 @@ def mean_over(values: Array, axis: int | tuple[int, ...]) -> Array:
     count = there.sum(axis=axis)
     total = np.where(there, values, 0.0).sum(axis=axis)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def mean(values: Array) -> float:
+    """Mean of all finite values."""
+    return float(mean_over(np.asarray(values, float).ravel(), 0))
+
+
+def over_layers(measured: xr.Dataset, name: str) -> Array:
+    """Mean over layers of a number (sample, layer), per sample."""
+    return mean_over(measured[name].values, 1)
 
 
 def spread(values: Array) -> tuple[Array, Array, Array]:
@@ -164,8 +219,7 @@ def halves(values: Array, depth: Array) -> tuple[Array, Array]:
 
     The middle layer of an odd number belongs to neither. `values` and `depth` are (sample, layer).
 
-    >>> shallow, deep = halves(np.array([[1.0, 3.0, 8.0]]), np.array([[0.0, 0.5, 1.0]]))
-    >>> shallow, deep
+    >>> halves(np.array([[1.0, 3.0, 8.0]]), np.array([[0.0, 0.5, 1.0]]))
     (array([1.]), array([8.]))
     """
     shallow = mean_over(np.where(depth < 0.5, values, np.nan), -1)

@@ -22,67 +22,105 @@ from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, change_under, contrast
-from floatlens.findings.samples import Array
-from floatlens.findings.spelling import listed, number, percent
+from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.samples import Array, check_score, per_question
+from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
+from floatlens.findings.verdict import Outcome, change_under, contrast
 from floatlens.stats import NAN, NO_INTERVAL
-from floatlens.version import __version__
 
-VIEWS = ("curves",)
 DASHES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1)))  # lines under interventions
 
 
-def measure(answers: Answers | xr.Dataset, *, score: str = "accuracy") -> xr.Dataset:
-    """Measure how the score of each question changes from level to level, one row per stress, model and question.
+class Stress(Finding):
+    name = "stress"
+    views = ("curves",)
+    reads = "answers"
+    setting = "passages"
+    part = "stress"
 
-    Answers under an intervention are separate rows (`intervention` along sample is empty without one). Claims ignore them.
+    def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
+        """Measure how the score of each question changes from level to level, one row per stress, model and question.
 
-    | variable | dims | description |
-    |---|---|---|
-    | value | sample, level | score of the answer; NaN where the stress has no such level or there was no answer |
-    | x | sample, level | position of the level on the axis, NaN if it has none |
-    | loss | sample | first minus last level on the axis |
-    """
-    if isinstance(answers, xr.Dataset):
-        return answers
-    if score not in SCORES:
-        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(SCORES)}")
-    table = answers_of(answers)
-    table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
-    if table.empty:
-        raise FloatLensError("there are no answers under stress; create them with floatlens stress")
-    table = curves.with_intervention(table).assign(place=table["stress"] + "=" + table["level"])
-    key = ["stress", "model", "data", "intervention", "id"]
-    order = pd.MultiIndex.from_frame(table[key].drop_duplicates())
-    levels = list(dict.fromkeys(table["place"]))
-    value, x = (
-        table.pivot(index=key, columns="place", values=name).reindex(index=order, columns=levels).to_numpy(float)
-        for name in (score, "x")
-    )
-    stress, models, data, under, ids = (order.get_level_values(i).to_numpy(object) for i in range(5))
-    kinds = table.drop_duplicates("model").set_index("model")["kind"]
-    return xr.Dataset(
-        {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", _loss(value, x))},
-        coords={
-            "sample": np.arange(len(order)),
-            "level": levels,
-            "stress": ("sample", stress),
-            "model": ("sample", models),
-            "data": ("sample", data),
-            "intervention": ("sample", under),
-            "sample_id": ("sample", np.array([f"{d}: {i}" for d, i in zip(data, ids, strict=True)], object)),
-            "model_kind": ("sample", kinds.reindex(models).to_numpy(str)),
-        },
-        attrs={"finding": "stress", "score": score, "rule": "", "floatlens": __version__},
-    )
+        Answers under an intervention are separate rows (`intervention` along sample is empty without one). Claims ignore
+        them.
+        """
+        check_score(score, SCORES)
+        table = answers_of(answers)
+        table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
+        if table.empty:
+            raise FloatLensError("there are no answers under stress; create them with floatlens stress")
+        table = curves.with_intervention(table).assign(place=table["stress"] + "=" + table["level"])
+        key = ["stress", "model", "data", "intervention", "id"]
+        order, coords = per_question(table, key)
+        levels = list(dict.fromkeys(table["place"]))
+        value, x = (
+            table.pivot(index=key, columns="place", values=name).reindex(index=order, columns=levels).to_numpy(float)
+            for name in (score, "x")
+        )
+        first, last = _ends(value, x)
+        return xr.Dataset(
+            {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", first - last)},
+            coords={**coords, "level": levels},
+        )
 
+    def applies(self, answers: pd.DataFrame) -> bool:
+        return bool((answers["stress"] != "").any())
 
-def _loss(value: Array, x: Array) -> Array:
-    """First minus last level on the axis, for each question."""
-    first, last = _ends(value, x)
-    return np.asarray(first - last)
+    def draw_curves(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        """Draw the score over the levels, one line per model with its interval, one panel per stress and data set."""
+        score = str(measured.attrs["score"])
+        numbers = curves.curves(long(measured), score)
+        if backend == "none":
+            return numbers
+        looks = style.looks_of(list(dict.fromkeys(numbers["model"])))
+        lines = list(dict.fromkeys(zip(numbers["model"], numbers["intervention"], strict=True)))
+        under = list(dict.fromkeys(numbers["intervention"]))
+        panels = list(dict.fromkeys(zip(numbers["stress"], numbers["data"], strict=True)))
+        with style.sheet():
+            drawn = style.new_figure(0.8 + 1.75 * -(-len(panels) // min(3, len(panels))))
+            grid = style.panels(drawn, len(panels), 3, sharey=True)
+            for axes, (stress, data) in zip(grid.flat, panels, strict=False):
+                part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
+                for index, (model, intervention) in enumerate(lines):
+                    look = looks[model]
+                    if intervention:
+                        dashes = DASHES[under.index(intervention) % len(DASHES)]
+                        look = {**look, "label": f"{look['label']}, {intervention}", "ls": dashes}
+                    drawn_here = part[(part["model"] == model) & (part["intervention"] == intervention)]
+                    _line(axes, drawn_here, look, aside=0.08 * (index - (len(lines) - 1) / 2))
+                axes.set_title(f"{stress}, {data}")
+                axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
+                axes.set_ylim(-2, 102)
+            for axes in grid[:, 0]:
+                axes.set_ylabel(f"{score} (%)")
+            style.legend(drawn, len(looks) if len(lines) == len(looks) else 1)
+            n = int(numbers["n"].max())
+            style.caption(drawn, f"Mean over up to {n} questions; bands and bars: 95 % bootstrap intervals.")
+        return drawn
+
+    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
+        frame = curves.robustness(long(measured), str(measured.attrs["score"]))
+        under = ["intervention"] if (frame["intervention"] != "").any() else []
+        kept = [c for c in ("stress", "data", "model", *under, "range", "slope", "loss", "levels", "n") if c in frame]
+        frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})
+        frame["model"] = [short(str(m)) for m in frame["model"]]
+        return [as_table(f"{measured.attrs['score']} under stress", frame)]
+
+    def sentences(self, measured: xr.Dataset) -> list[str]:
+        points = curves.curves(long(measured), str(measured.attrs["score"]))
+        found = []
+        for (stress, data), part in points[points["intervention"] == ""].groupby(["stress", "data"], sort=False):
+            parts = []
+            for model, of in part.groupby("model", sort=False):
+                worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
+                if worst["mean"] == best["mean"]:
+                    parts.append(f"{short(str(model))} stays at {percent(best['mean'])}")
+                else:
+                    ends = (f"{percent(one['mean'])} ({one['level']})" for one in (worst, best))
+                    parts.append(f"{short(str(model))} lies between {' and '.join(ends)}")
+            found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(parts)}.")
+        return found
 
 
 def _ends(value: Array, x: Array) -> tuple[Array, Array]:
@@ -101,47 +139,6 @@ def long(measured: xr.Dataset) -> pd.DataFrame:
     )
     table["level"] = [str(level).partition("=")[2] for level in table["level"]]
     return table
-
-
-def figure(
-    answers: Answers | xr.Dataset, *, score: str = "accuracy", view: str = "curves", backend: str = "matplotlib"
-) -> Figure | pd.DataFrame:
-    """Draw the score over the levels, one line per model with its interval, one panel per stress and data set."""
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    measured = measure(answers, score=score)
-    numbers = curves.curves(long(measured), str(measured.attrs["score"]))
-    if backend == "none":
-        return numbers
-    models = list(dict.fromkeys(numbers["model"]))
-    lines = list(dict.fromkeys(zip(numbers["model"], numbers["intervention"], strict=True)))
-    under = list(dict.fromkeys(numbers["intervention"]))
-    colours, markers = style.colour_of(models), style.marker_of(models)
-    panels = list(dict.fromkeys(zip(numbers["stress"], numbers["data"], strict=True)))
-    columns = min(3, len(panels))
-    with style.sheet():
-        drawn = style.new_figure(0.8 + 1.75 * -(-len(panels) // columns))
-        grid = drawn.subplots(-(-len(panels) // columns), columns, squeeze=False, sharey=True)
-        for axes, (stress, data) in zip(grid.flat, panels, strict=False):
-            part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
-            for index, (model, intervention) in enumerate(lines):
-                label = style.short(model) + (f", {intervention}" if intervention else "")
-                look: dict[str, Any] = {"color": colours[model], "marker": markers[model], "label": label}
-                look |= {"ls": DASHES[under.index(intervention) % len(DASHES)]} if intervention else {}
-                drawn_here = part[(part["model"] == model) & (part["intervention"] == intervention)]
-                _line(axes, drawn_here, look, aside=0.08 * (index - (len(lines) - 1) / 2))
-            axes.set_title(f"{stress}, {data}")
-            axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
-            axes.set_ylim(-2, 102)
-        for axes in list(grid.flat)[len(panels) :]:
-            axes.set_axis_off()
-        for axes in grid[:, 0]:
-            axes.set_ylabel(f"{measured.attrs['score']} (%)")
-        columns = len(models) if len(lines) == len(models) else 1
-        drawn.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=columns)
-        n = int(numbers["n"].max())
-        style.caption(drawn, f"Mean over up to {n} questions; bands and bars: 95 % bootstrap intervals.")
-    return drawn
 
 
 def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> None:
@@ -163,6 +160,9 @@ def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> 
     ticks = [*(placed["x"] if len(placed) else []), *at]
     labels = [*(f"{x:g}" for x in placed["x"]), *other["level"]]
     axes.set_xticks(ticks, labels, fontsize=6 if len(placed) else 7)
+
+
+# Claims
 
 
 def _compare(
@@ -188,7 +188,7 @@ def _compare(
     if weights is None:
         return _absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
     both = np.concatenate([-weights, weights])
-    found = contrast(part, part["value"].values[:, used], both, mdm=mdm, arm=arm, binary=True)
+    found = contrast(part, part["value"].values[:, used], both, mdm=mdm, arm=arm)
     if not found.n:
         return found
     losses = {"MDM": -100 * found.details["MDM"], "ARM": -100 * found.details["ARM"]}
@@ -264,64 +264,5 @@ def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return change_under(part, fewest, most, kind="mdm", model=mdm)
 
 
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    frame = _robustness(measured)
-    under = ["intervention"] if (frame["intervention"] != "").any() else []
-    kept = [c for c in ("stress", "data", "model", *under, "range", "slope", "loss", "levels", "n") if c in frame]
-    frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})
-    frame["model"] = [short(str(m)) for m in frame["model"]]
-    return [as_table(f"{measured.attrs['score']} under stress", frame, number)]
-
-
-def _robustness(measured: xr.Dataset) -> pd.DataFrame:
-    return curves.robustness(long(measured), str(measured.attrs["score"]))
-
-
-def sentences(measured: xr.Dataset) -> list[str]:
-    score = str(measured.attrs["score"])
-    points = curves.curves(long(measured), score)
-    points = points[points["intervention"] == ""]
-    found = []
-    for (stress, data), part in points.groupby(["stress", "data"], sort=False):
-        parts = []
-        for model, of in part.groupby("model", sort=False):
-            worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
-            if worst["mean"] == best["mean"]:
-                parts.append(f"{short(str(model))} stays at {percent(best['mean'])}")
-                continue
-            parts.append(
-                f"{short(str(model))} lies between {percent(worst['mean'])} ({worst['level']}) and "
-                f"{percent(best['mean'])} ({best['level']})"
-            )
-        found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(parts)}.")
-    return found
-
-
-REPORT = ReportText(
-    title="Stress",
-    question="How much accuracy is left when the passages get harder to use?",
-    views={
-        "curves": (
-            "Score over the levels of each stress, one line per model",
-            "A flat line is a model that is not affected. Bands are 95 % intervals over questions; levels without a "
-            "position on the axis are shown at its right end.",
-        )
-    },
-    tables=tables,
-    sentences=sentences,
-)
-stress = register_finding(
-    Finding(
-        "stress",
-        paper="robustness",
-        measure=measure,
-        figure=figure,
-        views=VIEWS,
-        reads="answers",
-        setting="passages",
-        report=REPORT,
-        part="stress",
-        applies=lambda answers: bool((answers["stress"] != "").any()),
-    )
-)
-claims = stress.claims
+stress = register_finding(Stress())
+measure, figure, claims = stress.measure, stress.figure, stress.claims

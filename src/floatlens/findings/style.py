@@ -17,7 +17,6 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
 
 WIDTH = 7.0  # inches: the text width of a two-column page
@@ -82,18 +81,42 @@ def caption(figure: Figure, text: str) -> None:
     figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
 
 
-def colour_of(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each name, in order.
+def looks_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and label of each name, in order, so that lines differ without colour too.
 
-    >>> colour_of(["a", "b"])["a"]
-    '#0072B2'
+    >>> looks_of(["org/a"])["org/a"]
+    {'color': '#0072B2', 'marker': 'o', 'label': 'a'}
     """
-    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+    return {
+        name: {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "label": short(name)}
+        for n, name in enumerate(names)
+    }
 
 
-def marker_of(names: Sequence[str]) -> dict[str, str]:
-    """A marker for each name, so that lines differ without colour too."""
-    return {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(names)}
+def colour_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name, in order."""
+    return {name: look["color"] for name, look in looks_of(names).items()}
+
+
+def panels(figure: Figure, count: int, columns: int, **shared: Any) -> Any:
+    """A grid of at least `count` axes (row, column); those that are not needed are hidden."""
+    columns = max(1, min(columns, count))
+    grid = figure.subplots(max(1, -(-count // columns)), columns, squeeze=False, **shared)
+    for axes in list(grid.flat)[max(1, count) :]:
+        axes.set_axis_off()
+    return grid
+
+
+def legend(figure: Figure, columns: int = 0, into: Any = None) -> None:
+    """Write one legend for the labels of all axes, above the figure or into empty axes."""
+    named = {
+        text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    handles, texts = list(named.values()), list(named)
+    if into is not None:
+        into.legend(handles, texts, loc="center", title="model")
+    else:
+        figure.legend(handles, texts, loc="outside upper center", ncols=columns or max(1, len(named)))
 
 
 def short(model: str, width: int = 26) -> str:
@@ -104,18 +127,6 @@ def short(model: str, width: int = 26) -> str:
     """
     name = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
     return name if len(name) <= width else f"{name[: width - 1]}…"
-
-
-def check_backend(backend: str) -> None:
-    """Raise an error for an unknown backend."""
-    if backend not in ("matplotlib", "none"):
-        raise FloatLensError(f"backend {backend!r} is not known; use 'matplotlib', or 'none' for only the data")
-
-
-def check_view(view: str, views: Sequence[str]) -> None:
-    """Raise an error for a view that the finding does not have."""
-    if view not in views:
-        raise FloatLensError(f"view {view!r} is not known; use one of {', '.join(views)}")
 
 
 def save(figure: Figure, data: pd.DataFrame, stem: str | Path) -> list[Path]:

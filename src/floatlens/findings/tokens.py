@@ -15,19 +15,17 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.anchors import find_anchors, parse_rule
+from floatlens.anchors import find_anchors
 from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, groups_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
-from floatlens.findings.by_model import by_model, mean
-from floatlens.findings.finding import Finding, ReportTable, ReportText, as_table, register_claim, register_finding
-from floatlens.findings.outcome import Outcome, mean_of
+from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import Layers, profile
-from floatlens.findings.samples import Array, Traces, halves, is_measured, mean_over, models_of, per_sample, require
-from floatlens.findings.spelling import number, percent
+from floatlens.findings.samples import Array, halves, mean, mean_over, models_of, parts_of
+from floatlens.findings.spelling import percent
+from floatlens.findings.verdict import Outcome, mean_of
 from floatlens.trace.trace import Trace
 
-VIEWS = ("depth",)
 SHADES = dict(
     zip(
         KINDS,
@@ -37,53 +35,102 @@ SHADES = dict(
 )  # structure in blues, content in oranges, which differ in lightness too
 
 
-def measure(
-    traces: Traces, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
-) -> xr.Dataset:
-    """Measure what kinds of token the anchors are: shares that sum to one over `kind`, all steps; NaN without anchors.
+class Tokens(Finding):
+    name = "tokens"
+    views = ("depth",)
+    needs_means = ("received",)
 
-    | variable | dims | description |
-    |---|---|---|
-    | share | sample, layer, kind | share of the anchors |
-    | mass | sample, layer, kind | share of the anchors' received attention |
-    | base | sample, kind | share of all tokens: the share of anchors that random positions would have |
-    | structural_share, structural_mass | sample, layer | the structural kinds together |
-    | n_anchors | sample, layer | number of anchors, all steps together |
+    def measure_one(
+        self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
+    ) -> xr.Dataset:
+        """Measure what kinds of token the anchors are: shares that sum to one over `kind`, all steps; NaN without anchors.
 
-    `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
-    """
-    return per_sample(
-        traces, lambda trace: _measure_one(trace, layer, rule, classifier), "tokens", rule=parse_rule(rule).id
-    )
+        `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
+        """
+        a = profile(trace, layer)
+        anchors_SLT = find_anchors(a.values, rule, trace.attention)
+        kinds_ST = kinds_by_step(trace, classifier)
+        names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
+        if names != KINDS:
+            kinds_ST = np.array(groups_of(kinds_ST.ravel().tolist()), dtype=object).reshape(kinds_ST.shape)
+        one_hot_KST = np.array([kinds_ST == name for name in names])
+        count, mass = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), one_hot_KST)
+        structural = np.array([GROUPS.get(name, name) == "structural" for name in names])
+        return xr.Dataset(
+            {
+                "share": (("layer", "kind"), count),
+                "mass": (("layer", "kind"), mass),
+                "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / (kinds_ST != "").sum()),
+                "structural_share": ("layer", count[:, structural].sum(axis=1)),
+                "structural_mass": ("layer", mass[:, structural].sum(axis=1)),
+            },
+            coords={
+                "layer": a["layer"],
+                "kind": list(names),
+                "group": ("kind", np.where(structural, "structural", "lexical").astype(object)),
+            },
+        )
+
+    def draw_depth(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+        """Draw anchor mass by kind: one bar per layer, one panel per model; structure in blue, content in orange."""
+        data = table(measured)
+        if backend == "none":
+            return data
+        models = models_of(measured)
+        names = [str(k) for k in measured["kind"].values]
+        shades = SHADES if set(names) <= set(SHADES) else {"structural": "#2171b5", "lexical": "#fd8d3c"}
+        with style.sheet():
+            figure = style.new_figure(2.9, width=max(4.2, min(style.WIDTH, 2.3 * len(models) + 1.2)))
+            grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
+            for axes, model in zip(grid, models, strict=True):
+                part = data[data["model"] == model]
+                layers = part["layer"].unique()
+                aside = layers.max() + max(1.5, 0.12 * len(layers))
+                below, base_below = np.zeros(len(layers)), 0.0
+                for name in names:
+                    of_kind = part[part["kind"] == name]
+                    height = 100 * of_kind["mass"].fillna(0).to_numpy()
+                    axes.bar(
+                        layers, height, bottom=below, width=0.92, color=shades[name], label=name, ec="white", lw=0.3
+                    )
+                    base = 100 * float(of_kind["base"].iloc[0])
+                    wide = max(0.92, 0.05 * len(layers))
+                    axes.bar(aside, base, bottom=base_below, width=wide, color=shades[name], ec="white", lw=0.3)
+                    below, base_below = below + height, base_below + base
+                step = max(1, -(-len(layers) // max(3, 24 // len(models))))  # narrow axes have fewer ticks
+                ticks = [int(n) for n in layers[::step]]
+                axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
+                axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
+            grid[0].set_ylabel("anchor mass by kind (%)")
+            handles, labels = grid[0].get_legend_handles_labels()
+            figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
+            style.caption(
+                figure, f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
+            )
+        return figure
+
+    def row(self, part: xr.Dataset) -> dict[str, Any]:
+        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
+        return {
+            "structural anchor mass, shallow": shallow,
+            "structural anchor mass, deep": deep,
+            "structural share of all tokens": mean(_structural_base(part)),
+        }
+
+    def sentence(self, model: str, part: xr.Dataset) -> str:
+        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
+        by_kind = mean_over(mean_over(part["mass"].values, 0), 0)
+        leading = str(part["kind"].values[np.nanargmax(by_kind)]) if np.isfinite(by_kind).any() else "none"
+        return (
+            f"In {model} structural tokens hold {percent(shallow)} of the anchors' attention in the shallow half of the "
+            f"layers and {percent(deep)} in the deep half; the leading kind over all layers is {leading}."
+        )
 
 
-def _measure_one(trace: Trace, layer: Layers, rule: str, classifier: Classifier | None) -> xr.Dataset:
-    require(trace, means=["received"], finding="tokens")
-    a = profile(trace, layer)
-    anchors_SLT = find_anchors(a.values, rule, trace.attention)
-    kinds_ST = kinds_by_step(trace, classifier)
-    names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
-    if names != KINDS:
-        kinds_ST = np.array(groups_of(kinds_ST.ravel().tolist()), dtype=object).reshape(kinds_ST.shape)
-    one_hot_KST = np.array([kinds_ST == name for name in names])
-    count, mass = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), one_hot_KST)
-    there = kinds_ST != ""
-    structural = np.array([GROUPS.get(name, name) == "structural" for name in names])
-    return xr.Dataset(
-        {
-            "share": (("layer", "kind"), count),
-            "mass": (("layer", "kind"), mass),
-            "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / there.sum()),
-            "structural_share": ("layer", count[:, structural].sum(axis=1)),
-            "structural_mass": ("layer", mass[:, structural].sum(axis=1)),
-            "n_anchors": ("layer", anchors_SLT.sum(axis=(0, 2))),
-        },
-        coords={
-            "layer": a["layer"],
-            "kind": list(names),
-            "group": ("kind", np.where(structural, "structural", "lexical").astype(object)),
-        },
-    )
+def _structural_base(measured: xr.Dataset) -> Array:
+    """Share of structural tokens among all tokens, per sample."""
+    structural = measured["group"].values == "structural"
+    return np.asarray(measured["base"].values[:, structural].sum(axis=1))
 
 
 def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
@@ -143,95 +190,25 @@ def _checked(kinds: Any, tokens: list[str]) -> list[str]:
     return found
 
 
-def table(traces: Traces, **settings: Any) -> pd.DataFrame:
+def table(traces: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model, layer and kind: share of anchors and of their mass, mean over samples, and of all tokens."""
-    measured = traces if is_measured(traces, "tokens") else measure(traces, **settings)
     parts = []
-    for model in models_of(measured):
-        part = measured.isel(sample=np.flatnonzero(measured["model"].values == model))
+    for model, part in parts_of(tokens.measure(traces, **options)):
+        layers, kinds = part.sizes["layer"], part.sizes["kind"]
         frame = pd.DataFrame(
             {
                 "model": model,
-                "layer": np.repeat(part["layer"].values, part.sizes["kind"]),
-                "kind": np.tile(part["kind"].values, part.sizes["layer"]),
-                "group": np.tile(part["group"].values, part.sizes["layer"]),
+                "layer": np.repeat(part["layer"].values, kinds),
+                "kind": np.tile(part["kind"].values, layers),
+                "group": np.tile(part["group"].values, layers),
                 "share": mean_over(part["share"].values, 0).ravel(),
                 "mass": mean_over(part["mass"].values, 0).ravel(),
-                "base": np.tile(mean_over(part["base"].values, 0), part.sizes["layer"]),
-                "n": np.repeat(np.isfinite(part["share"].values[..., 0]).sum(axis=0), part.sizes["kind"]),
+                "base": np.tile(mean_over(part["base"].values, 0), layers),
+                "n": np.repeat(np.isfinite(part["share"].values[..., 0]).sum(axis=0), kinds),
             }
         )
-        parts.append(frame[np.repeat(np.isfinite(part["depth"].values).any(axis=0), part.sizes["kind"])])
+        parts.append(frame[np.repeat(np.isfinite(part["depth"].values).any(axis=0), kinds)])
     return pd.concat(parts, ignore_index=True)
-
-
-def figure(
-    traces: Traces,
-    *,
-    layer: Layers = None,
-    rule: str = "sigma(3)",
-    classifier: Classifier | None = None,
-    view: str = "depth",
-    backend: str = "matplotlib",
-) -> Figure | pd.DataFrame:
-    """Draw anchor mass by kind: one bar per layer, one panel per model; structure in blue, content in orange."""
-    style.check_backend(backend)
-    style.check_view(view, VIEWS)
-    measured = (
-        traces if is_measured(traces, "tokens") else measure(traces, layer=layer, rule=rule, classifier=classifier)
-    )
-    data = table(measured)
-    if backend == "none":
-        return data
-    models = models_of(measured)
-    names = [str(k) for k in measured["kind"].values]
-    shades = SHADES if set(names) <= set(SHADES) else {"structural": "#2171b5", "lexical": "#fd8d3c"}
-    with style.sheet():
-        figure = style.new_figure(2.9, width=max(4.2, min(style.WIDTH, 2.3 * len(models) + 1.2)))
-        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-        for axes, model in zip(grid, models, strict=True):
-            part = data[data["model"] == model]
-            layers = part["layer"].unique()
-            aside = layers.max() + max(1.5, 0.12 * len(layers))
-            below, base_below = np.zeros(len(layers)), 0.0
-            for name in names:
-                of_kind = part[part["kind"] == name]
-                height = 100 * of_kind["mass"].fillna(0).to_numpy()
-                axes.bar(layers, height, bottom=below, width=0.92, color=shades[name], label=name, ec="white", lw=0.3)
-                base = 100 * float(of_kind["base"].iloc[0])
-                wide = max(0.92, 0.05 * len(layers))
-                axes.bar(aside, base, bottom=base_below, width=wide, color=shades[name], ec="white", lw=0.3)
-                below, base_below = below + height, base_below + base
-            step = max(1, -(-len(layers) // max(3, 24 // len(models))))  # narrow axes have fewer ticks
-            ticks = [int(n) for n in layers[::step]]
-            axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
-            axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
-        grid[0].set_ylabel("anchor mass by kind (%)")
-        handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
-        style.caption(
-            figure, f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
-        )
-    return figure
-
-
-@register_claim("tokens.structure")
-def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    shallow, deep = halves(measured["structural_mass"].values, measured["depth"].values)
-    by_number = halves(measured["structural_share"].values, measured["depth"].values)
-    structural = measured["group"].values == "structural"
-    return mean_of(
-        measured,
-        shallow - deep,
-        kind="mdm",
-        model=mdm,
-        beside={
-            "structural share, shallow half": shallow,
-            "structural share, deep half": deep,
-            "difference by number of anchors": by_number[0] - by_number[1],
-            "structural share of all tokens": measured["base"].values[:, structural].sum(axis=1),
-        },
-    )
 
 
 def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Array, Array]:
@@ -249,55 +226,18 @@ def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Arr
     return totals[0], totals[1]
 
 
-def tables(measured: xr.Dataset) -> list[ReportTable]:
-    rows = []
-    structural = measured["group"].values == "structural"
-    for model, kind, part in by_model(measured):
-        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
-        rows.append(
-            {
-                "model": model,
-                "kind": kind,
-                "structural anchor mass, shallow": shallow,
-                "structural anchor mass, deep": deep,
-                "structural share of all tokens": mean(part["base"].values[:, structural].sum(axis=1)),
-                "samples": part.sizes["sample"],
-            }
-        )
-    return [as_table("Shares of the anchors' attention", pd.DataFrame(rows), number)]
+@register_claim("tokens.structure")
+def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    shallow, deep = halves(measured["structural_mass"].values, measured["depth"].values)
+    by_number = halves(measured["structural_share"].values, measured["depth"].values)
+    beside = {
+        "structural share, shallow half": shallow,
+        "structural share, deep half": deep,
+        "difference by number of anchors": by_number[0] - by_number[1],
+        "structural share of all tokens": _structural_base(measured),
+    }
+    return mean_of(measured, shallow - deep, kind="mdm", model=mdm, beside=beside)
 
 
-def sentences(measured: xr.Dataset) -> list[str]:
-    found = []
-    names = [str(k) for k in measured["kind"].values]
-    for model, kind, part in by_model(measured):
-        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
-        by_kind = mean_over(mean_over(part["mass"].values, 0), 0)
-        leading = names[int(np.nanargmax(by_kind))] if np.isfinite(by_kind).any() else "none"
-        found.append(
-            f"In {model} ({kind}) structural tokens hold {percent(shallow)} of the anchors' attention in the shallow "
-            f"half of the layers and {percent(deep)} in the deep half; the leading kind over all layers is {leading}."
-        )
-    return found
-
-
-REPORT = ReportText(
-    title="Token kinds",
-    question="Are the anchors structure or content?",
-    views={
-        "depth": (
-            "What the anchors are, layer by layer",
-            "Each bar splits the anchors' attention at a layer by kind of token: structure in blues, content in "
-            "oranges. The bar on the right is how common each kind is among all tokens; where a layer's bar differs "
-            "from it, anchors are not random positions.",
-        )
-    },
-    tables=tables,
-    sentences=sentences,
-)
-tokens = register_finding(
-    Finding(
-        "tokens", paper="shallow structure, deep content", measure=measure, figure=figure, views=VIEWS, report=REPORT
-    )
-)
-claims = tokens.claims
+tokens = register_finding(Tokens())
+measure, figure, claims = tokens.measure, tokens.figure, tokens.claims

@@ -507,13 +507,13 @@ def largest_row_distance(rows: Array) -> float:
     return max((float(np.nansum(np.abs(there - row), axis=-1).max()) / 2 for row in there), default=NAN)
 
 
-def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1) -> tuple[Array, int]:
+def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1, residual: bool = True) -> tuple[Array, int]:
     """Rollout with the residual to the last layer at which its rows still differ, and that layer.
 
     The largest distance between two rows cannot grow from layer to layer, because each new row is a mean of the old ones;
     once it falls below `least` total variation, the rollout no longer depends on the source. If this already happens in
-    layer 0, the layer is −1 and the rollout is the identity. Regions that do not exist (NaN) stay NaN; a region with a
-    column but no row (NaN) keeps the flow that it receives.
+    layer 0, the layer is −1 and the rollout is the identity. Without the residual, all layers are rolled out. Regions that
+    do not exist (NaN) stay NaN; a region with a column but no row (NaN) keeps the flow that it receives.
 
     >>> rollout, layer = rollout_while_rows_differ(np.full((10, 2, 2), 0.5))  # rows differ by 1/2, 1/4, 1/8, 1/16 …
     >>> layer, rollout.tolist()
@@ -523,9 +523,10 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1) -> tuple[Arra
     identity = np.eye(flow_LRR.shape[-1])
     through, reached = identity, -1
     for layer, flow_RR in enumerate(np.nan_to_num(flow_LRR.astype(np.float64))):
-        mixed = (flow_RR + identity) / 2
-        following = mixed / mixed.sum(axis=-1, keepdims=True) @ through
-        if largest_row_distance(following[~no_row]) < least:
+        mixed = (flow_RR + identity) / 2 if residual else flow_RR + np.diag(no_row)
+        total = mixed.sum(axis=-1, keepdims=True)
+        following = np.divide(mixed, total, out=np.zeros_like(mixed), where=total > 0) @ through
+        if residual and largest_row_distance(following[~no_row]) < least:
             break
         through, reached = following, layer
     return np.where(no_row[:, None] | no_column, np.nan, through), reached

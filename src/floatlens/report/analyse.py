@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 from collections import Counter
@@ -20,8 +19,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write
 from floatlens.findings import style
-from floatlens.findings.finding import FINDINGS, Finding
-from floatlens.findings.settings import condition_of, folders_for
+from floatlens.findings.finding import FINDINGS, Finding, condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.report.section import Drawing, Section
 from floatlens.store.engine import ProgressCallback
@@ -41,9 +39,8 @@ def analyse(
     affect the others.
     """
     finding = FINDINGS[name]
-    text = finding.report
     folders = [RunFolder.open(run) for run in runs]
-    section = Section(name, text.title, finding.paper, text.question)
+    section = Section(name, finding.title, finding.paper, finding.question)
     done = watch(f"{name}: figures and claims", 1) if watch else None
     try:
         source = _source(finding, folders)
@@ -52,8 +49,8 @@ def analyse(
         section.settings = _settings(finding, measured)
         _write_numbers(measured, target / NUMBERS / f"{name}.parquet")
         section.drawings = _drawn(finding, measured, _mapped(source, folders, shown), target / FIGURES)
-        section.seen, section.tables = text.sentences(measured), text.tables(measured)
-        section.notes = text.notes(measured)
+        section.seen, section.tables = finding.sentences(measured), finding.tables(measured)
+        section.notes = finding.notes(measured)
     except Exception as error:  # any failure is reported in the finding's section; the other findings continue
         logging.getLogger(__name__).debug("finding %s failed", name, exc_info=True)
         sentence = " ".join(str(error).split())
@@ -137,14 +134,14 @@ def _mapped(source: Any, folders: Sequence[RunFolder], shown: Sequence[str]) -> 
 def _drawn(finding: Finding, measured: Any, mapped: Any, target: Path) -> list[Drawing]:
     found = []
     for view in finding.views:
-        source = mapped if view in finding.maps else finding.report.select(measured, view)
-        beside = {"paper": True} if "paper" in inspect.signature(finding.figure).parameters else {}
+        source = mapped if view in finding.maps else finding.select(measured, view)
+        beside: dict[str, Any] = {"paper": True} if "paper" in finding.figure_options else {}
         data = finding.figure(source, view=view, backend="none", **beside)
         if isinstance(data, pd.DataFrame) and data.empty:  # for example doses, in a run without any
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
         style.save(finding.figure(source, view=view, **beside), data, target / stem)
-        title, reading = finding.report.views.get(view, (view, ""))
+        title, reading = finding.captions.get(view, (view, ""))
         found.append(Drawing(stem, title, reading))
     return found
 

@@ -10,8 +10,7 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.files import atomic_write
-from floatlens.findings.finding import FINDINGS
-from floatlens.findings.settings import CONDITIONS
+from floatlens.findings.finding import CONDITIONS, FINDINGS
 from floatlens.report.about import About, about
 from floatlens.report.analyse import FIGURES, analyse, available, shown_samples
 from floatlens.report.page import render

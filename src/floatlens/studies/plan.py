@@ -9,8 +9,7 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
 from floatlens.evaluation.sources import EvaluationPlan
-from floatlens.findings.finding import FINDINGS
-from floatlens.findings.settings import CONDITIONS, traced_conditions
+from floatlens.findings.finding import CONDITIONS, FINDINGS, traced_conditions
 from floatlens.models.checkpoint import find
 from floatlens.options import Load, Recording, recorded
 from floatlens.store.manifest import describe
@@ -28,7 +27,7 @@ class StudyPlan(EvaluationPlan):
     sizes: number of questions of each part; `limit`, the number to read per data set, follows from it.
     interventions: specs of the interventions; None for those that the claims need.
     wide: use every suitable data set for stress tests, not only the first.
-    setting: which questions are traced, see `findings.settings`.
+    setting: which questions are traced, see `findings.finding`.
     traced_only: models that are only traced on short questions.
     traced_data, traced_tokens: data sets and new tokens of these models; by default those of the others.
     short_data: data sets that serve short questions only.

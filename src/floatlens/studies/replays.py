@@ -17,8 +17,8 @@ from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
 from floatlens.evaluation.planning import SHORT
 from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.findings.drift import FEWEST_TOKENS
-from floatlens.findings.settings import condition_of
-from floatlens.findings.writing import answer_positions
+from floatlens.findings.finding import condition_of
+from floatlens.findings.received import answer_positions
 from floatlens.models.checkpoint import find
 from floatlens.options import Recording
 from floatlens.store.engine import Engine, ProgressCallback

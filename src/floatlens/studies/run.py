@@ -18,8 +18,7 @@ from floatlens.evaluation.planning import CLOSED, OPEN, Asking
 from floatlens.evaluation.sources import DataSource, problems_of, write_problems
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
-from floatlens.findings.finding import FINDINGS
-from floatlens.findings.settings import CONDITIONS, check_setting
+from floatlens.findings.finding import CONDITIONS, FINDINGS, check_setting
 from floatlens.findings.verdict import correct_for_number
 from floatlens.options import Load
 from floatlens.report.analyse import analyse, answers_in, shown_samples

@@ -1,6 +1,6 @@
 """Traces: short questions without passages, and questions with passages; their answers serve Table 1.
 
-Each finding on attention uses one of the two sets, see `findings.settings`.
+Each finding on attention uses one of the two sets, see `findings.finding`.
 """
 
 from __future__ import annotations
