@@ -140,7 +140,7 @@ def flow(golden: Path) -> list[Row]:
         [(start <= (at := np.arange(layers_LTT.shape[-1]))) & (at < end) for start, end in spans], float
     )
     pooled_LRR = inside_RT @ layers_LTT @ inside_RT.T
-    pooled_LRR /= pooled_LRR.sum(axis=-1, keepdims=True)
+    pooled_LRR /= np.maximum(pooled_LRR.sum(axis=-1, keepdims=True), 1e-12)  # an empty region has no row
     ours, _ = rollout_while_rows_differ(pooled_LRR, least=0.0)
     theirs = data["rollout_residual_custom"]
     names = [region["name"] for region in about]
