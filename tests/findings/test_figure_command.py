@@ -34,6 +34,7 @@ def runs(tmp_path_factory):
             )
             trace.save(run.trace_path(f"sample-{i}"))
         folders.append(run.path)
+    run.record_error("sample-9", "too long")  # of the ARM
     return folders
 
 
@@ -80,7 +81,6 @@ def test_the_verdict_is_shown_in_the_terminal(runs, run_command, tmp_path):
 
 
 def test_samples_that_failed_are_spoken_of(runs, run_command, tmp_path, quick_pictures):
-    RunFolder.open(runs[1]).record_error("sample-9", "too long")
     assert json.loads(run_command("heads", *runs, "--out", tmp_path, "--json").stdout)["failed"] == 1
     assert "1 samples failed" in run_command("heads", *runs, "--out", tmp_path).output
 

@@ -1,7 +1,7 @@
 """Identical text: each model replays the answers of the models that it is compared with.
 
 This needs the answers of all models, so it runs after every part of every model. The traces are stored as a separate run
-inside the model's run; the finding `drift` reads them (`findings.same_text`).
+inside the model's run; the finding `drift` reads them (`findings.drift`).
 """
 
 from __future__ import annotations
