@@ -1,4 +1,7 @@
-"""The golden data of block-causal models and of Mamba as the tests use it: whatever the folder holds."""
+"""The golden data of block-causal models and of Mamba as the tests use it: whatever the folders hold.
+
+SDAR-MoE has the layout of golden-blocks in the folder golden-modes, which `tests.golden_modes` reads for Nemotron.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,33 @@ from typing import Any
 
 import numpy as np
 
-FOLDER = Path(os.environ.get("FLOATLENS_GOLDEN_BLOCKS") or Path(__file__).parent / "golden-blocks")
+BLOCKS = Path(os.environ.get("FLOATLENS_GOLDEN_BLOCKS") or Path(__file__).parent / "golden-blocks")
+MODES = Path(os.environ.get("FLOATLENS_GOLDEN_MODES") or Path(__file__).parent / "golden-modes")
+
+
+def path(name: str) -> Path:
+    """Where a file or a model's folder is, in the first folder that has it."""
+    return next((folder / name for folder in (BLOCKS, MODES) if (folder / name).exists()), BLOCKS / name)
 
 
 def read(name: str) -> Any:
-    return json.loads((FOLDER / name).read_text())
+    return json.loads(path(name).read_text())
 
 
 def names(folder: str, prefix: str = "") -> list[str]:
     """The models whose names start with `prefix` and for which a folder holds data."""
-    return sorted(path.stem for path in (FOLDER / folder).glob(f"{prefix}*"))
+    return sorted(one.stem for root in (BLOCKS, MODES) for one in (root / folder).glob(f"{prefix}*"))
 
 
 @lru_cache(maxsize=8)
 def arrays(name: str) -> dict[str, np.ndarray]:
-    with np.load(FOLDER / name, allow_pickle=False) as file:
+    with np.load(path(name), allow_pickle=False) as file:
         return dict(file)
 
 
 # Which family of prompts and special ids a model's name belongs to, and how it is loaded.
 KINDS: dict[str, dict[str, Any]] = {
+    "sdar_moe": {},
     "sdar": {},
     "llada2": {},
     "a2d_qwen3": {"family": "a2d-block"},
@@ -50,7 +60,7 @@ def special(name: str) -> dict[str, Any]:
     """Prompts and special ids of a model."""
     found = kind(name)
     assert found is not None
-    return read("prompts.json")[found]
+    return json.loads((MODES if found == "sdar_moe" else BLOCKS).joinpath("prompts.json").read_text())[found]
 
 
 def forward(name: str) -> dict[str, np.ndarray]:
@@ -80,7 +90,7 @@ def lens(name: str) -> Any:
     if name.startswith("llada21"):
         name, options = name.replace("llada21", "llada2"), {**options, "family": "llada2.1"}
     model = next(model for model in reversed(names("models")) if name.startswith(model))
-    return floatlens.load(str(FOLDER / "models" / model), dtype="float32", **options)
+    return floatlens.load(str(path(f"models/{model}")), dtype="float32", **options)
 
 
 def lens_with_ids(name: str, ends: tuple[int, ...] = ()) -> Any:

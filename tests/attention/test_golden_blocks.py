@@ -44,7 +44,12 @@ def case(request: pytest.FixtureRequest) -> tuple[Any, dict[str, np.ndarray], An
     name = request.param
     arrays = golden_blocks.arrays(f"attention/{name}.npz")
     settings, special = settings_of(name, arrays), golden_blocks.special(name)
-    ends = {"sdar": (), "llada2": (settings.pop("eos_id", None),), "a2d_qwen3": (special["eos_token_id"],)}
+    ends = {
+        "sdar": (),
+        "sdar_moe": (),
+        "llada2": (settings.pop("eos_id", None),),
+        "a2d_qwen3": (special["eos_token_id"],),
+    }
     lens = golden_blocks.lens_with_ids(name, ends[golden_blocks.kind(name) or ""])
     prompt = special["prompts"][int(arrays["prompt_index"])]
     pad = int(arrays["padded_prompt_length"]) - len(prompt) if "padded_prompt_length" in arrays else 0
@@ -104,4 +109,6 @@ def test_queries_keys_and_heads_of_the_finished_sequence(case: Any) -> None:
         lens.model(ids, attention_mask=visible(blocks[None])[:, None], position_ids=positions, use_cache=False)
     found = {name: np.stack([layers[n][0].numpy() for n in sorted(layers)]) for name, layers in session.results.items()}
     for name, expected in (("queries", "query_states"), ("keys", "key_states"), ("attention", "attention_heads")):
-        np.testing.assert_allclose(found[name][:, :, pad:], arrays[expected][:, :, pad:], atol=1e-5, err_msg=name)
+        # transformers sums over the experts of Qwen3-MoE in another order, which the states of later layers show.
+        atol = 3e-5 if lens.model.config.model_type == "qwen3_moe" and name != "attention" else 1e-5
+        np.testing.assert_allclose(found[name][:, :, pad:], arrays[expected][:, :, pad:], atol=atol, err_msg=name)

@@ -59,7 +59,7 @@ def test_a_canvas_is_replayed_on_its_cache(random_llama: Path) -> None:
 
 @pytest.mark.parametrize("model", [*golden_blocks.names("models", "sdar"), *golden_blocks.names("models", "llada2")])
 def test_blocks_are_replayed_one_after_another_on_their_cache(model: str) -> None:
-    lens = fl.load(str(golden_blocks.FOLDER / "models" / model))
+    lens = fl.load(str(golden_blocks.path(f"models/{model}")))
     lens.mask_id = golden_blocks.special(model)["mask_token_id"]
     written = lens.trace(PROMPT, max_new_tokens=6, block_length=4)
     if lens.mask_id in written.written:

@@ -8,7 +8,7 @@ from floatlens.registry import Registry
 
 MODULES = (
     "a2d", "a2d_block", "a2d_shifted", "bimamba", "canvas", "causal", "diffusion_gemma", "dream", "llada", "llada2",
-    "llada21", "llada_moe", "mamba", "masked", "sdar",
+    "llada21", "llada_moe", "mamba", "masked", "sdar", "sdar_moe",
 )  # fmt: skip
 FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
 
