@@ -22,7 +22,7 @@ from floatlens.interventions.ablate_heads import AblateHeads
 from floatlens.interventions.attention_call import AttentionCall
 from floatlens.interventions.decoding_state import DecodingState
 from floatlens.interventions.intervention import parse_intervention
-from floatlens.models.registry import FAMILIES
+from floatlens.models.family import FAMILIES
 
 T = 12
 WORDS = ["<bos>", "Who", "wrote", "it", "?", "\\n", "Ada", "wrote", "it", ".", "<mask>", "<mask>"]

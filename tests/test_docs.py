@@ -27,7 +27,7 @@ from floatlens.cli.main import run as floatlens_run
 from floatlens.data.read import read
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.intervention import INTERVENTIONS
-from floatlens.models.registry import FAMILIES
+from floatlens.models.family import FAMILIES
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
 

@@ -18,7 +18,7 @@ from floatlens.decode.registry import SAMPLERS
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings.finding import CLAIMS, FINDINGS, Finding
 from floatlens.interventions.intervention import INTERVENTIONS
-from floatlens.models.registry import FAMILIES, family_of
+from floatlens.models.family import FAMILIES, family_of
 from floatlens.registry import Registry
 
 BUILT_IN: list[Registry[Any]] = [STATISTICS, READERS, SAMPLERS, STRESSES, FINDINGS, CLAIMS, INTERVENTIONS, FAMILIES]

@@ -84,13 +84,13 @@ class Lens:
     Made by `load`. If a lens is created directly, its weights are read when they are first needed.
     """
 
-    def __init__(self, checkpoint: Checkpoint, options: Load = Load()) -> None:
-        self.checkpoint, self.options = checkpoint, options
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint, self.options = checkpoint, checkpoint.how
 
     @classmethod
     def find(cls, name: str, options: Load = Load()) -> Lens:
         """The lens of a model, without reading its weights."""
-        return cls(find(name, options), options)
+        return cls(find(name, options))
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class Lens:
     @cached_property
     def model(self) -> PreTrainedModel:
         """The native transformers model."""
-        model, folder = load_model(self.checkpoint, self.options), self.checkpoint.adapter
+        model, folder = load_model(self.checkpoint), self.checkpoint.adapter
         if folder is None:
             return model
         if self.options.tp_plan is not None:

@@ -15,7 +15,7 @@ import torch
 
 import floatlens as fl
 from floatlens.decode.registry import SAMPLERS
-from floatlens.models.registry import FAMILIES
+from floatlens.models.family import FAMILIES
 from tests.attention import block_causal
 from tests.models import checkpoints
 

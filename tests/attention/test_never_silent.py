@@ -111,7 +111,7 @@ def test_an_encoder_is_a_masked_model_whatever_its_architecture_is_called(
 
 
 def test_an_encoder_type_that_says_that_it_is_a_decoder_is_causal(tmp_path: Path) -> None:
-    from floatlens.models.registry import family_of
+    from floatlens.models.family import family_of
 
     assert family_of({"model_type": "bert", "is_decoder": True, "architectures": ["BertLMHeadModel"]}).name == "causal"
     assert family_of({"model_type": "gpt2", "architectures": ["Unheard"]}).name == "causal"

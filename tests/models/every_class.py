@@ -16,9 +16,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from floatlens import Lens
 from floatlens.attention.attention import passes_interface
 from floatlens.models.checkpoint import Checkpoint
-from floatlens.models.describe import attention_layers, is_state_space
-from floatlens.models.registry import FAMILIES
-from floatlens.models.unsupported import REASONS, refusal
+from floatlens.models.describe import REASONS, attention_layers, is_state_space, refusal
+from floatlens.models.family import FAMILIES
 from tests.models.tiny_configs import VOCABULARY, tiny_config
 
 IDS = [5, 17, 40, 9, 61, 33, 12, 70]

@@ -304,9 +304,9 @@ def test_a_mask_of_another_width_is_refused(base: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_base_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, adapter: Path) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("floatlens.models.bundled.find_spec", lambda name: None)
     monkeypatch.setattr("floatlens.models.checkpoint.available_adapters", lambda: ["smollm2-mdm"])
-    monkeypatch.setattr("floatlens.models.checkpoint.adapter_path", lambda name: adapter)
+    monkeypatch.setattr("floatlens.models.checkpoint.bundled_path", lambda name: adapter)
     with pytest.raises(FloatLensError, match=r"'smollm2-mdm' needs .*: pip install 'floatlens\[smollm2\]'$"):
         checkpoint.find("smollm2-mdm")
 
@@ -319,7 +319,7 @@ def test_a_missing_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch, base: P
 @pytest.fixture
 def no_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "MODELS", tmp_path)
-    bundled.adapter_path.cache_clear()
+    bundled.path.cache_clear()
 
 
 @pytest.mark.usefixtures("no_adapters")

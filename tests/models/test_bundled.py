@@ -45,7 +45,7 @@ def test_all_models_together_are_at_most_12_megabytes_and_each_adapter_at_most_1
 def test_a_bundled_adapter_is_the_one_that_was_released_and_has_a_card(name):
     if name not in bundled.available_adapters():
         pytest.skip(f"{name} is not part of this installation")
-    folder = bundled.adapter_path(name)
+    folder = bundled.path(name)
     assert {"adapter_config.json", "adapter_model.safetensors"} <= set(json.loads(bundled.SUMS.read_text())[name])
     assert (folder / "mask.safetensors").is_file() or name == "smollm2-arm"
     text = (folder / "README.md").read_text()
@@ -94,5 +94,5 @@ def test_corrupted_weights_give_a_clear_error(copied):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(FloatLensError, match="use one of tiny-arm, tiny-mdm, tiny-dream, tiny-ssm"):
+    with pytest.raises(FloatLensError, match="available: tiny-arm, tiny-mdm, tiny-dream, tiny-ssm"):
         bundled.path("tiny-gpt")

@@ -37,7 +37,7 @@ def test_logits_and_hidden_states_are_those_of_the_published_code(name: str) -> 
 
 def logits(folder: Path, **options: Any) -> torch.Tensor:
     with torch.no_grad():
-        return load_model(find(str(folder)), Load(**options))(IDS).logits
+        return load_model(find(str(folder), Load(**options)))(IDS).logits
 
 
 def test_shards_give_the_same_model_as_one_file(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_native_models_have_their_family(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_weights_come_in_the_dtype_asked_for(dtype: str, tmp_path: Path) -> None:
-    model = load_model(find(str(checkpoints.llada(tmp_path))), Load(dtype=dtype))
+    model = load_model(find(str(checkpoints.llada(tmp_path)), Load(dtype=dtype)))
     assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
 
 
@@ -146,7 +146,7 @@ def test_safetensors_are_checked_also_where_pickles_are_allowed(tmp_path: Path) 
     assert logits(tmp_path, allow_pickle=True).equal(logits(tmp_path))
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(FloatLensError, match="but its header describes"):
-        load_model(find(str(tmp_path)), Load(allow_pickle=True))
+        load_model(find(str(tmp_path), Load(allow_pickle=True)))
 
 
 def test_an_index_of_pickles_names_no_file_outside_the_folder(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_an_index_of_pickles_names_no_file_outside_the_folder(tmp_path: Path) ->
     index = {"metadata": {}, "weight_map": {"model.transformer.wte.weight": "../secret.bin"}}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(FloatLensError, match="names a file outside the folder"):
-        load_model(find(str(folder)), Load(allow_pickle=True))
+        load_model(find(str(folder), Load(allow_pickle=True)))
 
 
 def test_dreams_tokenizer_is_read_by_the_native_class(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def broken(folder: Path, what: str) -> None:
     [
         ("no config", "config.json is missing"),
         ("bad json", "is not valid JSON"),
-        ("a list", "should hold a JSON object, found list"),
+        ("a list", "expected a JSON object, found list"),
         ("unknown type", "field 'model_type' is 'ufo'"),
         ("missing field", "field 'n_layers' should be a number, found nothing"),
         ("wrong field", "field 'n_heads' should be a number, found 'four'"),

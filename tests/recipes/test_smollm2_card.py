@@ -104,7 +104,7 @@ def test_a_released_adapter_is_rounded_and_recorded(tmp_path: Path, monkeypatch:
     trained.mkdir()
     monkeypatch.setattr(bundled, "MODELS", models)
     monkeypatch.setattr(bundled, "SUMS", models / "sha256.json")
-    bundled.adapter_path.cache_clear()
+    bundled.path.cache_clear()
     weight = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
     save_file({"a.lora_A.weight": weight.half()}, trained / "adapter_model.safetensors")
     save_file({"mask": torch.ones(4)}, trained / "mask.safetensors")
@@ -114,5 +114,5 @@ def test_a_released_adapter_is_rounded_and_recorded(tmp_path: Path, monkeypatch:
     rounded = load_file(folder / "adapter_model.safetensors")["a.lora_A.weight"]
     assert not (rounded.view(torch.int16) & 0b111).any()
     torch.testing.assert_close(rounded.float(), weight, rtol=1 / 256 + 1 / 2048, atol=0.0)
-    assert bundled.available_adapters() == ["smollm2-mdm"] and bundled.adapter_path("smollm2-mdm") == folder
-    bundled.adapter_path.cache_clear()
+    assert bundled.available_adapters() == ["smollm2-mdm"] and bundled.path("smollm2-mdm") == folder
+    bundled.path.cache_clear()

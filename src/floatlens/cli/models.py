@@ -15,9 +15,8 @@ def command(as_json: common.AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from floatlens.models.bundled import BUNDLED, available_adapters
-    from floatlens.models.checkpoint import SMOLLM2
-    from floatlens.models.registry import FAMILIES
+    from floatlens.models.bundled import BUNDLED, SMOLLM2, available_adapters
+    from floatlens.models.family import FAMILIES
 
     extra = [SMOLLM2, *available_adapters()]
     if as_json:

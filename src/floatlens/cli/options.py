@@ -172,10 +172,9 @@ def _read_template(path: str | None, option: str) -> Template | None:
 
 
 def _check_family(name: str | None, option: str) -> str | None:
-    from floatlens.models.registry import check_family_name
+    from floatlens.models.family import FAMILIES
 
-    check_family_name(name)
-    return name
+    return name and FAMILIES[name].name
 
 
 # How the text of an option becomes its value, where typer cannot tell: the type on the command line, and the function.

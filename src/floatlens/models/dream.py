@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, bidirectional, number, token_ids
-from floatlens.models.registry import register_family
+from floatlens.models.family import Config, Family, bidirectional, number, register_family, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -1,7 +1,7 @@
-"""Family: the facts that FloatLens needs about a kind of checkpoint.
+"""Family: the facts that FloatLens needs about a kind of checkpoint, and the families by name.
 
 Every family file defines the same things in the same order: how a config is recognised, which native transformers config
-it becomes, how its keys are renamed, what kind of model it is, and how it decodes.
+it becomes, how its keys are renamed, what kind of model it is, and how it decodes; and registers it with one line.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from floatlens.errors import FloatLensError
+from floatlens.registry import Registry
 
 Config = Mapping[str, Any]
 
@@ -79,6 +80,37 @@ class Family:
     mask_token: bool = True
     adapter: Literal["merged", "apart"] = "merged"
     because: str = ""
+
+
+MODULES = ("a2d", "diffusion_gemma", "dream", "generic", "llada", "llada2", "mamba", "sdar")
+FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
+
+
+def register_family(family: Family, *, priority: int = 0) -> Family:
+    """Register a family and return it.
+
+    Families with a higher priority are tried first when a checkpoint is recognised; those that recognise any masked or
+    causal language model have -10 and -20.
+    """
+    return FAMILIES.add(family.name, family, priority=priority, source=family.recognises)
+
+
+def family_of(config: Config, where: str = "config.json") -> Family:
+    """The first family that recognises a checkpoint's config.
+
+    >>> family_of({"model_type": "Dream"}).name, family_of({"model_type": "gpt2"}).name
+    ('dream', 'causal')
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str | None):
+        raise FloatLensError(f"{where}: field 'model_type' is {kind!r}; expected a string")
+    for family in FAMILIES.values():
+        if family.recognises(config):
+            return family
+    raise FloatLensError(
+        f"{where}: field 'model_type' is {kind!r} (architecture {architecture(config) or None!r}), "
+        f"which belongs to none of the families {', '.join(FAMILIES)}"
+    )
 
 
 def auto_class(family: Family) -> Any:

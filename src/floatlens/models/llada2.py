@@ -1,16 +1,17 @@
 """LLaDA2.0 (inclusionAI/LLaDA2.0-mini, -flash): GLM-4-MoE, made block-causal.
 
 Queries, keys and values are one matrix in the checkpoint, and are split; the rest is renamed. The config names neither the
-mask token nor the block length: both are defaults of the published `generate`.
+mask token nor the block length: both are defaults of the published `generate`. LLaDA2.1 (inclusionAI/LLaDA2.1-mini, -flash)
+is the same model with a sampler that edits written tokens; if its config is that of LLaDA2.0, pass the family "llada2.1".
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, bidirectional, number, refuse_other, token_ids
-from floatlens.models.registry import register_family
+from floatlens.models.family import Config, Family, bidirectional, number, refuse_other, register_family, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -107,7 +108,7 @@ def block_length(config: Config) -> int:
     return BLOCK_LENGTH
 
 
-FAMILY = register_family(
+LLADA2 = register_family(
     Family(
         name="llada2",
         about="block diffusion, GLM-4-MoE made block-causal",
@@ -121,5 +122,16 @@ FAMILY = register_family(
         sampler="llada2",
         other_samplers=("llada2.1",),
         block_length=block_length,
+    )
+)
+LLADA21 = register_family(
+    replace(
+        LLADA2,
+        name="llada2.1",
+        about="block diffusion that edits its tokens, GLM-4-MoE made block-causal",
+        example="inclusionAI/LLaDA2.1-mini",
+        recognises=lambda config: config.get("model_type") == "llada21_moe",
+        sampler="llada2.1",
+        other_samplers=("llada2",),
     )
 )

@@ -1,23 +1,22 @@
-"""Mamba and Mamba-2 (state-spaces/mamba-130m-hf, mamba2 checkpoints in transformers' layout): autoregressive, no attention.
+"""Mamba and Mamba-2 (state-spaces/mamba-130m-hf, mamba2 checkpoints in transformers' layout): autoregressive, no attention;
+and bidirectional Mamba: masked diffusion, one mixer forwards and one backwards in every layer.
 
-Traces record the implicit attention of the mixers: see `floatlens.attention.implicit`.
+Traces record the implicit attention of the mixers. The config.json of bidirectional Mamba has the fields of Mamba or
+Mamba-2, with `"model_type": "bimamba"` and `"mixer": "mamba"` or `"mamba2"`; its keys are those of transformers' mixers
+below `backbone.layers.N.mixer.mamba_fwd` and `mamba_rev`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from floatlens.models.family import Config, Family
-from floatlens.models.registry import register_family
+from floatlens.errors import FloatLensError
+from floatlens.models.family import Config, Family, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TYPES = ("mamba", "mamba2")
-
-
-def recognises(config: Config) -> bool:
-    return config.get("model_type") in TYPES
 
 
 def with_heads(kind: type, config: Config, directions: int = 1) -> Any:
@@ -28,22 +27,47 @@ def with_heads(kind: type, config: Config, directions: int = 1) -> Any:
     return made
 
 
-def native(config: Config) -> PreTrainedConfig:
+def native_mamba(config: Config) -> PreTrainedConfig:
     from transformers import Mamba2Config, MambaConfig
 
     return with_heads(Mamba2Config if config["model_type"] == "mamba2" else MambaConfig, config)
 
 
-FAMILY = register_family(
+def native_bimamba(config: Config) -> PreTrainedConfig:
+    from floatlens.models.bimamba_network import BiMamba2Config, BiMambaConfig
+
+    mixer = config.get("mixer")
+    if mixer not in TYPES:
+        raise FloatLensError(f"config.json: field 'mixer' is {mixer!r}; expected one of {', '.join(TYPES)}")
+    made = with_heads(BiMamba2Config if mixer == "mamba2" else BiMambaConfig, config, directions=2)
+    made.is_causal = False
+    made.mask_token_id = config.get("mask_token_id")
+    return made
+
+
+MAMBA = register_family(
     Family(
         name="mamba",
         about="autoregressive without attention, Mamba and Mamba-2",
         example="state-spaces/mamba-130m-hf",
-        recognises=recognises,
-        native=native,
+        recognises=lambda config: config.get("model_type") in TYPES,
+        native=native_mamba,
         kind="arm",
         attention="causal",
         sampler="autoregressive",
         shifted=True,
+    )
+)
+BIMAMBA = register_family(
+    Family(
+        name="bimamba",
+        about="masked diffusion without attention, Mamba in both directions",
+        example="tiny-ssm",
+        recognises=lambda config: config.get("model_type") == "bimamba",
+        native=native_bimamba,
+        head="masked",
+        attention="two-way",
+        sampler="llada",
+        positions="plain",
     )
 )

@@ -1,11 +1,12 @@
-"""SDAR (JetLM/SDAR-1.7B-Chat and siblings): Qwen3, made block-causal, same keys."""
+"""SDAR (JetLM/SDAR-1.7B-Chat and siblings): Qwen3, made block-causal, same keys; SDAR-MoE (JetLM/SDAR-30B-A3B-Chat and
+siblings): the same of Qwen3-MoE, decoded as SDAR."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_windows
-from floatlens.models.registry import register_family
+from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_windows, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -29,8 +30,9 @@ DROP = (
 )
 
 
-def recognises(config: Config) -> bool:
-    return config.get("model_type") == "sdar"
+NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# The class defaults of the published config and of transformers differ, so each of these must be in the file.
+NEEDED_MOE = (*NEEDED, "moe_intermediate_size", "num_experts", "num_experts_per_tok")
 
 
 def block_length(config: Config) -> int:
@@ -38,26 +40,35 @@ def block_length(config: Config) -> int:
 
 
 def native(config: Config) -> PreTrainedConfig:
-    from transformers import Qwen3Config
+    from transformers import Qwen3Config, Qwen3MoeConfig
 
+    kind, needed = (Qwen3MoeConfig, NEEDED_MOE) if config.get("model_type") == "sdar_moe" else (Qwen3Config, NEEDED)
     refuse_windows(config, "SDAR")
     block_length(config)
-    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+    for name in needed:
         number(config, name)
-    made = Qwen3Config(**{key: value for key, value in config.items() if key not in DROP})
-    return bidirectional(made, config)
+    return bidirectional(kind(**{key: value for key, value in config.items() if key not in DROP}), config)
 
 
-FAMILY = register_family(
+SDAR = register_family(
     Family(
         name="sdar",
         about="block diffusion, Qwen3 made block-causal",
         example="JetLM/SDAR-1.7B-Chat",
-        recognises=recognises,
+        recognises=lambda config: config.get("model_type") == "sdar",
         native=native,
         attention="block",
         cached=True,
         sampler="sdar",
         block_length=block_length,
+    )
+)
+SDAR_MOE = register_family(
+    replace(
+        SDAR,
+        name="sdar-moe",
+        about="block diffusion, Qwen3-MoE made block-causal",
+        example="JetLM/SDAR-30B-A3B-Chat",
+        recognises=lambda config: config.get("model_type") == "sdar_moe",
     )
 )

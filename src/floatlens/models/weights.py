@@ -11,16 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, download, one_line, read_json, token_numbers
+from floatlens.models.describe import check_supported, meta_model, shape, torch_dtype
 from floatlens.models.family import auto_class
 from floatlens.models.gguf import count_tensors
 from floatlens.models.gguf import load_weights as load_gguf_weights
 from floatlens.models.quiet import expect_no_kernels, quietly
-from floatlens.models.unsupported import check_supported
-from floatlens.options import Load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -28,15 +25,15 @@ if TYPE_CHECKING:
 WEIGHTS = ("*.json", "model*.safetensors")  # the files of a Hub model that are downloaded
 PICKLES = ("pytorch_model*.bin",)
 LARGEST_HEADER = 100 << 20  # bytes, the limit of the safetensors library
-DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
-def load_model(checkpoint: Checkpoint, how: Load = Load()) -> Any:
+def load_model(checkpoint: Checkpoint) -> Any:
     """Load the weights into the native class, shard by shard; raise an error if any are missing.
 
     `tp_plan` splits every layer over the processes started by torchrun: see `parallel`. With `allow_pickle`, a checkpoint
     without safetensors may hold its weights as PyTorch's .bin files; torch reads only tensors from them.
     """
+    how = checkpoint.how
     config = checkpoint.native_config()  # raises an error for an invalid config before any weights are read
     check_supported(checkpoint.name, config, checkpoint.family)
     use_safetensors: bool | None = None
@@ -142,22 +139,6 @@ def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str,
     return {"tp_plan": tp_plan}  # older transformers, where the plan is not part of the config
 
 
-def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
-    """The dtype to load in.
-
-    >>> torch_dtype("bfloat16", None), torch_dtype("auto", None)
-    (torch.bfloat16, torch.float32)
-    """
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in DTYPES:
-        raise FloatLensError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}")
-    if dtype != "auto":
-        return getattr(torch, dtype)
-    on_cpu = device_map in (None, "cpu") or (device_map == "auto" and not torch.accelerator.is_available())
-    return torch.float32 if on_cpu else "auto"
-
-
 def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
     """The weights files of a folder that transformers will read, in its order of preference.
 
@@ -250,8 +231,6 @@ def check_sizes(checkpoint: Checkpoint, config: PreTrainedConfig, tensors: int, 
 
     Checked before memory is taken for it: a config of a few bytes may describe a model of any size.
     """
-    from floatlens.models.describe import meta_model, shape
-
     layers = shape(config)["layers"] or 0
     if layers > tensors:
         raise FloatLensError(

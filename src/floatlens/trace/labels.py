@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.attention.implicit import RULE
@@ -21,7 +22,6 @@ from floatlens.data.tokenize import tokenise
 from floatlens.decode import replay
 from floatlens.decode.settings import Settings
 from floatlens.errors import FloatLensError
-from floatlens.models.bundled import ADAPTERS
 from floatlens.models.describe import is_state_space
 from floatlens.trace.generation import cut_at_end, filled_text
 from floatlens.trace.recorder import Recorder
@@ -106,15 +106,14 @@ def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
 
 def loaded_with(lens: Lens) -> dict[str, Any]:
     """Return the options passed to `floatlens.load` that change the results."""
-    found, dtype = lens.checkpoint, lens.options.dtype
-    own_adapter = found.name not in ADAPTERS and found.adapter is not None
+    how = lens.options
     chosen = {
-        "revision": found.revision,
-        "family": found.family.name if found.family_given and found.name not in ADAPTERS else None,
-        "adapter": str(found.adapter) if own_adapter else None,
-        "sampler": found.chosen_sampler,
-        "block_length": found.chosen_block_length,
-        "dtype": None if dtype == "auto" else str(dtype).removeprefix("torch."),
+        "revision": how.revision,
+        "family": how.family,
+        "adapter": None if how.adapter is None else str(Path(how.adapter).expanduser()),
+        "sampler": how.sampler,
+        "block_length": how.block_length,
+        "dtype": None if how.dtype == "auto" else str(how.dtype).removeprefix("torch."),
     }
     return {name: value for name, value in chosen.items() if value is not None}
 

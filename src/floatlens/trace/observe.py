@@ -23,8 +23,7 @@ from floatlens.attention.session import Implementation, Session
 from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers, is_state_space, shape
-from floatlens.models.family import Family
-from floatlens.models.registry import FAMILIES, check_family_name
+from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.observed_trace import ModelFacts, make_trace
 from floatlens.trace.options import check_range
@@ -175,7 +174,6 @@ def observe(
         model, tokenizer, family = lens.model, tokenizer or lens.tokenizer, family or lens.family
         mask_id = lens.mask_id if mask_id is None and lens.has_mask else mask_id
     if isinstance(family, str):
-        check_family_name(family)
         family = FAMILIES[family]
     assert isinstance(model, torch.nn.Module)
     if model in _observed:
