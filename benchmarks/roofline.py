@@ -16,7 +16,7 @@ import torch
 
 import floatlens as fl
 from benchmarks.measure import cpu_seconds
-from floatlens.store.plan import Workload, cost, measure_model
+from floatlens.store.estimate import measure_model, operations
 
 NEW = 32
 
@@ -42,7 +42,7 @@ def main() -> None:
         lens.end_ids = ()  # every question takes all steps
         prompt = lens.prompt(sample.question, sample.passages)
         size = measure_model(lens.checkpoint, "float32")
-        flops = cost(size, Workload(1, len(prompt.ids), NEW, NEW, trace=False)).forward
+        flops, _ = operations(size, len(prompt.ids), NEW, NEW)
         rates = {}
         for count in (1, chosen.batch_size):
             answer = partial(lens.generate, [prompt] * count, max_new_tokens=NEW)

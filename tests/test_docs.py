@@ -193,7 +193,6 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
         "`--version`",
         "`--record-steps`",
         "`--closed-book`",
-        "`--trace`, `--no-trace`",
         "`--gpus-per-worker`",
     ):
         assert option in page, option

@@ -15,7 +15,7 @@ from floatlens.findings.style import short
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
 from floatlens.stats import agresti_coull
-from floatlens.store.plan import DEVICES, Workload, estimate, measure_model
+from floatlens.store.estimate import DEVICES, measure_model, seconds
 from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching, public, scores_of
 from recipes.results.models import ANSWERING, SMALL
@@ -44,6 +44,7 @@ from recipes.results.words import (
     verdicts_in_words,
 )
 
+BATCH = 16  # questions per batch of the estimated hours
 LIMITS = """
 - Size: the small models have 1.3 million parameters and know a synthetic world; SmolLM2 has 135 million. Nothing here
   says anything about models of 7 or 8 billion parameters.
@@ -62,7 +63,7 @@ LIMITS = """
 
 
 def print_plan(jobs: Sequence[Job], kept: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the hours of one CPU core that each run takes, by the estimate of `floatlens plan`, or took if it is kept.
+    """Print the hours of one CPU core that each run takes, by estimate, or took if it is kept.
 
     A run that is kept from another command is still to be made.
     """
@@ -82,12 +83,12 @@ def hours_of(model: str, job: Job) -> float:
     """Return the hours of one core for a model's part of a job."""
     lens = Lens(find(model))
     steps = lens.settings(max_new_tokens=job.new).step_count
-    work = Workload(job.answers, job.prompt, job.new, steps, job.traced)
     try:
         size = measure_model(lens.checkpoint, "float32")
     except ValueError:  # a network that transformers has no class for: as large as its sister
         size = measure_model(find("tiny-mdm"), "float32")
-    return estimate(size, work, DEVICES["cpu"], 1, 16).hours
+    forward, observation = seconds(size, DEVICES["CPU core"], job.prompt, job.new, steps, BATCH)
+    return (forward + (observation if job.traced else 0)) * -(-job.answers // BATCH) / 3600
 
 
 def write(

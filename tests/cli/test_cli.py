@@ -282,11 +282,9 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
             ("trace", "FOLDER", "--prompt", "x", "--out", "FOLDER/config.json/run"),
             "cannot be created: Not a directory; choose another --out",
         ),
-        (("plan", "FOLDER", "--gpus", "2xA100", "--dtype", "float8", "--data", "world"), "--dtype float8 is not known"),
-        (
-            ("plan", "FOLDER", "--gpus", "2xA100", "--trace-dtype", "int8", "--data", "world"),
-            "--trace-dtype int8 is not",
-        ),
+        (("trace", "FOLDER", "--prompt", "x", "--out", "x" * 300), "the name is too long for the disk"),
+        (("inspect", "FOLDER", "--dtype", "float8"), "float8"),
+        (("trace", "FOLDER", "--prompt", "x", "--out", "OUT", "--trace-dtype", "int8"), "int8"),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence_and_code_2(folder: Path, tmp_path: Path, words: tuple, said: str) -> None:

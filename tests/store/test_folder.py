@@ -309,8 +309,3 @@ def test_a_run_is_one_folder_of_the_name_that_was_given(
         run.write_text("results.json", "{}")
     expected = tmp_path / ("home" if name == "~" else name)
     assert [path for path in tmp_path.iterdir()] == [expected] and len(list(expected.rglob("*.json"))) == 3
-
-
-def test_a_name_that_the_disk_refuses_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(FloatLensError, match="choose another --out"):
-        RunFolder.create(tmp_path / ("x" * 300), {"asked": {}})

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
 from floatlens.options import Load
+
+if TYPE_CHECKING:
+    from floatlens.models.checkpoint import Checkpoint
+
+NEW = 32  # tokens that the estimated trace writes
 
 
 @common.grouped
@@ -41,6 +46,7 @@ def command(
 
     model = find(checkpoint, loading)
     found = describe(model, dtype=str(loading.dtype), positions=positions)
+    found |= trace_cost(model, found["dtype"], positions)
     if as_json:
         print(json.dumps(found))
         return
@@ -61,6 +67,8 @@ def command(
         "parameters": f"{found['parameters']:,}",
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
         "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
+        "a trace": f"takes {size(found['trace_memory_bytes'])} with the weights, and about "
+        + " or ".join(f"{duration(each)} on one {device}" for device, each in found["trace_seconds"].items()),
     }
     if (lora := found["adapter"]) is not None:
         rows["adapter"] = (
@@ -69,6 +77,30 @@ def command(
     for label, text in rows.items():
         table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
     Console().print(table)
+
+
+def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
+    """Return the estimated memory and seconds of a trace whose last tokens are written one per step."""
+    from floatlens.store.estimate import DEVICES, measure_model, memory, seconds
+
+    shape, new = measure_model(model, dtype), min(NEW, positions)
+    work = positions - new, new
+    times = {name: sum(seconds(shape, device, *work, steps=new)) for name, device in DEVICES.items()}
+    return {"trace_memory_bytes": round(memory(shape, *work)), "trace_seconds": times}
+
+
+def duration(seconds: float) -> str:
+    """Return a time in readable units.
+
+    >>> duration(0.4), duration(90), duration(9000)
+    ('0.4 s', '1.5 min', '2.5 h')
+    """
+    value, unit = seconds, "s"
+    for larger in ("min", "h"):
+        if value < 60:
+            break
+        value, unit = value / 60, larger
+    return f"{value:.2g} {unit}"
 
 
 def mask_of(found: dict[str, Any]) -> Any:

@@ -28,9 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ablate": ("ablate", "Mask or pin anchors, remove heads, and measure the effect."),
     "deploy": ("deploy", "Ask questions while the collection of passages changes."),
     "report": ("report", "Write one self-contained HTML report of existing runs."),
-    "rerun": ("rerun", "Repeat the command of a run folder, and compare the results."),
     "diff": ("diff", "Show what differs between two runs."),
-    "plan": ("plan", "Estimate time, memory and storage of a run on given GPUs."),
     "doctor": ("doctor", "Check observation on this machine, and measure the cost of a trace."),
     "models": ("models", "List the supported families of models and the bundled models."),
     "inspect": ("inspect", "Describe a checkpoint and its memory use."),
@@ -46,8 +44,9 @@ DISK = {
     errno.EROFS: "the disk is read-only for",
     errno.EACCES: "there is no permission for",
     errno.ENOTDIR: "a file is in the way of a folder:",
+    errno.ENAMETOOLONG: "the name is too long for the disk:",
 }
-WAY_OUT = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: DENIED, errno.EACCES: DENIED, errno.ENOTDIR: DENIED}
+WAY_OUT = {number: FULL if number in (errno.ENOSPC, errno.EDQUOT) else DENIED for number in DISK}
 
 # typer has its own copy of click; the base of its errors is found through one that it exports.
 CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -179,10 +179,7 @@ class RunFolder:
         run = cls(Storage(path))
         root = run.storage.folder
         if root is not None:
-            try:
-                check_files(root)
-            except OSError as error:
-                raise FloatLensError(f"--out {root} cannot be used: {error.strerror}; choose another --out") from None
+            check_files(root)
             if root.exists() and not root.is_dir():
                 raise FloatLensError(f"--out {root} is a file, not a folder; choose another --out")
             if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_leftovers(root):

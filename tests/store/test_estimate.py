@@ -1,10 +1,9 @@
-"""The estimate of a run's cost agrees with hand computations and with what torch counts."""
+"""The estimate of a trace's cost agrees with hand computations and with what torch counts."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,22 +14,20 @@ from torch.utils.flop_counter import FlopCounterMode
 import floatlens
 from floatlens.attention.session import Session
 from floatlens.attention.tile import TILE
-from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import find
-from floatlens.store.plan import (
+from floatlens.store.estimate import (
+    DEVICES,
     ModelSize,
-    Workload,
-    cost,
-    estimate,
     measure_model,
     memory,
     observation_memory,
-    parse_devices,
+    operations,
+    seconds,
 )
 from tests.commands import run
 
 # LLaDA-8B: 32 layers, 32 heads of 128, 8 billion parameters in bfloat16.
-LLADA = ModelSize("llada", False, 8 * 10**9, 7 * 10**9, 5 * 10**8, 32, 32, 32, 128, 4096, 126464, 2)
+LLADA = ModelSize(False, 8 * 10**9, 7 * 10**9, 5 * 10**8, 32, 32, 32, 128, 4096, 126464, 2)
 
 
 def test_observing_a_long_sequence_is_planned_without_its_attention_matrix() -> None:
@@ -73,21 +70,11 @@ def test_planned_memory_of_observation_is_what_torch_allocates(
     assert 0.8 < planned / measured < 2
 
 
-def test_the_planned_batch_fills_the_device() -> None:
-    """An A100 has 72 GB to use; 16 GB are weights, and the largest power of two that fits the rest is taken."""
-    count, device = parse_devices("1xA100")
-    work = Workload(samples=640, prompt=2016, new=32, steps=32)
-    found = estimate(LLADA, work, device, count)
-    assert memory(LLADA, work, found.batch) <= 72e9 < memory(LLADA, work, 2 * found.batch) or found.batch == 64
-    assert found.batch >= 32
-
-
 @pytest.mark.parametrize("name", ["tiny-mdm", "tiny-arm"])
 def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
     lens = floatlens.load(name)
     prompt = lens.prompt("Where does Ada live?", ["Ada lives in Molen.", "Ben lives in Rusk."])
-    work = Workload(samples=1, prompt=len(prompt.ids), new=8, steps=8, trace=False)
-    ours = cost(measure_model(find(name), "float32"), work).forward
+    ours, _ = operations(measure_model(find(name), "float32"), len(prompt.ids), 8, 8)
     lens.__dict__["end_ids"] = ()  # nothing ends an answer early
     # The counter does not know the CPU's attention kernel; it knows the products that the plain one is made of.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -95,44 +82,21 @@ def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
     assert ours == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
-def test_twice_the_work_takes_twice_as_long_and_twice_the_gpus_half() -> None:
-    model = measure_model(find("tiny-mdm"), "bfloat16")
-    count, device = parse_devices("2xA100")
-    work = Workload(samples=6400, prompt=400, new=32, steps=32)
-    one = estimate(model, work, device, count, batch=16)
-    more = estimate(model, Workload(12800, 400, 32, 32), device, count, batch=16)
-    fewer = estimate(model, work, device, 1, batch=16)
-    assert more.hours == pytest.approx(2 * one.hours) and fewer.hours == pytest.approx(2 * one.hours)
-    assert more.storage == 2 * one.storage and 0 < one.observation_share < 1
+def test_the_time_grows_with_the_batch_and_not_below_the_reading_of_the_weights() -> None:
+    gpu = DEVICES["A100"]
+    one, four = (seconds(LLADA, gpu, 700, 32, 32, batch) for batch in (1, 4))
+    assert four == pytest.approx((4 * one[0], 4 * one[1]))  # bound by arithmetic
+    arm = replace(LLADA, cached=True)
+    assert seconds(arm, gpu, 1, 32, 32)[0] >= 32 * 16e9 / (gpu.bandwidth * 1e9)
 
 
-def test_a_model_too_large_for_one_gpu_is_spread_and_for_all_is_refused(tmp_path: Path) -> None:
-    small = measure_model(find("tiny-mdm"), "bfloat16")
-    work = Workload(samples=10, prompt=400, new=32, steps=32)
-    _, device = parse_devices("A100")
-    large = replace(small, parameters=70 * 10**9)
-    assert estimate(large, work, device, 8).devices_per_worker == 2
-    with pytest.raises(FloatLensError, match="use more or larger --gpus"):
-        estimate(large, work, device, 1)
+def test_the_memory_of_a_trace_is_that_of_an_answer_and_of_observation() -> None:
+    answer, trace = (memory(LLADA, 700, 32, trace=traced) for traced in (False, True))
+    assert 16e9 < answer < 18e9 and trace - answer == observation_memory(LLADA, 732, 1)
 
 
-def test_the_plan_states_every_assumption(data: Path, model: Path) -> None:
-    shown = run("plan", model, "--data", data, "--gpus", "8xA100").stdout
-    assert "14 of" in shown and "312 TFLOP/s" in shown and "40%" in shown and "storage" in shown
-    found = json.loads(
-        run("plan", "tiny-mdm", "--samples", 9, "--prompt-tokens", 99, "--gpus", "H100", "--json").stdout
-    )
-    assert found["samples"] == 9 and found["prompt_tokens"] == 99 and len(found["assumptions"]) == 7
-    for words in (("--gpus", "8xABACUS"), ("--gpus", "0xA100"), ("--gpus", "A100", "--samples", 0)):
-        run("plan", "tiny-mdm", "--prompt-tokens", 9, *words, code=2)
-
-
-def test_a_config_without_a_tokenizer_is_planned_by_the_length_of_its_prompts(
-    data: Path, model: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
-    words = ("plan", tmp_path, "--data", data, "--gpus", "A100")
-    said = run(*words, code=2).stderr
-    assert "has no tokenizer files" in said and "--prompt-tokens" in said and "from_ids" not in said
-    found = json.loads(run(*words, "--prompt-tokens", 40, "--json").stdout)
-    assert found["samples"] == 14 and found["prompt_tokens"] == 40
+def test_a_model_is_described_with_the_cost_of_a_trace() -> None:
+    shown = run("inspect", "tiny-mdm").stdout
+    assert "a trace" in shown and "on one A100" in shown and "on one CPU core" in shown
+    found = json.loads(run("inspect", "tiny-mdm", "--json").stdout)
+    assert found["trace_memory_bytes"] > found["weight_bytes"] and set(found["trace_seconds"]) == set(DEVICES)

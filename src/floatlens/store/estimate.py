@@ -1,0 +1,162 @@
+"""Estimate the time and memory of a trace or an answer from the model's shape; no weights are read.
+
+A step of a masked diffusion model (MDM) is a forward pass over the whole sequence. An autoregressive model (ARM) passes
+over the prompt once and then over one token per step, reading all its weights each time. Observation computes the scores
+of all queries and keys a second time in every layer, in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from floatlens.attention.group import ROOM as GROUP_BYTES
+from floatlens.attention.tile import TILE
+from floatlens.models.checkpoint import Checkpoint
+from floatlens.models.describe import bytes_per_step, meta_model, shape
+
+FORWARD_SHARE = 0.4  # share of the peak that forward passes reach
+OBSERVATION_SHARE = 0.25  # share of the float32 peak that observation reaches, since it computes many exponentials
+READING_SHARE = 0.6  # share of the bandwidth that reading weights and caches reaches
+ELEMENTWISE = 12  # operations per score besides its product: scale, mask, exponential, sums
+REGIONS = 16  # regions of a prompt: their sums of attention are kept per head while a layer is observed
+
+
+@dataclass(frozen=True)
+class Device:
+    """Peak numbers of a device: dense 16-bit and float32 TFLOP/s and GB/s, as published by its manufacturer, rounded."""
+
+    half: float
+    single: float
+    bandwidth: float
+
+
+DEVICES = {
+    "A100": Device(312, 19.5, 2039),
+    "CPU core": Device(0.06, 0.06, 10),  # of a server, in float32; 16-bit numbers are not faster there
+}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The sizes of a model that the estimate uses.
+
+    Parameters
+    ----------
+    cached: whether a step extends a cache of keys and values, as in an ARM.
+    active: parameters in matrix products per token, without the head.
+    head: parameters of the output head.
+    itemsize: bytes per parameter.
+    """
+
+    cached: bool
+    parameters: int
+    active: int
+    head: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    vocabulary: int
+    itemsize: int
+
+
+def measure_model(checkpoint: Checkpoint, dtype: str = "bfloat16") -> ModelSize:
+    """Count the parameters on the meta device; no weights are read."""
+    config = checkpoint.native_config()
+    made = meta_model(checkpoint.family, config)
+    output = made.get_output_embeddings()
+    linear = [m.weight for m in made.modules() if isinstance(m, torch.nn.Linear) and m is not output]
+    experts = [p for p in made.parameters() if p.ndim == 3]
+    chosen = getattr(config, "num_experts_per_tok", 1) or 1
+    of = max(1, getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1)
+    s = {name: value or 0 for name, value in shape(config).items()}
+    return ModelSize(
+        cached=checkpoint.family.cached,
+        parameters=sum(p.numel() for p in made.parameters()),
+        active=sum(w.numel() for w in linear) + sum(p.numel() for p in experts) * chosen // of,
+        head=output.weight.numel() if output is not None else 0,
+        layers=s["layers"],
+        heads=s["heads"],
+        kv_heads=s["kv_heads"],
+        head_dim=s["head_dim"],
+        width=s["width"],
+        vocabulary=s["vocabulary"],
+        itemsize=4 if dtype == "float32" else 2,
+    )
+
+
+def forward_flops(model: ModelSize, queries: int, keys: int, logits: int) -> float:
+    """Operations of one forward pass over one sequence: `queries` tokens that see `keys`, and logits for some of them.
+
+    A product of a matrix and a vector takes two operations per parameter; attention has two products of queries and keys.
+    """
+    attention = 4 * model.layers * model.heads * model.head_dim * queries * keys
+    return 2.0 * model.active * queries + attention + 2.0 * model.head * logits
+
+
+def observation_flops(model: ModelSize, queries: int, keys: int) -> float:
+    """Operations of observing one forward pass: the scores again, and `ELEMENTWISE` operations on each."""
+    return float(model.layers * model.heads * queries * keys * (2 * model.head_dim + ELEMENTWISE))
+
+
+def operations(model: ModelSize, prompt: int, new: int, steps: int) -> tuple[float, float]:
+    """Operations of the forward passes that write `new` tokens after `prompt` tokens, and of observing them."""
+    T = prompt + new
+    if not model.cached:
+        return steps * forward_flops(model, T, T, new), steps * observation_flops(model, T, T)
+    # The upper half of a causal pass over the prompt is counted too, although kernels skip most of it.
+    lengths = range(prompt + 1, T)
+    forward = forward_flops(model, prompt, prompt, 1) + sum(forward_flops(model, 1, n, 1) for n in lengths)
+    observation = observation_flops(model, prompt, prompt) + sum(observation_flops(model, 1, n) for n in lengths)
+    return forward, observation
+
+
+def seconds(model: ModelSize, device: Device, prompt: int, new: int, steps: int, batch: int = 1) -> tuple[float, float]:
+    """Seconds of forward passes and of observation, for one batch on one device.
+
+    A pass takes as long as its arithmetic or its reading of weights and cache, whichever is longer.
+    """
+    forward, observation = operations(model, prompt, new, steps)
+    peak = (device.half if model.itemsize == 2 else device.single) * 1e12 * FORWARD_SHARE
+    bandwidth = device.bandwidth * 1e9 * READING_SHARE
+    passes = new if model.cached else steps
+    cache = batch * cache_bytes(model, prompt + new) if model.cached else 0
+    reading = passes * (model.parameters * model.itemsize + cache) / bandwidth
+    return max(batch * forward / peak, reading), batch * observation / (device.single * 1e12 * OBSERVATION_SHARE)
+
+
+def cache_bytes(model: ModelSize, length: int) -> int:
+    """Bytes of the keys and values of one sequence."""
+    return 2 * model.layers * model.kv_heads * model.head_dim * length * model.itemsize
+
+
+def observation_memory(model: ModelSize, length: int, batch: int) -> float:
+    """Bytes that observation adds to a forward pass over `length` positions; it grows linearly with the length.
+
+    Layers are observed in groups whose queries, keys and values take at most `GROUP_BYTES`. Each group needs float32
+    copies of its queries and keys and two blocks of attention weights; a block has `TILE` numbers, or one query's row
+    for the heads that share a key where that is more. The statistics of all layers are kept until the end of the pass.
+    """
+    H, K, D, positions = model.heads, model.kv_heads, model.head_dim, batch * length
+    layer_bytes = positions * (H + 2 * K) * D * model.itemsize
+    layers = max(1, min(model.layers, GROUP_BYTES // max(1, layer_bytes)))
+    alone = positions * H * D * 4 if model.itemsize < 4 else 0
+    copies = layers * positions * (H + 2 * K) * D * 4 if layers > 1 else alone
+    products = layers * positions * (H + K) * (D + 2) * 4
+    blocks = 2 * max(TILE, length * H // max(1, K)) * 4
+    sums = layers * positions * H * REGIONS * 4
+    kept = batch * bytes_per_step(model.layers, H, K, length)
+    return float(copies + products + blocks + sums + kept)
+
+
+def memory(model: ModelSize, prompt: int, new: int, batch: int = 1, *, trace: bool = True) -> float:
+    """Bytes on the device: weights, cache, activations of a layer, logits, and the memory of observation."""
+    T = prompt + new
+    activations = batch * T * (6 * model.width + 4 * model.active / max(1, model.layers) / max(1, model.width))
+    logits = batch * (1 if model.cached else new) * model.vocabulary * 4 * 3
+    tracing = observation_memory(model, T, batch) if trace else 0
+    cache = batch * cache_bytes(model, T) if model.cached else 0
+    return model.parameters * model.itemsize + cache + activations * model.itemsize + logits + tracing
