@@ -28,7 +28,6 @@ ROOMS = (
     ("paper",),
     ("findings",),
     ("explorer",),
-    ("report",),
     ("studies",),
     ("server",),
     ("cli", "__main__"),
@@ -115,14 +114,14 @@ def test_no_exception_is_left_that_is_not_needed() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("from floatlens.report.make import make", "report.make"),
-        ("from floatlens.report import make", "report.make"),
+        ("from floatlens.studies.report import make", "studies.report"),
+        ("from floatlens.studies import report", "studies.report"),
         ("from floatlens import lens", "lens"),
         ("from floatlens import load", "__init__"),
         ("import floatlens.cli.main", "cli.main"),
         ("import floatlens as fl", "__init__"),
         ("def f():\n    from floatlens.cli import main", "cli.main"),
-        ("from ..report import make", "report.make"),
+        ("from ..studies import report", "studies.report"),
         ("from .table import table1", "evaluation.table"),
     ],
 )

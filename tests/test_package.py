@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[1]
 LARGEST_WHEEL = 40_000_000  # bytes; the README states the size
 NEEDED = (
     "floatlens/py.typed",
-    "floatlens/report/templates/report.html",
-    "floatlens/report/templates/report.css",
-    "floatlens/report/templates/report.js",
+    "floatlens/studies/templates/report.html",
+    "floatlens/studies/templates/report.css",
+    "floatlens/studies/templates/report.js",
     "floatlens/explorer/assets/explorer.js",
     *(f"floatlens/models/checkpoints/tiny-{name}/model.safetensors" for name in ("arm", "mdm", "dream")),
     *(f"floatlens/models/checkpoints/tiny-{name}/tokenizer.json" for name in ("arm", "mdm", "dream")),

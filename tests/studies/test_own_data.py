@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import floatlens as fl
-from floatlens.report.analyse import shown_samples
-from floatlens.report.make import films
 from floatlens.store.runs import model_runs
+from floatlens.studies.analyse import shown_samples
 from floatlens.studies.parts.part import sources_of
 from floatlens.studies.plan import StudyPlan
+from floatlens.studies.report import films
 from floatlens.studies.run import Study, predict_seconds
 from floatlens.studies.sizes import Sizes
 

@@ -30,8 +30,8 @@ def command(
     from rich.console import Console
 
     from floatlens.cli.progress import bar
-    from floatlens.report.make import make
     from floatlens.store.local import cores
+    from floatlens.studies.report import make
 
     if out.is_dir():
         raise FloatLensError(f"--out {out} is a folder; pass an HTML file, such as {out / 'report.html'}")

@@ -130,7 +130,7 @@ def show(found: Study, as_json: bool) -> None:
     """Print only JSON, or the claims, remarks, and the path of the report."""
     from rich.console import Console
 
-    from floatlens.report.aloud import say_aloud
+    from floatlens.studies.aloud import say_aloud
     from floatlens.studies.run import REPORT
 
     if as_json:
@@ -160,7 +160,7 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
     """Print one line per claim, 80 columns wide; numbers and models are in the report and in claims.json."""
     from rich.text import Text
 
-    from floatlens.report.aloud import by_claim, count_verdicts, decided, say_corrected
+    from floatlens.studies.aloud import by_claim, count_verdicts, decided, say_corrected
 
     source = ""
     for several in by_claim(claims).values():

@@ -21,9 +21,6 @@ from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import CONDITIONS, FINDINGS, check_setting
 from floatlens.findings.verdict import correct_for_number
 from floatlens.options import Load
-from floatlens.report.analyse import analyse, answers_in, shown_samples
-from floatlens.report.make import make
-from floatlens.report.section import Section
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
 from floatlens.store.local import LocalEngine, run_all
@@ -31,10 +28,13 @@ from floatlens.store.lock import NAME as LOCK
 from floatlens.store.runs import MODELS, model_runs
 from floatlens.store.storage import Storage
 from floatlens.studies import replays
+from floatlens.studies.analyse import analyse, answers_in, shown_samples
 from floatlens.studies.parts.part import first, sources_of
 from floatlens.studies.parts.registry import PARTS
 from floatlens.studies.parts.traces import traced
 from floatlens.studies.plan import StudyPlan, choose_findings
+from floatlens.studies.report import make
+from floatlens.studies.section import Section
 from floatlens.studies.sizes import FULL, Sizes, fit_sizes, longest, parse_time
 from floatlens.studies.work import Done, probe, work
 from floatlens.trace.summarise import Detail, check_detail

@@ -21,13 +21,13 @@ from floatlens import explorer
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_for_number
-from floatlens.report import whiskers
-from floatlens.report.about import About
-from floatlens.report.aloud import say_aloud, say_corrected
-from floatlens.report.download import Download, csv_of
-from floatlens.report.drawing import inlined
-from floatlens.report.section import Section
 from floatlens.stats import NOT_SUPPORTED, SUPPORTED
+from floatlens.studies import whiskers
+from floatlens.studies.about import About
+from floatlens.studies.aloud import say_aloud, say_corrected
+from floatlens.studies.download import Download, csv_of
+from floatlens.studies.drawing import inlined
+from floatlens.studies.section import Section
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 MOST_OPEN = 10  # a report with more sections is folded: their headings, questions and sentences stay open
@@ -163,7 +163,7 @@ def _figures(section: Section, folder: Path) -> list[Figure]:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("floatlens.report"),
+        loader=PackageLoader("floatlens.studies"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

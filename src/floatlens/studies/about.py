@@ -12,8 +12,8 @@ from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.findings.spelling import count, listed
 from floatlens.findings.style import short
-from floatlens.report.analyse import answers_in
 from floatlens.store.folder import RunFolder, trace_attributes
+from floatlens.studies.analyse import answers_in
 from floatlens.version import __version__
 
 SHOWN_ERRORS = 20

@@ -11,14 +11,14 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.files import atomic_write
 from floatlens.findings.finding import CONDITIONS, FINDINGS
-from floatlens.report.about import About, about
-from floatlens.report.analyse import FIGURES, analyse, available, shown_samples
-from floatlens.report.page import render
-from floatlens.report.section import Section
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import run_all
 from floatlens.store.runs import model_runs
+from floatlens.studies.about import About, about
+from floatlens.studies.analyse import FIGURES, analyse, available, shown_samples
+from floatlens.studies.page import render
+from floatlens.studies.section import Section
 from floatlens.trace.trace import Trace
 
 FILMS = 3_000_000  # maximum bytes per film

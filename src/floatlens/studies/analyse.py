@@ -21,10 +21,10 @@ from floatlens.files import atomic_write
 from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding, condition_of, folders_for
 from floatlens.findings.spelling import count
-from floatlens.report.section import Drawing, Section
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder, trace_attributes
 from floatlens.store.runs import RunTraces
+from floatlens.studies.section import Drawing, Section
 from floatlens.trace.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
