@@ -21,7 +21,7 @@ import typer
 
 import floatlens
 from floatlens.anchors import RULES
-from floatlens.attention.registry import STATISTICS
+from floatlens.attention.statistic import STATISTICS
 from floatlens.cli.main import COMMANDS, CommandLineError
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.read import read

@@ -12,7 +12,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.anchors import RULES
-from floatlens.attention.registry import STATISTICS
+from floatlens.attention.statistic import STATISTICS
 from floatlens.data.readers.registry import READERS
 from floatlens.decode.registry import SAMPLERS
 from floatlens.evaluation.stress.stress import STRESSES

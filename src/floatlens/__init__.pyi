@@ -2,8 +2,8 @@ from . import findings as findings
 from . import paper as paper
 from .anchors import parse_rule as parse_rule
 from .anchors import register_rule as register_rule
-from .attention.registry import register_statistic as register_statistic
 from .attention.statistic import Statistic as Statistic
+from .attention.statistic import register_statistic as register_statistic
 from .data.prompt import Prompt as Prompt
 from .data.prompt import Region as Region
 from .data.read import read as read

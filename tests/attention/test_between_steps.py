@@ -19,10 +19,10 @@ from hypothesis import given, settings
 import floatlens
 from floatlens.attention.call import PositionLayout
 from floatlens.attention.hidden import Hidden
-from floatlens.attention.registry import GROUPS, expand
 from floatlens.attention.session import Session
+from floatlens.attention.statistic import GROUPS, expand
+from floatlens.attention.statistics.hidden_states import HiddenNorm, MassiveChannel, MassiveRatio
 from floatlens.attention.statistics.locality import REACH
-from floatlens.attention.statistics.massive import HiddenNorm, MassiveChannel, MassiveRatio
 from floatlens.errors import FloatLensError
 from floatlens.trace.trace import Trace
 from tests.attention.test_stream_equals_exact import layout, prompts

@@ -8,13 +8,13 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
-from floatlens.attention.exact import EXACT
 from floatlens.attention.session import Session
+from floatlens.attention.statistic import DEFAULT, MATRICES
 from floatlens.decode.blocks import count_blocks, visible
 from floatlens.decode.network import ForwardPass, _current
 from tests.attention.test_stream_equals_exact import close, layout
 
-NAMES = [*EXACT, "received_final"] if "received_final" not in EXACT else [*EXACT]
+NAMES = [*DEFAULT, *MATRICES]
 
 
 @st.composite

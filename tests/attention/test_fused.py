@@ -12,11 +12,10 @@ from hypothesis import example, given, settings
 import floatlens as fl
 from floatlens.attention import attention, session
 from floatlens.attention.attention import observing
-from floatlens.attention.exact import EXACT
 from floatlens.attention.fused import LARGEST
-from floatlens.attention.registry import MATRICES
 from floatlens.attention.session import Session
-from floatlens.attention.weights import LOG2E
+from floatlens.attention.statistic import DEFAULT
+from floatlens.attention.stream import LOG2E
 from tests.attention.test_stream_equals_exact import (
     MAKERS,
     close,
@@ -29,7 +28,7 @@ from tests.attention.test_stream_equals_exact import (
     situations,
 )
 
-NAMES = [name for name in EXACT if name not in MATRICES]
+NAMES = [*DEFAULT]
 
 
 def expected(s: dict[str, Any], tensors: dict[str, torch.Tensor], layer: int, seen_BQT: torch.Tensor) -> torch.Tensor:

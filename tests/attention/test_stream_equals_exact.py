@@ -13,12 +13,12 @@ from hypothesis import given, settings
 
 import floatlens
 from floatlens.attention.call import PositionLayout
-from floatlens.attention.exact import EXACT
 from floatlens.attention.session import Session
+from floatlens.attention.statistic import DEFAULT, MATRICES
 from floatlens.data.prompt import Prompt, Region
 from tests.models import checkpoints
 
-NAMES = [*EXACT]
+NAMES = [*DEFAULT, *MATRICES]
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from floatlens.attention.statistics.entropy import Entropy
+from floatlens.attention.statistics.received import Entropy
 from floatlens.cli import doctor
 from tests.commands import run
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 import floatlens as fl
-from floatlens.attention.implicit import RULE
+from floatlens.attention.state_space import RULE
 from floatlens.errors import FloatLensError
 from floatlens.models.bimamba_network import BiMamba2ForMaskedLM, BiMambaForMaskedLM
 from floatlens.models.quiet import is_no_kernel_remark

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import floatlens
 from floatlens.attention.session import Session
-from floatlens.attention.tile import TILE
+from floatlens.attention.stream import TILE
 from floatlens.models.checkpoint import find
 from floatlens.store.estimate import (
     DEVICES,

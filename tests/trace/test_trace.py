@@ -13,7 +13,7 @@ import xarray as xr
 
 import floatlens
 from floatlens import FloatLensError, Trace
-from floatlens.attention.registry import STATISTICS
+from floatlens.attention.statistic import STATISTICS
 from floatlens.data.prompt import Prompt, Region
 from tests.models import checkpoints
 
@@ -208,7 +208,7 @@ class Peak(floatlens.Statistic):
     name, dims = "peak", ("head",)
 
     def start(self, call):
-        if call.fresh:
+        if call.starts_over:
             self.best = torch.zeros(call.B, call.H)
 
     def tile(self, tile):

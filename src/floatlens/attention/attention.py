@@ -23,11 +23,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from floatlens.attention.call import SELF, Inputs
 from floatlens.attention.function_mode import FunctionMode, is_of_sequence
 from floatlens.attention.hidden import Tap, tapped
-from floatlens.attention.inputs import SELF, Inputs
-from floatlens.attention.mixers import is_mixer, mixers_observed
 from floatlens.attention.session import Session
+from floatlens.attention.state_space import is_mixer, mixers_observed
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers, shape

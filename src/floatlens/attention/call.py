@@ -1,9 +1,9 @@
-"""One attention call: queries, keys, values and masks, as the model computed them.
+"""One attention call: its inputs as a model passes them, the metadata of its positions, and both together for statistics.
 
 Shapes: B batch, H heads, K key/value heads, Q queries, T keys, D head dim. The keys are the last T positions of the
-sequence so far (all positions, except with a sliding-window cache); the queries are its last Q, unless `first` is set.
-GQA: query head h uses key head h // (H/K). Layers with calls of the same kind are processed together: B then counts the
-rows of all of them, one layer after another, and they share the mask.
+sequence so far (all positions, except with a sliding-window cache). GQA: query head h uses key head h // (H/K). Layers
+with calls of the same kind are processed together: B then counts the rows of all of them, one layer after another, and
+they share the mask.
 """
 
 from __future__ import annotations
@@ -11,11 +11,37 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from floatlens.attention.implicit import ImplicitAttention
+# The parts of a model, each observed separately. SELF is the self-attention of the sequence that is being written.
+SELF, ENCODER, CROSS = "self", "encoder", "cross"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of one attention call: query (B, H, Q, D), key and value (B, K, T, D).
+
+    `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` means that none was passed
+    because the kernel applies the causal one itself; `sinks` (H,) are learned scores without a position. Layers of
+    different `kind` may have different masks.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scaling: float | None
+    mask: torch.Tensor | None
+    causal: bool
+    softcap: float | None = None
+    bias: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    kind: Hashable = None
+
+    def shown(self) -> dict[str, Any]:
+        """The arguments of `Session.see`."""
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -94,13 +120,15 @@ class Call:
     sinks_H    a learned score that takes part in the softmax without being a position
     lse_BHQ    log of the sum of exp(score) over the keys, if the kernel returned it
     norm_BKT   norms of the keys, where they are known already
-    first      position of query 0; None if the queries are the last Q positions
-    extends    whether the rows are added to those of earlier calls; None: yes if there are cached positions before them
-    implicit   the scans of a state-space layer, whose weights are computed from them and not by a softmax of q·k
+    first_query  position of query 0
+    starts_over  True: statistics start from zero, as at every step of a bidirectional model; False: the rows are added to
+               those of earlier calls, as in a causal model with a cache
     tokens_BT  the tokens of one layer's rows, if the pass provides them
-    bare       queries, keys and values were dropped: they are NaN, and only what was computed of them is known
+    has_vectors  False: queries, keys and values were dropped; they are NaN, and only what was computed of them is known
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
+
+    has_own_weights: ClassVar[bool] = False  # the weights are not a softmax of q·k: `rows` computes them
 
     layers: tuple[int, ...]
     q_BHQD: torch.Tensor
@@ -109,6 +137,8 @@ class Call:
     layout: PositionLayout
     length: int
     scaling: float
+    first_query: int
+    starts_over: bool
     mask: torch.Tensor | None = None
     causal: bool = False
     softcap: float | None = None
@@ -116,11 +146,8 @@ class Call:
     sinks_H: torch.Tensor | None = None
     lse_BHQ: torch.Tensor | None = None
     norm_BKT: torch.Tensor | None = None
-    first: int | None = None
-    extends: bool | None = None
-    implicit: ImplicitAttention | None = None
     tokens_BT: torch.Tensor | None = None
-    bare: bool = False
+    has_vectors: bool = True
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
@@ -147,16 +174,6 @@ class Call:
     @property
     def T(self) -> int:
         return self.k_BKTD.shape[2]
-
-    @property
-    def fresh(self) -> bool:
-        """False when the rows are added to those of earlier calls, as in a causal model with a cache; True otherwise."""
-        return self.first_query == 0 if self.extends is None else not self.extends
-
-    @property
-    def first_query(self) -> int:
-        """Position of query 0."""
-        return self.length - self.Q if self.first is None else self.first
 
     @property
     def query_positions(self) -> slice:
@@ -212,14 +229,14 @@ class Call:
         """Keys in float32 (B, K, T, D)."""
         return self.k_BKTD.float()
 
-    def of_rows(self, positions: range, extends: bool) -> Call:
+    def of_rows(self, positions: range, starts_over: bool) -> Call:
         """The same call with the queries at these positions only."""
         start, end = positions.start - self.first_query, positions.stop - self.first_query
         if not 0 <= start < end <= self.Q:
             queries = range(self.first_query, self.first_query + self.Q)
             raise RuntimeError(f"the sampler named the rows {positions}, but the pass computed {queries}")
         if (start, end) == (0, self.Q):
-            return replace(self, first=self.first_query, extends=extends)
+            return replace(self, starts_over=starts_over)
         mask = self.mask
         if self.causal:  # the kernel's own causal mask ends where all queries end
             mask = ~self.future(0, self.Q, self.T)[None, None]
@@ -232,8 +249,8 @@ class Call:
             causal=False,
             bias=None if self.bias is None else self.bias[..., start:end, :],
             lse_BHQ=None if self.lse_BHQ is None else self.lse_BHQ[:, :, start:end],
-            first=positions.start,
-            extends=extends,
+            first_query=positions.start,
+            starts_over=starts_over,
         )
 
     def until(self, stop: int) -> Call:
@@ -253,63 +270,66 @@ class Call:
     def without_vectors(self) -> Call:
         """The same call without its queries, keys and values: the sums and quantities that were computed are kept."""
         q, k, v = (unknown(x.shape, x.device) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
-        bare = replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, norm_BKT=None, bare=True)
-        bare.shared.update(self.shared)
+        bare = replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, norm_BKT=None, has_vectors=False)
+        bare.computed.update((name, value) for name, value in self.computed.items() if name != "rows")
         return bare
+
+    @cached_property
+    def computed(self) -> dict[str, torch.Tensor]:
+        """What was computed of the call so far, by name, each (B, ...)."""
+        return {}
 
     def once(self, quantity: Callable[[Call], torch.Tensor]) -> torch.Tensor:
         """A quantity of the call that several statistics need; computed on first use."""
-        if quantity.__name__ not in self.shared:
-            self.shared[quantity.__name__] = quantity(self)
-        return self.shared[quantity.__name__]
+        if quantity.__name__ not in self.computed:
+            self.computed[quantity.__name__] = quantity(self)
+        return self.computed[quantity.__name__]
 
-    @cached_property
-    def shared(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def join_shared(self, calls: Sequence[Call]) -> None:
-        """Join the sums and quantities that were computed of each of the calls whose rows this one has."""
-        for name in set.intersection(*(set(call.shared) for call in calls)):
-            self.shared[name] = torch.cat([call.shared[name] for call in calls])
+    def join_computed(self, calls: Sequence[Call]) -> None:
+        """Join what was computed of each of the calls whose rows this one has."""
+        for name in set.intersection(*(set(call.computed) for call in calls)):
+            self.computed[name] = torch.cat([call.computed[name] for call in calls])
 
     @property
     def pooled_BHRT(self) -> torch.Tensor:
         """Weights summed over the queries of each region; their sum over regions is the column sum."""
-        return self.shared["pooled"]
+        return self.computed["pooled"]
 
     @property
     def spread_BH(self) -> torch.Tensor:
         """Entropy of the weights' rows in nats, summed over the queries."""
-        return self.shared["spread"]
+        return self.computed["spread"]
 
-    def has_passed(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
-        """Store the sums that were taken while the weights were streamed."""
-        self.shared["pooled"], self.shared["spread"] = pooled_BHRT, spread_BH
+    def keep_sums(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
+        """Keep the sums that were taken while the weights were streamed."""
+        self.computed.update(pooled=pooled_BHRT, spread=spread_BH)
 
     @property
-    def passed(self) -> bool:
-        """Whether the weights were streamed, so that `pooled_BHRT` and `spread_BH` are available."""
-        return "pooled" in self.shared
+    def has_sums(self) -> bool:
+        """Whether `pooled_BHRT` and `spread_BH` are available."""
+        return "pooled" in self.computed
 
-    @cached_property
-    def column_sums(self) -> dict[str, torch.Tensor]:
-        """Sums over the queries that may see each key (B, H, T), by statistic, and their `count`, if a kernel ran."""
-        return {}
+    @property
+    def writing_queries(self) -> tuple[int, int]:
+        """First and last (exclusive) query that may write a token; an empty range at 0 if there are none."""
+        first, end = self.layout.writing_span
+        first, end = max(first - self.first_query, 0), min(end - self.first_query, self.Q)
+        return (first, end) if first < end else (0, 0)
 
-    @cached_property
-    def kept_rows(self) -> dict[int, torch.Tensor]:
-        """Weights (B, H, rows, T) that were kept when the output was computed, by index of their first query."""
-        return {}
-
-    def keep_rows(self, start: int, weights_BHQT: torch.Tensor) -> None:
-        """Keep the weights of the queries from `start` on; rows of padding are 0."""
-        self.kept_rows[start] = weights_BHQT
+    def keep_rows(self, weights_BHQT: torch.Tensor) -> None:
+        """Keep the weights of all queries, or of the writing ones; rows of padding are 0."""
+        self.computed["rows"] = weights_BHQT
 
     def rows(self, start: int, end: int) -> torch.Tensor | None:
         """Weights (B, H, end-start, T) of queries start..end (read-only), or None if they were not kept."""
-        for first, weights_BHQT in self.kept_rows.items():
-            if first <= start and end <= first + weights_BHQT.shape[2]:
-                return weights_BHQT[:, :, start - first : end - first]
+        kept = self.computed.get("rows")
+        if kept is None:
+            return None
+        first = 0 if kept.shape[2] == self.Q else self.writing_queries[0]
+        return kept[:, :, start - first : end - first] if first <= start and end <= first + kept.shape[2] else None
+
+    def reference(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Weights and visible keys (B, H, Q, T) by definition, of a layer with weights of its own; None for a softmax."""
         return None
 
     def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
@@ -348,11 +368,14 @@ class Call:
         return visible
 
     @property
+    def mask_heads(self) -> int:
+        """Number of heads of the mask: 1 if all heads see the same keys."""
+        return 1 if self.mask is None else self.mask.shape[1]
+
+    @property
     def same_for_all_queries(self) -> bool:
         """True when every query may see the same keys: no mask, or one that is only padding."""
-        if self.implicit is not None or self.causal:
-            return False
-        return self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0
+        return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
 
 
 def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from floatlens.attention.inputs import CROSS, Inputs
+from floatlens.attention.call import CROSS, Inputs
 from floatlens.decode.network import current_pass
 
 functional = torch.nn.functional

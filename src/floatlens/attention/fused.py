@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from floatlens.attention.call import Call
-from floatlens.attention.inputs import Inputs
-from floatlens.attention.tile import writing_queries
-from floatlens.attention.weights import FEW, LOG2E, exponent_blocks
-from floatlens.attention.workspace import Workspace
+from floatlens.attention.call import Call, Inputs
+from floatlens.attention.stream import FEW, LOG2E, Workspace, exponent_blocks
 
 LARGEST = 64.0  # weights and their sums stay far from overflow and underflow, and the entropy keeps six digits
 KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
@@ -44,7 +41,7 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
     member_NRQ = call.layout.member_BHRQ(call.query_positions, H).flatten(0, 1)
     pooled_NRT = torch.zeros(N, member_NRQ.shape[1], T, device=device)
     totals_NQ, dots_NQ = torch.empty(2, N, Q, device=device)  # per row: sum of the weights, and of weights · exponents
-    first, last = writing_queries(call)
+    first, last = call.writing_queries
     if (last - first) * N * T > KEPT:
         first, last = 0, 0
     rows_NWT = torch.zeros(N, last - first, T, device=device)
@@ -56,7 +53,7 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
         if not bounded:
             highest_NQ1 = x_NQT.amax(-1, keepdim=True)
             x_NQT.sub_(highest_NQ1)
-        weights_NQT = torch.exp2(x_NQT, out=space.take("weights", (n, q, keys), device))
+        weights_NQT = torch.exp2(x_NQT, out=block.weights_NQT)
         total_NQ = torch.sum(weights_NQT, -1, out=totals_NQ[heads, queries])
         made = space.take("output", (n // G, G * q, D), device)
         values = values_MTD[block.first // G : (block.first + n) // G, :keys]
@@ -81,9 +78,9 @@ def attend(call: Call, size: int, space: Workspace) -> torch.Tensor:
     if call.real_BQ is not None:  # padded queries have an output, but are excluded from the sums
         bits_BHQ.masked_fill_(~call.real_BQ[:, None], 0.0)
         rows_BHWT.masked_fill_(~call.real_BQ[:, None, first:last, None], 0.0)
-    call.has_passed(pooled_NRT.view(B, H, -1, T), bits_BHQ.sum(-1) / LOG2E)
+    call.keep_sums(pooled_NRT.view(B, H, -1, T), bits_BHQ.sum(-1) / LOG2E)
     if first < last:
-        call.keep_rows(first, rows_BHWT)
+        call.keep_rows(rows_BHWT)
     return output_BQHD
 
 
@@ -99,13 +96,13 @@ def _attend_rows(call: Call) -> torch.Tensor:
     """`attend` for few queries, as in cached decoding: the weights are kept, and the sums of many layers taken together."""
     scores_BHQT = call.scores(0, call.Q)
     if call.Q == 1 and call.mask is None:
-        call.shared["scores"] = scores_BHQT  # so that `score_sums` need not multiply all keys again
+        call.computed["scores"] = scores_BHQT  # so that `score_sums` need not multiply all keys again
     rows_BHQT = scores_BHQT.softmax(-1)
     kept_BHQT = rows_BHQT
     if call.real_BQ is not None:  # padded queries have an output, but weight 0; so has a query that sees no key
         rows_BHQT = rows_BHQT.nan_to_num_()
         kept_BHQT = rows_BHQT.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
-    call.keep_rows(0, kept_BHQT)
+    call.keep_rows(kept_BHQT)
     M, D = call.B * call.K, call.v_BKTD.shape[-1]
     output = torch.bmm(rows_BHQT.view(M, -1, call.T), call.v_BKTD.flatten(0, 1))
     return output.view(call.B, call.H, call.Q, D).transpose(1, 2).contiguous()

@@ -7,20 +7,21 @@ than the arithmetic. A group holds queries, keys and values until it is processe
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from floatlens.attention.call import Call, unknown
 from floatlens.attention.statistic import Statistic
-from floatlens.attention.workspace import Workspace
+from floatlens.attention.stream import Workspace
 
 ROOM = 1 << 26  # largest size in bytes of the queries, keys and values in a group; a larger layer is processed alone
 
 
 def size(call: Call) -> int:
     """Size in bytes of what a call keeps: queries, keys and values, or what was computed of them."""
-    vectors = () if call.bare else (call.q_BHQD, call.k_BKTD, call.v_BKTD)
-    return sum(x.nbytes for x in (*vectors, *call.kept_rows.values(), *call.shared.values()))
+    vectors = (call.q_BHQD, call.k_BKTD, call.v_BKTD) if call.has_vectors else ()
+    return sum(x.nbytes for x in (*vectors, *call.computed.values()))
 
 
 class Group:
@@ -41,38 +42,34 @@ class Group:
         first = calls[0]
         if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
             raise RuntimeError(f"layers {self.layers} had the same mask when the sequence began, but differ now")
-        if first.bare and len(calls) > 1:
-            return self._bare(calls)
-        keys, norms = (None, None) if first.fresh else self.store.extended(calls)
-        if len(calls) == 1 and keys is None:
+        if len(calls) == 1 and (first.starts_over or not first.has_vectors):
             return first
-        logs = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
-        joined = replace(
-            first,
-            layers=tuple(layer for call in calls for layer in call.layers),
-            q_BHQD=space.joined("q", [call.q_BHQD for call in calls]),
-            k_BKTD=space.joined("k", [call.k_BKTD for call in calls]) if keys is None else keys,
-            # Rows that extend a cache come with the values of the new positions only.
-            v_BKTD=space.joined("v", [c.v_BKTD if c.fresh else c.v_BKTD[:, :, c.query_keys] for c in calls]),
-            layout=first.layout.of_layers(len(calls)),
-            lse_BHQ=torch.cat(logs) if len(logs) == len(calls) else None,
-            norm_BKT=norms,
-        )
-        joined.join_shared(calls)
-        for name in set.intersection(*(set(call.column_sums) for call in calls)):
-            joined.column_sums[name] = torch.cat([call.column_sums[name] for call in calls])
-        for start in set.intersection(*(set(call.kept_rows) for call in calls)):
-            joined.keep_rows(start, torch.cat([call.kept_rows[start] for call in calls]))
+        fields = self._vectors(calls, space) if first.has_vectors else self._unknown(calls)
+        layers = tuple(layer for call in calls for layer in call.layers)
+        joined = replace(first, layers=layers, layout=first.layout.of_layers(len(calls)), **fields)
+        joined.join_computed(calls)
         return joined
 
-    def _bare(self, calls: list[Call]) -> Call:
-        """Merge calls whose queries, keys and values were dropped."""
-        first, rows = calls[0], sum(call.B for call in calls)
-        q, k, v = (unknown((rows, *x.shape[1:]), x.device) for x in (first.q_BHQD, first.k_BKTD, first.v_BKTD))
-        layers, layout = tuple(layer for call in calls for layer in call.layers), first.layout.of_layers(len(calls))
-        joined = replace(first, layers=layers, q_BHQD=q, k_BKTD=k, v_BKTD=v, layout=layout)
-        joined.join_shared(calls)
-        return joined
+    def _vectors(self, calls: list[Call], space: Workspace) -> dict[str, Any]:
+        """The queries, keys and values of all calls."""
+        starts_over = calls[0].starts_over
+        keys, norms = (None, None) if starts_over else self.store.extended(calls)
+        logs = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
+        return {
+            "q_BHQD": space.joined("q", [call.q_BHQD for call in calls]),
+            "k_BKTD": space.joined("k", [call.k_BKTD for call in calls]) if keys is None else keys,
+            # Rows that extend a cache come with the values of the new positions only.
+            "v_BKTD": space.joined("v", [c.v_BKTD if starts_over else c.v_BKTD[:, :, c.query_keys] for c in calls]),
+            "lse_BHQ": torch.cat(logs) if len(logs) == len(calls) else None,
+            "norm_BKT": norms,
+        }
+
+    def _unknown(self, calls: list[Call]) -> dict[str, Any]:
+        """The shapes of queries, keys and values that were dropped."""
+        rows = sum(call.B for call in calls)
+        names = ("q_BHQD", "k_BKTD", "v_BKTD")
+        parts = {name: getattr(calls[0], name) for name in names}
+        return {name: unknown((rows, *part.shape[1:]), part.device) for name, part in parts.items()}
 
 
 class KeyStore:

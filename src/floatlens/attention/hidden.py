@@ -73,8 +73,6 @@ class HiddenStatistic(Statistic):
     With `together`, the states of the writing rows wait until all layers of a step are there, and go to `of_layers`.
     """
 
-    tiled: ClassVar[bool] = False
-    hidden: ClassVar[bool] = True
     together: ClassVar[bool] = False
 
     def of(self, hidden: Hidden) -> torch.Tensor:

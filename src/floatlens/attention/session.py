@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 
-from floatlens.attention.call import Call, PositionLayout
-from floatlens.attention.exact import ExactMatrices, exact_statistic
+from floatlens.attention.call import Call, Inputs, PositionLayout
+from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.fused import attend, can_fuse
 from floatlens.attention.group import ROOM, Group, size
 from floatlens.attention.hidden import Hidden, HiddenStatistic
-from floatlens.attention.implicit import ImplicitAttention
-from floatlens.attention.inputs import Inputs
-from floatlens.attention.kernels.column_sums import available
-from floatlens.attention.kernels.of_call import KernelSums
-from floatlens.attention.registry import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
-from floatlens.attention.tile import TILE, Tile
-from floatlens.attention.weights import FEW, stream_weights, sum_rows
-from floatlens.attention.workspace import Workspace
+from floatlens.attention.kernels.column_sums import KernelSums, available
+from floatlens.attention.state_space import Scan, ScanCall
+from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
+from floatlens.attention.stream import FEW, TILE, Tile, Workspace, stream_weights, sum_rows
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 
@@ -58,8 +54,8 @@ class Session:
         Observe only the first `rows` rows of the batch, because guidance adds a second copy of it.
     room
         Maximum size in bytes of the queries, keys and values that wait for other layers.
-    apart
-        Every call is independent: its keys are not the positions of the written sequence, as in cross-attention.
+    cross_attention
+        Every call is independent: its keys are not the positions of the sequence that is being written.
     """
 
     def __init__(
@@ -73,12 +69,12 @@ class Session:
         tile: int = TILE,
         rows: int | None = None,
         room: int = ROOM,
-        apart: bool = False,
+        cross_attention: bool = False,
     ) -> None:
         self.statistics = {name: STATISTICS[name] for name in statistics}
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
-        self.implementation, self.tile, self.rows, self.apart = implementation, tile, rows, apart
+        self.implementation, self.tile, self.rows, self.cross_attention = implementation, tile, rows, cross_attention
         self.matrices: dict[Key, ExactMatrices] = {}
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
@@ -144,7 +140,7 @@ class Session:
             for name, statistic in self.statistics.items()
             if name not in without
             and statistic.final == final
-            and not statistic.hidden
+            and name not in self.hidden
             and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
         ]
 
@@ -163,7 +159,7 @@ class Session:
 
         A layer that attends twice in a pass with different queries has no single attention; this raises an error.
         """
-        forward = None if self.apart else current_pass()
+        forward = None if self.cross_attention else current_pass()
         if forward is None:
             return False
         if forward is not self.passing:
@@ -183,7 +179,7 @@ class Session:
             return False
         if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
             return False
-        forward = None if self.apart else current_pass()
+        forward = None if self.cross_attention else current_pass()
         return forward is None or forward.active == forward.final or forward.is_whole
 
     def _only_sums(self, key: Key) -> bool:
@@ -211,7 +207,7 @@ class Session:
                 f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
                 f"is on {device}; use 'stream'"
             )
-        return not call.passed and call.Q >= FEW
+        return not call.has_sums and call.Q >= FEW
 
     @torch.no_grad()
     def see(
@@ -245,7 +241,7 @@ class Session:
         if rows < query.shape[0]:
             q, k, v = query[:rows], key[:rows], value[:rows]
             mask, bias = (x if x is None or x.shape[0] == 1 else x[:rows] for x in (mask, bias))
-        forward = None if self.apart else current_pass()
+        forward = None if self.cross_attention else current_pass()
         if forward is not None and k.shape[2] > (
             end := forward.start + q.shape[2]
         ):  # a static cache: the rest is empty
@@ -258,58 +254,56 @@ class Session:
             self._finish()
             self.kernel.begin()
             self.forward = forward
-        length = k.shape[2] if self.apart else self._length(layer, q.shape[2], k.shape[2])
+        length = k.shape[2] if self.cross_attention else self._length(layer, q.shape[2], k.shape[2])
         layout = self.layout
         if layout is None:
             real = None if mask is None else real_keys(mask, length)
-            layout = plain_layout(rows, max(length, q.shape[2]) if self.apart else length, q.device, real)
+            layout = plain_layout(rows, max(length, q.shape[2]) if self.cross_attention else length, q.device, real)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         lse = None if lse is None else lse[:rows]
+        first = 0 if self.cross_attention else length - q.shape[2]
         whole = Call(
-            (layer,), q, k, v, layout, length, scale, mask, causal, softcap, bias, sinks, lse,
+            (layer,), q, k, v, layout, length, scale, first, first == 0, mask, causal, softcap, bias, sinks, lse,
             tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
         )  # fmt: skip
-        if self.apart:
-            whole = replace(whole, first=0, extends=False)
-        if self.apart or forward is None or forward.active == forward.final or forward.is_whole:
+        if self.cross_attention or forward is None or forward.active == forward.final or forward.is_whole:
             # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
             output = attend(whole, 4 * self.tile, self.space) if compute else None
             quantities = self._needs((layer, False))
-            if whole.passed and quantities is not None:
+            if whole.has_sums and quantities is not None:
                 for quantity in quantities:
                     whole.once(quantity)
                 whole = whole.without_vectors()
             self._take(whole, kind, final=False, computed=compute)
             return output
         if forward.active:
-            self._take(whole.of_rows(forward.active, extends=False), kind, final=False)
+            self._take(whole.of_rows(forward.active, starts_over=True), kind, final=False)
         if forward.final:
-            call = whole.of_rows(forward.final, extends=forward.final.start > 0)
+            call = whole.of_rows(forward.final, starts_over=forward.final.start == 0)
             self._take(call.until(forward.final.stop), kind, final=True)
         return None
 
     @torch.no_grad()
-    def see_implicit(self, layer: int, implicit: ImplicitAttention) -> None:
-        """Take the statistics of a state-space layer, which always processes the whole sequence."""
+    def see_scans(self, layer: int, scans: tuple[Scan, ...]) -> None:
+        """Take the statistics of a state-space layer."""
         self.observed.add(layer)
         if self.paused or not self.wanted(layer):
             return
         if self.rows is not None:
-            implicit = implicit.first_rows(self.rows)
+            scans = tuple(scan.first_rows(self.rows) for scan in scans)
         forward = current_pass()
         if forward is not self.forward:
             self._finish()
             self.forward = forward
-        q, k, v = implicit.query_BHTN, implicit.key_BHTN, implicit.value_BHTP
-        layout = self.layout or plain_layout(q.shape[0], q.shape[2], q.device)
-        tokens = None if forward is None else forward.tokens_BT[: q.shape[0]]
-        call = Call((layer,), q, k, v, layout, q.shape[2], 1.0, implicit=implicit, tokens_BT=tokens, memory=self.memory)
-        self._take(call, None, final=False)
+        B, T = scans[0].dt_BTU.shape[:2]
+        layout = self.layout or plain_layout(B, T, scans[0].dt_BTU.device)
+        tokens = None if forward is None else forward.tokens_BT[:B]
+        self._take(ScanCall.of(layer, scans, layout, tokens_BT=tokens, memory=self.memory), None, final=False)
 
-    @property
+    @cached_property
     def hidden(self) -> list[str]:
         """Names of the requested statistics of hidden states."""
-        return [name for name, statistic in self.statistics.items() if statistic.hidden]
+        return [name for name, statistic in self.statistics.items() if issubclass(statistic, HiddenStatistic)]
 
     @torch.no_grad()
     def see_hidden(self, layer: int, h_BQE: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -365,13 +359,13 @@ class Session:
             matrices = self.matrices.setdefault(key, ExactMatrices())
             matrices.see(call)
             for name in names:
-                self._results[name][call.layer] = exact_statistic(name)(matrices, call)
+                self._results[name][call.layer] = self.statistics[name].exact(matrices, call)
             return
         if self._uses_kernel(call) and self._only_sums(key) and self.kernel.take(call):
             self.used_implementations.add("kernel")
         else:
             self.used_implementations.add("fused" if computed else "stream")
-        if call.fresh or key not in self.groups:
+        if call.starts_over or key not in self.groups:
             self._join(call, names, kind, final)
         group = self.groups[key]
         group.waiting[call.layer] = call
@@ -393,7 +387,7 @@ class Session:
         group.layers.append(call.layer)
         group.size += bytes_kept
         by_row = all(self.statistics[name].by_row for name in names) and call.bias is None and call.sinks_H is None
-        if not by_row or call.implicit is not None or group.size > self.room:
+        if not by_row or call.has_own_weights or group.size > self.room:
             group.closed = True
             del self.open[same_kind]
         self.groups[call.layer, final] = group
@@ -404,9 +398,9 @@ class Session:
         for observer in observers.values():
             observer.start(call)
         tiled = [observer for observer in observers.values() if observer.tiled]
-        if not tiled and not call.passed and call.rows(0, call.Q) is not None:
+        if not tiled and not call.has_sums and call.rows(0, call.Q) is not None:
             sum_rows(call)
-        if tiled or (not call.passed and any(observer.pooled for observer in observers.values())):
+        if tiled or (not call.has_sums and any(observer.pooled for observer in observers.values())):
             for block in stream_weights(call, self.tile, self.space, whole=bool(tiled)):
                 if tiled:
                     tile = Tile.of(call, block)

@@ -1,14 +1,16 @@
-"""The base class of statistics: a statistic receives attention weights tile by tile, and keeps a small result."""
+"""Statistics of attention: their base class, their names, and those that a trace records by default."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
 from floatlens.attention.call import Call
-from floatlens.attention.tile import Tile
+from floatlens.attention.stream import Tile
+from floatlens.errors import FloatLensError
+from floatlens.registry import Registry
 
 
 class Statistic:
@@ -17,41 +19,41 @@ class Statistic:
     Shapes: B batch, H heads, K key/value heads, Q queries of the call, T keys.
 
     There is one object per layer. `start` is called for every attention call, then `tile` for some of its queries at a
-    time, then `result`. A bidirectional model computes all rows at every step: `call.fresh` is True, and the object starts
-    from zero. A causal model with a cache computes its prompt first (fresh) and then one row per step (not fresh): a mean
-    over all queries so far is a running sum divided by a running count, so it has the same meaning for both.
+    time, if the statistic has that method, then `result`. A bidirectional model computes all rows at every step:
+    `call.starts_over` is True, and the object starts from zero. A causal model with a cache computes its prompt first and
+    then adds one row per step: a mean over all queries so far is a running sum divided by a running count, so it has the
+    same meaning for both.
 
     name      name under which it is recorded
     dims      dims of the result after step and layer: any of "head", "kv_head", "position", "query", "key", "dim",
               "region", "region_to", or a custom name
-    tiled     False: `tile` is not called
     pooled    True: `result` reads `call.pooled_BHRT` or `call.spread_BH`
     quantities  functions of a call, each (B, ...), that `start` and `result` read by `call.once`; they need nothing else of
               its queries, keys and values, which then need not be kept. None: they may read everything
     by_row    True: rows of the batch are independent, so several layers may be passed as one call
     final     True: computed over final rows, not over the rows of the step
     compares  True: compares a step with the previous one through `call.memory`, so no step may be skipped
-    hidden    True: a `HiddenStatistic`, which receives the states between layers instead of attention
     whole     True: integers such as token ids, which float16 cannot hold; always stored as float32
     coords    labels of a custom dim
-    exact     optional static method (matrices, call) -> result: the definition from `ExactMatrices`, used by
-              implementation="exact" and by tests
     """
 
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
-    tiled: ClassVar[bool] = True
+    tiled: ClassVar[bool] = False  # set for subclasses with a method `tile`
     pooled: ClassVar[bool] = False
     quantities: ClassVar[tuple[Callable[[Call], torch.Tensor], ...] | None] = None
     by_row: ClassVar[bool] = False
     final: ClassVar[bool] = False
     compares: ClassVar[bool] = False
-    hidden: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     coords: ClassVar[Mapping[str, Sequence[int]]] = {}
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.tiled = cls.tile is not Statistic.tile
+
     def start(self, call: Call) -> None:
-        """Prepare for a call; forget earlier rows if `call.fresh`."""
+        """Prepare for a call; forget earlier rows if `call.starts_over`."""
 
     def tile(self, tile: Tile) -> None:
         """Add the weights of some queries: `tile.weights_BHQT`, 0 in rows of padding. The next tile overwrites them."""
@@ -59,6 +61,11 @@ class Statistic:
     def result(self, call: Call) -> torch.Tensor:
         """The value after this call: (B, *dims)."""
         raise NotImplementedError
+
+    @classmethod
+    def exact(cls, matrices: Any, call: Call) -> torch.Tensor:
+        """The definition from the full matrices (`ExactMatrices`), for implementation="exact" and for tests."""
+        raise FloatLensError(f"statistic {cls.name!r} has no exact definition; use implementation='stream'")
 
 
 class RunningSum:
@@ -70,10 +77,10 @@ class RunningSum:
     """
 
     def __init__(self) -> None:
-        self.value: torch.Tensor = torch.zeros(0)
+        self.reset()
 
     def reset(self) -> None:
-        self.value = torch.zeros(0)
+        self.value: torch.Tensor = torch.zeros(0)
 
     def add(self, part: torch.Tensor, first: int = 0) -> None:
         """Add `part` to the last dim, starting at position `first`."""
@@ -86,3 +93,40 @@ class RunningSum:
         elif self.value.shape[-1] < length:
             self.value = torch.nn.functional.pad(self.value, (0, length - self.value.shape[-1]))
         self.value[..., first:length] += part
+
+
+MODULES = ("received", "geometry", "evidence", "locality", "change", "hidden_states", "matrices")
+STATISTICS: Registry[type[Statistic]] = Registry("statistic", "floatlens.attention.statistics", MODULES)
+DEFAULT = (
+    "received", "received_final", "received_writing", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow",
+    "evidence", "query_mass",
+)  # fmt: skip
+NEEDS_GOLD = ("evidence", "query_mass")
+# Names of groups of statistics that are recorded on request.
+GROUPS = {
+    "default": DEFAULT,
+    "cache_drift": ("key_change", "key_cos", "value_change", "value_cos", "hidden_change", "hidden_cos"),
+    "locality": ("distance", "near", "near_uniform", "mask_attention"),
+    "massive": ("hidden_norm", "massive_ratio", "massive_channel"),
+}
+MATRICES = ("attention", "attention_mean", "queries", "keys")
+
+Class = TypeVar("Class", bound=type[Statistic])
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of statistics, with each group name replaced by its members.
+
+    >>> expand(["received", "massive"])
+    ('received', 'hidden_norm', 'massive_ratio', 'massive_channel')
+    """
+    return tuple(dict.fromkeys(member for name in names for member in GROUPS.get(name, (name,))))
+
+
+def register_statistic(kind: Class) -> Class:
+    """Register a subclass of `Statistic` under its `name`, as a class decorator; it can then be recorded by that name."""
+    for attribute in ("name", "dims"):
+        if not hasattr(kind, attribute):
+            raise FloatLensError(f"statistic {kind.__name__} has no {attribute!r}; see docs/statistics.md")
+    STATISTICS.add(kind.name, kind)
+    return kind

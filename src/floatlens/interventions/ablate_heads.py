@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-    from floatlens.attention.inputs import Inputs
+    from floatlens.attention.call import Inputs
     from floatlens.interventions.attention_call import AttentionCall
     from floatlens.lens import Lens, PromptLike
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.attention.inputs import Inputs
+from floatlens.attention.call import Inputs
 from floatlens.interventions.decoding_state import DecodingState
 
 TILE = 1 << 18  # number of scores in a tile, so that it stays in a core's cache

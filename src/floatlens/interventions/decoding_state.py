@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.attention.call import PositionLayout
-from floatlens.attention.inputs import Inputs
+from floatlens.attention.call import Inputs, PositionLayout
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Session
 from floatlens.data.token_kinds import GROUPS as GROUP_OF

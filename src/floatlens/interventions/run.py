@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from floatlens.attention.attention import changing, configs_of
-from floatlens.attention.inputs import Inputs
+from floatlens.attention.call import Inputs
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step

@@ -14,7 +14,7 @@ import xarray as xr
 from pyarrow import ArrowException
 from pyarrow.parquet import read_metadata
 
-from floatlens.attention.registry import expand
+from floatlens.attention.statistic import expand
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write

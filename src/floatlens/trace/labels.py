@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floatlens.attention.implicit import RULE
 from floatlens.attention.prompt_batch import PromptBatch
+from floatlens.attention.state_space import RULE
 from floatlens.data.prompt import Prompt, Region
 from floatlens.data.script import Script
 from floatlens.data.template import DEFAULT

@@ -16,10 +16,10 @@ from weakref import WeakSet
 import torch
 
 from floatlens.attention.attention import observing, passes_interface, shared
-from floatlens.attention.implicit import RULE
-from floatlens.attention.inputs import CROSS, ENCODER
-from floatlens.attention.registry import DEFAULT, expand
+from floatlens.attention.call import CROSS, ENCODER
 from floatlens.attention.session import Implementation, Session
+from floatlens.attention.state_space import RULE
+from floatlens.attention.statistic import DEFAULT, expand
 from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers, is_state_space, shape
@@ -195,7 +195,7 @@ def observe(
     options: dict[str, Any] = {"implementation": implementation, "rows": rows}
     options |= {} if takes_tokens and passes_interface(model) else {"room": 0}
     session = NotingSession(names, layers=layers, matrix_layers=matrix_layers, **options)
-    cross = Session(("received", "entropy"), apart=True, **options)
+    cross = Session(("received", "entropy"), cross_attention=True, **options)
     log = PassLog(decoder or model, session, cross, prompts, family, mask_id, prompt_length)
     inner = None
     if encoder is not None:

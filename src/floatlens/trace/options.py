@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from floatlens.attention.call import PositionLayout
-from floatlens.attention.registry import MATRICES, STATISTICS, expand
 from floatlens.attention.session import IMPLEMENTATIONS, Session
+from floatlens.attention.statistic import MATRICES, STATISTICS, expand
 from floatlens.errors import FloatLensError
 from floatlens.options import Recording
 

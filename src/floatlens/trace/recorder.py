@@ -11,8 +11,8 @@ import torch
 import xarray as xr
 
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.attention.registry import MATRICES
 from floatlens.attention.session import Session
+from floatlens.attention.statistic import MATRICES
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, NotANumber
 

@@ -14,10 +14,10 @@ import torch
 from hypothesis import Phase, given, settings
 
 from floatlens.attention.call import Call, PositionLayout
-from floatlens.attention.exact import EXACT, ExactMatrices
-from floatlens.attention.kernels.column_sums import ColumnSums, Tiles, available, column_sums
+from floatlens.attention.exact import ExactMatrices
+from floatlens.attention.kernels.column_sums import ColumnSums, Regions, Tiles, available, column_sums
 from floatlens.attention.kernels.interval_mask import FAR, IntervalMask
-from floatlens.attention.kernels.regions import Regions
+from floatlens.attention.statistic import STATISTICS
 
 SMALL = Tiles(queries=16, keys=16, warps=4, stages=1)
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -53,7 +53,7 @@ def exact_call(
     real = torch.arange(T)[None] >= start[:, None]
     region = torch.where(real, region, -1)
     layout = PositionLayout(real, region, [NAMES] * B, region == 2, torch.zeros(B, T, dtype=torch.bool))
-    return Call((0,), q, k, k, layout, T, scaling, mask.dense(Q, T, start)[:, None])
+    return Call((0,), q, k, k, layout, T, scaling, T - Q, Q == T, mask.dense(Q, T, start)[:, None])
 
 
 def compare(sums: ColumnSums, call: Call) -> None:
@@ -62,17 +62,17 @@ def compare(sums: ColumnSums, call: Call) -> None:
     matrices.see(call)
     rows_B = matrices.real_rows(call).sum((1, 2, 3))
     pooled, member = sums.pooled_BHRT, call.layout.member_BRN
-    close(pooled.sum(2) / rows_B[:, None, None], EXACT["received"](matrices, call), "received")
-    close(sums.spread_BH / rows_B[:, None], EXACT["entropy"](matrices, call), "entropy")
+    close(pooled.sum(2) / rows_B[:, None, None], STATISTICS["received"].exact(matrices, call), "received")
+    close(sums.spread_BH / rows_B[:, None], STATISTICS["entropy"].exact(matrices, call), "entropy")
     for name, sum_BHT in (("qk", sums.qk_BHT), ("qk_norm", sums.qk_norm_BHT), ("qk_cos", sums.qk_cos_BHT)):
-        close(sum_BHT / sums.count_BT[:, None], EXACT[name](matrices, call), name)
+        close(sum_BHT / sums.count_BT[:, None], STATISTICS[name].exact(matrices, call), name)
     flow = pooled.mean(1) @ member.transpose(1, 2)
     total = flow.sum(-1, keepdim=True)
-    close(torch.where(total > 0, flow / total, 0.0), EXACT["flow"](matrices, call), "flow")
-    if call.fresh:
+    close(torch.where(total > 0, flow / total, 0.0), STATISTICS["flow"].exact(matrices, call), "flow")
+    if call.starts_over:
         asks = member[:, 1].sum(-1)
         mass = torch.einsum("bht,bt->bh", pooled[:, :, 1], call.layout.gold_BN.float()) / asks[:, None]
-        close(mass, EXACT["query_mass"](matrices, call), "query_mass")
+        close(mass, STATISTICS["query_mass"].exact(matrices, call), "query_mass")
 
 
 MASKS = {

@@ -10,7 +10,7 @@ import torch
 from hypothesis import Phase, given, settings
 
 import floatlens as fl
-from floatlens.attention.kernels import of_call
+from floatlens.attention.kernels import column_sums
 from floatlens.attention.kernels.interval_mask import IntervalMask
 from floatlens.attention.session import Session
 from tests.attention.kernels.interpreted_cases import inputs
@@ -29,13 +29,13 @@ MASKS = {
 def count_kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of queries of each kernel call from now on."""
     calls: list[int] = []
-    before = of_call.column_sums
+    before = column_sums.column_sums
 
     def counted(q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         calls.append(q.shape[2])
         return before(q, *args, **kwargs)
 
-    monkeypatch.setattr(of_call, "column_sums", counted)
+    monkeypatch.setattr(column_sums, "column_sums", counted)
     return calls
 
 

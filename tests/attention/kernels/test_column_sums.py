@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from floatlens.attention.kernels.column_sums import Tiles, available, choose_tiles, column_sums
-from floatlens.attention.kernels.regions import Regions
+from floatlens.attention.kernels.column_sums import Regions, Tiles, available, choose_tiles, column_sums
 
 ROOT = Path(__file__).parents[3]
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

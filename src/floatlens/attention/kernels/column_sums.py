@@ -15,13 +15,58 @@ from importlib.util import find_spec
 
 import torch
 
-from floatlens.attention.kernels.interval_mask import IntervalMask
-from floatlens.attention.kernels.regions import Regions
+from floatlens.attention.call import Call
+from floatlens.attention.kernels.interval_mask import IntervalMask, interval_mask
 
 LOG2E = math.log2(math.e)
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_HEAD = 256
+MOST_REGIONS = 64  # the sums per region are held in registers
 FULL = IntervalMask.full()
+
+
+class Regions:
+    """Region index of each query of a batch. Make it once per step: all layers share it.
+
+    The weights of a tile of queries that lies inside one region, as most tiles of a long text do, are summed directly; only
+    the other tiles need a mask per query.
+
+    Parameters
+    ----------
+    region_BQ : Tensor
+        Region index of each query (int), below `count`; a query with a negative index belongs to none.
+    count : int
+        Number of regions R, at most 64.
+    """
+
+    def __init__(self, region_BQ: torch.Tensor, count: int) -> None:
+        if not 1 <= count <= MOST_REGIONS:
+            raise ValueError(f"there are {count} regions; the kernel takes 1 to {MOST_REGIONS}, use the stream path")
+        self.region_BQ = region_BQ.to(torch.int32).contiguous()
+        self.count = count
+        self._tiles: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @classmethod
+    def one(cls, rows: int, queries: int, device: torch.device) -> Regions:
+        """All queries in region 0."""
+        return cls(torch.zeros(rows, queries, dtype=torch.int32, device=device), 1)
+
+    def tiles(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Order the tiles of `size` queries, those inside one region first: order (B, tiles) and rank (B, tiles + 1).
+
+        Both kinds keep their order. `rank[b, t]` is the number of tiles before t that lie inside one region.
+
+        >>> order, rank = Regions(torch.tensor([[0, 0, 0, 1, 1, 1]]), 2).tiles(2)
+        >>> order.tolist(), rank.tolist()
+        ([[0, 2, 1]], [[0, 1, 1, 2]])
+        """
+        if size not in self._tiles:
+            B, Q = self.region_BQ.shape
+            padded = torch.nn.functional.pad(self.region_BQ, (0, -Q % size), value=-1).view(B, -1, size)
+            mixed = (padded != padded[..., :1]).any(-1)
+            rank = torch.nn.functional.pad((~mixed).cumsum(1), (1, 0))
+            self._tiles[size] = mixed.int().argsort(dim=1, stable=True).int(), rank.int()
+        return self._tiles[size]
 
 
 @dataclass(frozen=True)
@@ -207,3 +252,59 @@ def _check(q_BHQD: torch.Tensor, k_BKTD: torch.Tensor, regions: Regions | None, 
         raise ValueError(f"the regions have shape {tuple(regions.region_BQ.shape)}; use (B, Q) = {(B, Q)}")
     if lse_BHQ is not None and lse_BHQ.shape != (B, H, Q):
         raise ValueError(f"lse_BHQ has shape {tuple(lse_BHQ.shape)}; use (B, H, Q) = {(B, H, Q)}")
+
+
+class KernelSums:
+    """Runs the kernel on calls. Masks and regions are the same for all layers of a step, so they are converted once."""
+
+    def __init__(self) -> None:
+        self.masks: dict[object, tuple[object, tuple[IntervalMask, torch.Tensor | None] | None]] = {}
+        self.regions: dict[object, tuple[object, Regions]] = {}
+
+    def begin(self) -> None:
+        """Forget the masks and regions of the last pass."""
+        self.masks.clear()
+        self.regions.clear()
+
+    def take(self, call: Call) -> bool:
+        """Compute the sums that the default statistics need and store them in the call; False if it is not supported."""
+        if not is_supported(call):
+            return False
+        # Each entry keeps its tensor alive, so that no other tensor can get the same address.
+        mask, real, rows = call.mask, call.layout.real_BN, (call.first_query, call.Q, call.T, call.length)
+        key = (None if mask is None else mask.data_ptr(), id(real), call.causal, rows)
+        if key not in self.masks:
+            self.masks[key] = ((mask, real), interval_mask(call))
+        found = self.masks[key][1]
+        if found is None:
+            return False
+        place = (id(call.layout), rows[:2])
+        if place not in self.regions:
+            region_BQ = call.layout.region_BN[:, call.query_positions]
+            self.regions[place] = (call.layout, Regions(region_BQ, call.layout.member_BRN.shape[1]))
+        interval, start_B = found
+        sums = column_sums(
+            call.q_BHQD,
+            call.k_BKTD,
+            scaling=call.scaling,
+            mask=interval,
+            start_B=start_B,
+            regions=self.regions[place][1],
+            lse_BHQ=call.lse_BHQ,
+        )
+        call.keep_sums(sums.pooled_BHRT, sums.spread_BH)
+        # Under the names of the functions that compute them otherwise (statistics/geometry.py).
+        call.computed["score_sums"] = torch.stack([sums.qk_BHT, sums.qk_cos_BHT], 2)
+        call.computed["norm_sums"] = sums.qk_norm_BHT
+        call.computed["visible_count"] = sums.count_BT[:, None].expand(-1, call.H, -1).float()
+        return True
+
+
+def is_supported(call: Call) -> bool:
+    """Whether the kernel supports the device, dtypes and sizes of a call; masks are checked separately."""
+    q, k = call.q_BHQD, call.k_BKTD
+    if call.has_own_weights or call.softcap is not None or call.bias is not None or call.sinks_H is not None:
+        return False
+    if q.dtype != k.dtype or q.dtype not in TYPES or q.shape[-1] > LARGEST_HEAD:
+        return False
+    return call.layout.member_BRN.shape[1] <= MOST_REGIONS and available(q.device)

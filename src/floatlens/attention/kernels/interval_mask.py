@@ -2,7 +2,7 @@
 
 Under every mask here, the keys that a query may see form one interval, and both of its ends move forward with the query.
 A kernel can therefore decide from the integers alone which tiles are fully hidden, fully visible or partly visible, and
-needs no mask in memory.
+needs no mask in memory. `interval_mask` recognises the masks that models pass as matrices.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
+from floatlens.attention.call import Call
 
 FAR = 1 << 30  # no limit; positions stay below it, so that sums of two fit in 32 bits
 
@@ -89,3 +91,59 @@ class IntervalMask:
         )
         near = (j >= p - self.back) & (j <= p + self.ahead)
         return near & same_or_earlier & (j >= start_B11) & (p >= start_B11)
+
+
+def interval_mask(call: Call) -> tuple[IntervalMask, torch.Tensor | None] | None:
+    """The mask of a call as integers, and the first real position of each row; None if the mask has another form.
+
+    A model passes its mask as a matrix. Its first and last rows suggest candidates; a candidate is accepted if its dense
+    matrix equals the model's in every row that is not padding.
+    """
+    offset, Q, T = call.query_keys.start, call.Q, call.T
+    start_B = None
+    if call.layout.real_BN is not None:
+        real_BT = call.layout.real_BN[:, call.first_key : call.length]
+        start_B = (~real_BT).sum(1)
+        if not bool((real_BT == (torch.arange(T, device=real_BT.device) >= start_B[:, None])).all()):
+            return None  # padding between or after the tokens
+    if call.mask is None:
+        if start_B is not None and bool((start_B > 0).any()):
+            return None  # padding that the queries may see
+        return (IntervalMask.causal(offset) if call.causal else IntervalMask.full(offset)), None
+    if call.mask.shape[1] > 1 or not is_plain(call.mask):
+        return None
+    visible = call.may_see(0, Q)
+    assert visible is not None
+    visible_BQT = visible.expand(call.B, 1, Q, T)[:, 0]
+    padding_BQ1 = False if call.real_BQ is None else ~call.real_BQ[..., None]
+    for suggestion in suggestions(visible_BQT, start_B, offset):
+        dense_BQT = suggestion.dense(Q, T, start_B).to(visible_BQT.device)
+        if bool(((dense_BQT == visible_BQT) | padding_BQ1).all()):
+            return suggestion, start_B
+    return None
+
+
+def suggestions(visible_BQT: torch.Tensor, start_B: torch.Tensor | None, offset: int) -> list[IntervalMask]:
+    """Candidates for a mask, read from the row of the batch with the least padding."""
+    _, Q, T = visible_BQT.shape
+    row = 0 if start_B is None else int(start_B.argmin())
+    start = 0 if start_B is None else int(start_B[row])
+    seen_QT = visible_BQT[row]
+    first = max(0, start - offset)  # the first query that is not padding
+    nearest, furthest = seen_QT.long().argmax(-1), T - 1 - seen_QT.flip(-1).long().argmax(-1)
+    # The distances to both ends of each query's interval; their largest values are the limits, where there are any.
+    position_Q = torch.arange(offset, offset + Q, device=seen_QT.device)
+    back, ahead = int((position_Q - nearest)[first:].max()), int((furthest - position_Q)[first:].max())
+    block = int(furthest[first]) + 1 - start  # a block model's first block ends where its first query's view ends
+    found = [IntervalMask.full(offset), IntervalMask.causal(offset)]
+    if back >= 0 and ahead >= 0:
+        found += [IntervalMask(back=back, ahead=ahead, offset=offset), IntervalMask(back=back, offset=offset)]
+    found += [IntervalMask.block_causal(size, offset) for size in {block, ahead + 1} if size >= 1]
+    return found
+
+
+def is_plain(mask: torch.Tensor) -> bool:
+    """Whether a mask only hides: boolean, or 0 where a key may be seen and very negative elsewhere."""
+    if mask.dtype == torch.bool:
+        return True
+    return bool(((mask == 0) | (mask <= torch.finfo(mask.dtype).min / 2)).all())

@@ -1,22 +1,57 @@
-"""Evidence: where the rows that write the answer attend, kept until it is known which of them were committed.
-
-Which positions a step commits is decided after the forward pass, so the mass on the gold evidence and the most attended
-key are taken for every row that may write (the answer's, at most a few dozen); `trace` picks the committed ones.
-"""
+"""Regions and evidence: attention from region to region, and of questions and answers on the gold documents."""
 
 from __future__ import annotations
 
 import torch
 
 from floatlens.attention.call import Call
-from floatlens.attention.registry import register_statistic
-from floatlens.attention.statistic import Statistic
-from floatlens.attention.tile import attention_rows, writing_queries
+from floatlens.attention.exact import ExactMatrices
+from floatlens.attention.statistic import RunningSum, Statistic, register_statistic
+from floatlens.attention.stream import attention_rows
+
+
+@register_statistic
+class Flow(Statistic):
+    """Attention from region to region, mean over heads, rows normalised over regions.
+
+    Index 0 is "other": positions of the chat template that belong to no region. An empty region's row is 0.
+    """
+
+    name = "flow"
+    dims = ("region", "region_to")
+    pooled, by_row = True, True
+    quantities = ()
+
+    def __init__(self) -> None:
+        self.pooled_BRT = RunningSum()
+
+    def start(self, call: Call) -> None:
+        if call.starts_over:
+            self.pooled_BRT.reset()
+
+    def result(self, call: Call) -> torch.Tensor:
+        self.pooled_BRT.add(call.pooled_BHRT.mean(1), call.first_key)
+        member_BRT = call.layout.member_BRN[:, :, : call.length]
+        flow_BRR = torch.matmul(self.pooled_BRT.value, member_BRT.transpose(1, 2))
+        return flow_BRR / flow_BRR.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        count = max(len(names) for names in call.layout.region_names)
+        mean_BQT = m.weights_BHQT.mean(1)
+        out = torch.zeros(call.B, count, count)
+        region_BN = call.layout.region_BN[:, : call.length]
+        for row in range(call.B):
+            for a in range(count):
+                for b in range(count):
+                    out[row, a, b] = mean_BQT[row][region_BN[row] == a][:, region_BN[row] == b].sum()
+        total = out.sum(-1, keepdim=True)
+        return torch.where(total > 0, out / total, 0.0)
 
 
 def gold_and_top(call: Call) -> torch.Tensor:
     """Mass on the gold evidence and position of the most attended key, of the rows that may write (B, H, rows, 2)."""
-    start, end = writing_queries(call)
+    start, end = call.writing_queries
     if start == end:
         return torch.zeros(call.B, call.H, 0, 2, device=call.q_BHQD.device)
     gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
@@ -27,16 +62,71 @@ def gold_and_top(call: Call) -> torch.Tensor:
 
 @register_statistic
 class Evidence(Statistic):
-    """For each query that writes: (mass on the gold evidence, position of the most attended key), NaN elsewhere."""
+    """For each query that may write: (mass on the gold evidence, position of the most attended key), NaN elsewhere.
+
+    Which of them a step commits is decided after the forward pass; the recorder picks them.
+    """
 
     name = "evidence"
     dims = ("head", "query", "pair")
-    tiled, by_row = False, True
+    by_row = True
     quantities = (gold_and_top,)
 
     def result(self, call: Call) -> torch.Tensor:
-        start, end = writing_queries(call)
+        start, end = call.writing_queries
         out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.q_BHQD.device)
         out[:, :, start:end] = call.once(gold_and_top)
         writes_BQ = call.layout.writes_BN[:, call.query_positions]
         return out.masked_fill_(~writes_BQ[:, None, :, None], torch.nan)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        weights = m.weights_BHQT[:, :, call.query_positions]
+        gold = call.layout.gold_BN[:, None, None, : call.length]
+        mass = torch.where(gold, weights, 0.0).sum(-1)
+        pair = torch.stack([mass, weights.argmax(-1).float()], -1)
+        writes = call.layout.writes_BN[:, None, call.query_positions, None]
+        return torch.where(writes, pair, torch.nan)
+
+
+@register_statistic
+class QueryMass(Statistic):
+    """Mean over the tokens of region `query` of the attention mass on the gold evidence; NaN without a question.
+
+    It scores retrieval heads without using the generated text (after arXiv 2506.09944).
+    """
+
+    name = "query_mass"
+    dims = ("head",)
+    pooled, by_row = True, True
+    quantities = ()
+
+    def __init__(self) -> None:
+        self.sum_BH = torch.zeros(0)
+        self.count_B = torch.zeros(0)
+
+    def start(self, call: Call) -> None:
+        if call.starts_over:
+            self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
+            self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
+        index_B = [names.index("query") if "query" in names else -1 for names in call.layout.region_names]
+        self.asks = [(row, index) for row, index in enumerate(index_B) if index >= 0]
+        for row, index in self.asks:
+            self.count_B[row] += call.member_BRQ[row, index].sum()
+
+    def result(self, call: Call) -> torch.Tensor:
+        gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
+        for row, index in self.asks:
+            self.sum_BH[row] += call.pooled_BHRT[row, :, index] @ gold_BT[row]
+        return self.sum_BH / self.count_B[:, None]
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        out = torch.full((call.B, call.H), torch.nan)
+        for row, names in enumerate(call.layout.region_names):
+            asks = call.layout.region_BN[row, : call.length] == (names.index("query") if "query" in names else -2)
+            asks = asks & m.seen_Q
+            if asks.any():
+                on_gold = m.weights_BHQT[row][:, asks][:, :, call.layout.gold_BN[row, : call.length]]
+                out[row] = on_gold.sum(-1).mean(-1)
+        return out

@@ -11,9 +11,8 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.registry import register_statistic
-from floatlens.attention.statistic import Statistic
-from floatlens.attention.tile import Tile
+from floatlens.attention.statistic import Statistic, register_statistic
+from floatlens.attention.stream import Tile
 
 REACH = (0, 1, 2, 4, 8, 16, 32, 64)
 
@@ -37,7 +36,7 @@ class MeanOverQueries(Statistic):
         return call.queries_B
 
     def start(self, call: Call) -> None:
-        if call.fresh or not self.sum.numel():
+        if call.starts_over or not self.sum.numel():
             sizes = [len(REACH)] if "reach" in self.dims else []
             self.sum = torch.zeros(call.B, call.H, *sizes, device=call.q_BHQD.device)
             self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
@@ -58,8 +57,8 @@ class Distance(MeanOverQueries):
         away_QT = distances(tile.call, tile.start, tile.end, tile.T).float()
         self.sum += torch.einsum("bhqt,qt->bh", tile.weights_BHQT, away_QT)
 
-    @staticmethod
-    def exact(m: ExactMatrices, call: Call) -> torch.Tensor:
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         rows = m.real_rows(call)
         away = (torch.arange(call.length)[:, None] - torch.arange(call.length)[None]).abs()
         return torch.where(rows > 0, m.weights_BHQT * away, 0.0).sum((-1, -2)) / rows.sum((-1, -2))
@@ -76,8 +75,8 @@ class Near(MeanOverQueries):
     def tile(self, tile: Tile) -> None:
         self.sum += banded(tile.weights_BHQT, within(tile))
 
-    @staticmethod
-    def exact(m: ExactMatrices, call: Call) -> torch.Tensor:
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         return exact_near(m.weights_BHQT, m, call)
 
 
@@ -90,8 +89,8 @@ class NearUniform(Near):
     def tile(self, tile: Tile) -> None:
         self.sum += banded(uniform(tile), within(tile))
 
-    @staticmethod
-    def exact(m: ExactMatrices, call: Call) -> torch.Tensor:
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         visible = m.visible_BHQT.float()
         return exact_near(visible / visible.sum(-1, keepdim=True).clamp_min(1), m, call)
 
@@ -111,8 +110,8 @@ class MaskAttention(Near):
         keys = masked_BN[:, None, call.first_key : call.first_key + tile.T]
         self.sum += banded(tile.weights_BHQT * (queries & keys)[:, None], 1 - within(tile))
 
-    @staticmethod
-    def exact(m: ExactMatrices, call: Call) -> torch.Tensor:
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         out = torch.full((call.B, call.H, len(REACH)), torch.nan)
         masked_BN = masked(call)
         for row in range(call.B):
@@ -140,15 +139,9 @@ def banded(weights_BHQT: torch.Tensor, bands_QTR: torch.Tensor) -> torch.Tensor:
 
 def uniform(tile: Tile) -> torch.Tensor:
     """Even attention to all keys that each query may see; rows of padding are 0."""
-    call, shape = tile.call, tile.weights_BHQT.shape
-    if call.implicit is not None:
-        visible = call.implicit.visible()[None, :, tile.start : tile.end, : tile.T].expand(shape)
-        if call.layout.real_BN is not None:
-            visible = visible & call.layout.real_BN[:, None, None, : tile.T]
-    else:
-        seen = call.may_see(tile.start, tile.end)
-        visible = torch.ones(shape, dtype=torch.bool, device=tile.weights_BHQT.device)
-        visible = visible if seen is None else seen[..., : tile.T].expand(shape)
+    shape, seen = tile.weights_BHQT.shape, tile.call.may_see(tile.start, tile.end)
+    visible = torch.ones(shape, dtype=torch.bool, device=tile.weights_BHQT.device)
+    visible = visible if seen is None else seen[..., : tile.T].expand(shape)
     if tile.real_BQ is not None:
         visible = visible & tile.real_BQ[:, None, :, None]
     return visible / visible.sum(-1, keepdim=True).clamp_min(1)

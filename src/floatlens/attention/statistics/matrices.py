@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 
 from floatlens.attention.call import Call
-from floatlens.attention.registry import register_statistic
-from floatlens.attention.statistic import Statistic
-from floatlens.attention.tile import Tile
+from floatlens.attention.exact import ExactMatrices
+from floatlens.attention.statistic import Statistic, register_statistic
+from floatlens.attention.stream import Tile
 
 
 @register_statistic
@@ -32,6 +32,10 @@ class AttentionMatrix(Statistic):
     def result(self, call: Call) -> torch.Tensor:
         return self.rows_BHQT
 
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return torch.where(m.real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.query_positions]
+
 
 @register_statistic
 class MeanAttentionMatrix(AttentionMatrix):
@@ -50,6 +54,10 @@ class MeanAttentionMatrix(AttentionMatrix):
     def result(self, call: Call) -> torch.Tensor:
         return self.rows_BQT
 
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return super().exact(m, call).mean(1)
+
 
 @register_statistic
 class Queries(Statistic):
@@ -57,9 +65,12 @@ class Queries(Statistic):
 
     name = "queries"
     dims = ("head", "query", "dim")
-    tiled = False
 
     def result(self, call: Call) -> torch.Tensor:
+        return call.q_BHQD.float()
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         return call.q_BHQD.float()
 
 
@@ -69,7 +80,10 @@ class Keys(Statistic):
 
     name = "keys"
     dims = ("kv_head", "query", "dim")
-    tiled = False
 
     def result(self, call: Call) -> torch.Tensor:
+        return call.k_BKTD[:, :, call.query_keys].float()
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         return call.k_BKTD[:, :, call.query_keys].float()

@@ -1,12 +1,15 @@
-"""Received attention: the mean over queries of the attention that each position gets."""
+"""Received attention: the mean over queries of the attention that each position gets, and how widely rows spread it."""
 
 from __future__ import annotations
 
 import torch
 
 from floatlens.attention.call import Call
-from floatlens.attention.registry import register_statistic
-from floatlens.attention.statistic import RunningSum, Statistic
+from floatlens.attention.exact import ExactMatrices
+from floatlens.attention.state_space import ScanCall
+from floatlens.attention.statistic import RunningSum, Statistic, register_statistic
+from floatlens.attention.stream import attention_rows
+from floatlens.errors import FloatLensError
 
 
 @register_statistic
@@ -15,7 +18,7 @@ class Received(Statistic):
 
     name = "received"
     dims = ("head", "position")
-    tiled, pooled, by_row = False, True, True
+    pooled, by_row = True, True
     quantities = ()
 
     def __init__(self) -> None:
@@ -23,7 +26,7 @@ class Received(Statistic):
         self.queries_B = torch.zeros(0)
 
     def start(self, call: Call) -> None:
-        if call.fresh:
+        if call.starts_over:
             self.sum_BHT.reset()
             self.queries_B = call.queries_B
         else:
@@ -32,6 +35,11 @@ class Received(Statistic):
     def result(self, call: Call) -> torch.Tensor:
         self.sum_BHT.add(call.pooled_BHRT.sum(2), call.first_key)
         return self.sum_BHT.value / self.queries_B.view(-1, 1, 1)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        rows = m.real_rows(call)
+        return torch.where(rows > 0, m.weights_BHQT, 0.0).sum(2) / rows.sum(2)
 
 
 @register_statistic
@@ -43,3 +51,96 @@ class ReceivedFinal(Received):
 
     name = "received_final"
     final = True
+
+
+@register_statistic
+class ReceivedSigned(Statistic):
+    """Mean over queries of a state-space layer's signed α_ij, not normalised; mean over the channels of a head."""
+
+    name = "received_signed"
+    dims = ("head", "position")
+
+    def result(self, call: Call) -> torch.Tensor:
+        if not isinstance(call, ScanCall):
+            raise FloatLensError(
+                "statistic 'received_signed' is for state-space layers, but this model has attention; record 'received'"
+            )
+        return torch.cat([scan.signed_sums() for scan in call.scans], 1) / call.queries_B.view(-1, 1, 1)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        assert isinstance(call, ScanCall)
+        sums = [scan.exact_alpha().unflatten(1, (scan.H, -1)).mean(2).sum(2) for scan in call.scans]
+        return torch.cat(sums, 1).float() / call.queries_B.view(-1, 1, 1)
+
+
+def mean_over_heads(call: Call) -> torch.Tensor:
+    """Attention of the rows that may write, mean over heads (B, rows, T)."""
+    start, end = call.writing_queries
+    if start == end:
+        return torch.zeros(call.B, 0, call.T, device=call.q_BHQD.device)
+    return attention_rows(call, start, end).mean(1)
+
+
+@register_statistic
+class ReceivedWriting(Statistic):
+    """Attention (mean over heads) of every row that may write, in the order of `Layout.writes_BN`; NaN if not computed.
+
+    An autoregressive model writes from its newest query, a masked diffusion model from the query at the position that it
+    commits (or the one before it, in shifted models), so these rows can be compared where the mean over all queries
+    cannot. Which positions a step commits is known after the forward pass only, so all rows that may write are kept until
+    then; a trace holds the mean over those that wrote at the step, along `position` alone.
+    """
+
+    name = "received_writing"
+    dims = ("writer", "position")
+    by_row = True
+    quantities = (mean_over_heads,)
+
+    def result(self, call: Call) -> torch.Tensor:
+        first, end = call.layout.writing_span
+        out = torch.full((call.B, end - first, call.length), torch.nan, device=call.q_BHQD.device)
+        start, stop = (call.first_query - first + row for row in call.writing_queries)
+        if start < stop:
+            out[:, start:stop] = 0.0  # a sliding-window cache no longer holds the first keys
+            out[:, start:stop, call.first_key :] = call.once(mean_over_heads)
+        writes_BQ = call.layout.writes_BN[:, first:end]
+        return out.masked_fill_(~writes_BQ[..., None], torch.nan)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        rows = call.layout.writes_BN.any(0).nonzero()[:, 0].tolist()
+        out = torch.full((call.B, rows[-1] + 1 - rows[0] if rows else 0, call.length), torch.nan)
+        for b, q in call.layout.writes_BN.nonzero().tolist():
+            if call.first_query <= q < call.length:
+                out[b, q - rows[0]] = m.weights_BHQT[b, :, q].mean(0)
+        return out
+
+
+@register_statistic
+class Entropy(Statistic):
+    """Mean over queries of -sum_k p log p, in nats; with a learned sink, given that a position is attended."""
+
+    name = "entropy"
+    dims = ("head",)
+    pooled, by_row = True, True
+    quantities = ()
+
+    def __init__(self) -> None:
+        self.sum_BH = torch.zeros(0)
+        self.queries_B = torch.zeros(0)
+
+    def result(self, call: Call) -> torch.Tensor:
+        if call.starts_over:
+            self.sum_BH, self.queries_B = call.spread_BH, call.queries_B
+        else:
+            self.sum_BH, self.queries_B = self.sum_BH + call.spread_BH, self.queries_B + call.queries_B
+        return self.sum_BH / self.queries_B.view(-1, 1)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        rows = m.real_rows(call)
+        weights = torch.where(rows > 0, m.weights_BHQT, 0.0)
+        if call.sinks_H is not None:
+            weights = torch.where(rows > 0, weights / weights.sum(-1, keepdim=True), 0.0)
+        return torch.special.entr(weights).sum((-1, -2)) / rows.sum((-1, -2))

@@ -15,9 +15,8 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 import floatlens as fl
 from floatlens.attention.attention import observing
 from floatlens.attention.call import PositionLayout
-from floatlens.attention.implicit import RULE, ImplicitAttention
-from floatlens.attention.mixers import implicit_attention, scan_of
 from floatlens.attention.session import Session
+from floatlens.attention.state_space import RULE, scan_of, scans_of
 from floatlens.errors import FloatLensError
 from floatlens.models.bimamba_network import BiMamba2Config, BiMamba2ForMaskedLM, BiMambaConfig, BiMambaForMaskedLM
 from floatlens.models.describe import attention_layers
@@ -117,7 +116,7 @@ def test_golden_logits_and_hidden_states(name: str) -> None:
 
 def test_the_convention_by_hand() -> None:
     """Two positions, one channel: α = [[c1 b1 dt1, 0], [c2 b1 dt1 exp(a dt2), c2 b2 dt2]]."""
-    from floatlens.attention.implicit import Scan
+    from floatlens.attention.state_space import Scan
 
     one = torch.ones(1, 2, 1, 1)
     dt = torch.tensor([[[0.5], [2.0]]])
@@ -188,9 +187,10 @@ def test_a_padded_row_is_observed_as_if_it_stood_alone() -> None:
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1)
     mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1]])
     layer = model.backbone.layers[0]
-    alone = implicit_attention(layer.mixer, layer.norm(model.backbone.embeddings(ids))).weights(0, 6)
-    within = implicit_attention(layer.mixer, layer.norm(model.backbone.embeddings(padded)), mask).weights(0, 9)
-    torch.testing.assert_close(within[:, :, 3:, 3:], alone, atol=1e-6, rtol=1e-5)
+    alone = scans_of(layer.mixer, layer.norm(model.backbone.embeddings(ids)))
+    within = scans_of(layer.mixer, layer.norm(model.backbone.embeddings(padded)), mask)
+    for one, other in zip(within, alone, strict=True):
+        torch.testing.assert_close(one.weights(0, 9)[:, :, 3:, 3:], other.weights(0, 6), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(model(padded, mask).logits[:, 3:], model(ids).logits, atol=1e-5, rtol=1e-5)
 
 
@@ -230,10 +230,10 @@ def test_signed_sums_are_refused_for_attention() -> None:
         lens.trace("Where?", max_new_tokens=1, record=["received_signed"])
 
 
-def test_an_implicit_attention_keeps_the_first_rows_of_a_guided_batch() -> None:
+def test_a_scan_keeps_the_first_rows_of_a_guided_batch() -> None:
     mixer = randomised(Mamba2Mixer(Mamba2Config(**SIZES2), 0), 5)
     with torch.no_grad():
-        both = ImplicitAttention((scan_of(mixer, torch.randn(4, 5, 8)),))
+        both = scan_of(mixer, torch.randn(4, 5, 8))
     torch.testing.assert_close(both.first_rows(2).weights(0, 5), both.weights(0, 5)[:2])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from floatlens.attention.column_mean import BLOCK, causal_products
+from floatlens.attention.statistics.geometry import BLOCK, causal_products
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])

@@ -1,6 +1,9 @@
-"""Logit lens: the token that a layer predicts, from its state through the model's final norm and output embeddings.
+"""Hidden states: massive activations, and the token that each layer predicts.
 
-Recorded for the rows that may write the answer. At the last layer it is the model's own most likely token.
+Few channels of few positions can be thousands of times as large as the rest (arXiv 2402.17762). The median is that of the
+position's own state, so that the number depends neither on the batch nor on a cache. The logit lens reads the token of a
+layer from its state through the model's final norm and output embeddings, at the rows that may write the answer; at the
+last layer it is the model's own most likely token.
 """
 
 from __future__ import annotations
@@ -10,9 +13,44 @@ from collections.abc import Sequence
 import torch
 
 from floatlens.attention.hidden import Hidden, HiddenStatistic
-from floatlens.attention.registry import register_statistic
+from floatlens.attention.statistic import register_statistic
 
 ROWS = 128  # rows whose logits are held at once
+
+
+@register_statistic
+class HiddenNorm(HiddenStatistic):
+    """Norm of the state after the layer."""
+
+    name = "hidden_norm"
+    dims = ("position",)
+
+    def of(self, hidden: Hidden) -> torch.Tensor:
+        return self.kept(hidden, hidden.h.norm(dim=-1))
+
+
+@register_statistic
+class MassiveRatio(HiddenStatistic):
+    """Largest absolute activation of the state over the median of its absolute activations."""
+
+    name = "massive_ratio"
+    dims = ("position",)
+
+    def of(self, hidden: Hidden) -> torch.Tensor:
+        size = hidden.h.abs()
+        return self.kept(hidden, size.amax(-1) / size.median(-1).values)
+
+
+@register_statistic
+class MassiveChannel(HiddenStatistic):
+    """Number of the channel with the largest absolute activation."""
+
+    name = "massive_channel"
+    dims = ("position",)
+    whole = True
+
+    def of(self, hidden: Hidden) -> torch.Tensor:
+        return self.kept(hidden, hidden.h.abs().argmax(-1).float())
 
 
 @register_statistic

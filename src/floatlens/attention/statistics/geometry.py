@@ -1,8 +1,8 @@
-"""Sums over the queries that may see a key, without the score matrix.
+"""QK geometry: column means of the score q·k and of its two factors, |q||k| and the cosine; norms of the values.
 
-mean over q of q·k_j is (mean of q)·k_j, so column means of a score need the sum of the queries that may see each key:
-one vector for all keys if every query sees the same keys, sums over blocks of later queries under a causal mask, otherwise a
-product with the mask.
+mean over q of q·k_j is (mean of q)·k_j, so column means need no score matrix but the sum of the queries that may see each
+key: one vector for all keys if every query sees the same keys, sums over blocks of later queries under a causal mask,
+otherwise a product with the mask.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 
 from floatlens.attention.call import Call
-from floatlens.attention.statistic import RunningSum, Statistic
-from floatlens.attention.tile import TILE
+from floatlens.attention.exact import ExactMatrices
+from floatlens.attention.statistic import RunningSum, Statistic, register_statistic
+from floatlens.attention.stream import TILE
 
 BLOCK = 32  # queries per block of a causal sum
 SCORE, COS = 0, 1  # in `score_sums`
@@ -22,8 +23,8 @@ def score_sums(call: Call) -> torch.Tensor:
     B, H, K, T = call.B, call.H, call.K, call.T
     inverse_BHQ, inverse_BK1T = inverse(call.q_norm[..., 0]), inverse(call.k_norm[..., 0])[:, :, None]
     if call.same_for_all_queries and call.Q == 1 and call.real_BQ is None:
-        if "scores" in call.shared:
-            qk_BHT = call.shared["scores"][:, :, 0] / call.scaling
+        if "scores" in call.computed:
+            qk_BHT = call.computed["scores"][:, :, 0] / call.scaling
         else:
             qk_BHT = torch.matmul(call.q.reshape(B, K, H // K, -1), call.k.transpose(2, 3)).view(B, H, T)
         sums = torch.stack([qk_BHT, qk_BHT * inverse_BHQ], 2)
@@ -91,11 +92,9 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
     """Sum of x over the real queries that may see each key: (B, H, T, C), or (B, H, 1, C) if it is the same for all."""
     if call.real_BQ is not None:
         x_BHQC = x_BHQC.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
-    if call.implicit is not None:
-        return call.implicit.visible_sum(x_BHQC.expand(-1, call.H, -1, -1))
     if call.same_for_all_queries:
         return x_BHQC.sum(2, keepdim=True)
-    if call.mask is None:
+    if call.causal and call.mask is None:
         return x_BHQC.flip(2).cumsum(2).flip(2)
     total = x_BHQC.new_zeros(call.B, x_BHQC.shape[1], call.T, x_BHQC.shape[-1])
     rows = max(1, TILE // (call.B * call.T))
@@ -112,8 +111,7 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
 
 def visible_count(call: Call) -> torch.Tensor:
     """Number of real queries that may see each key (B, H, T); computed once per call."""
-    heads = 1 if call.mask is None else call.mask.shape[1]
-    ones = torch.ones(call.B, heads, call.Q, 1, device=call.q_BHQD.device)
+    ones = torch.ones(call.B, call.mask_heads, call.Q, 1, device=call.q_BHQD.device)
     count_BHT = visible_sum(call, ones)[..., 0].expand(-1, call.H, call.T)
     keys_BHT = visible_keys(call)
     return count_BHT if keys_BHT is None else count_BHT * keys_BHT
@@ -131,7 +129,7 @@ class ColumnMean(Statistic):
     """Mean over the queries that may see each key; `part` is the sum over the queries of one call."""
 
     dims = ("head", "position")
-    tiled, by_row = False, True
+    by_row = True
 
     def __init__(self) -> None:
         self.sum_BHT = RunningSum()
@@ -142,15 +140,87 @@ class ColumnMean(Statistic):
         raise NotImplementedError
 
     def start(self, call: Call) -> None:
-        if call.fresh:
+        if call.starts_over:
             self.sum_BHT.reset()
             self.count_BHT.reset()
-        if self.name in call.column_sums:
-            part, count = call.column_sums[self.name], call.column_sums["count"]
-        else:
-            part, count = self.part(call), call.once(visible_count)
-        self.sum_BHT.add(part, call.first_key)
-        self.count_BHT.add(count, call.first_key)
+        self.sum_BHT.add(self.part(call), call.first_key)
+        self.count_BHT.add(call.once(visible_count), call.first_key)
 
     def result(self, call: Call) -> torch.Tensor:
         return self.sum_BHT.value / self.count_BHT.value
+
+
+@register_statistic
+class QK(ColumnMean):
+    """Mean over queries of q·k_j, post-RoPE and unscaled."""
+
+    name = "qk"
+    quantities = (score_sums,)
+
+    def part(self, call: Call) -> torch.Tensor:
+        return call.once(score_sums)[:, :, SCORE]
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return m.column_mean(m.score_BHQT, call)
+
+
+@register_statistic
+class QKNorm(ColumnMean):
+    """Mean over queries of |q||k_j|."""
+
+    name = "qk_norm"
+    quantities = (norm_sums,)
+
+    def part(self, call: Call) -> torch.Tensor:
+        return call.once(norm_sums)
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return m.column_mean(m.norm_BHQT, call)
+
+
+@register_statistic
+class QKCos(ColumnMean):
+    """Mean over queries of cos(q, k_j); the cosine with a zero vector counts as 0."""
+
+    name = "qk_cos"
+    quantities = (score_sums,)
+
+    def part(self, call: Call) -> torch.Tensor:
+        return call.once(score_sums)[:, :, COS]
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return m.column_mean(m.cos_BHQT, call)
+
+
+def value_norms(call: Call) -> torch.Tensor:
+    """Norms of the values of all keys, or of the new positions only if they extend a cache (B, K, positions)."""
+    values_BKTD = call.v_BKTD if call.starts_over else call.v_BKTD[:, :, -call.Q :]
+    return values_BKTD.float().norm(dim=-1)
+
+
+@register_statistic
+class ValueNorm(Statistic):
+    """|v_j| per key/value head. With a cache only new positions are computed, because cached values do not change."""
+
+    name = "value_norm"
+    dims = ("kv_head", "position")
+    by_row = True
+    quantities = (value_norms,)
+
+    def __init__(self) -> None:
+        self.norm_BKT = RunningSum()
+
+    def start(self, call: Call) -> None:
+        if call.starts_over:
+            self.norm_BKT.reset()
+        self.norm_BKT.add(call.once(value_norms), call.first_key if call.starts_over else call.first_query)
+
+    def result(self, call: Call) -> torch.Tensor:
+        return self.norm_BKT.value
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return m.value_BKT
