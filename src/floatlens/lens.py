@@ -35,7 +35,7 @@ from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.options import Load, Recording, Sampling, make
-from floatlens.trace.generation import Generation, cut_at_end, filled_text
+from floatlens.trace.generation import Generation, cut_at_end, decode, filled_text, token_strings
 from floatlens.trace.labels import label_traces
 from floatlens.trace.options import check_recording, make_session, shown_only
 from floatlens.trace.recorder import Recorder
@@ -507,16 +507,11 @@ class Lens:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids without special tokens; the ids themselves if there is no tokenizer."""
-        if self.tokenizer is None:
-            return " ".join(map(str, ids))
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+        return decode(self.tokenizer, ids)
 
     def token_strings(self, ids: Sequence[int]) -> dict[str, str]:
         """Token strings by id (as a string); the id in brackets if there is no tokenizer."""
-        if self.tokenizer is None:
-            return {str(i): f"<{i}>" for i in ids}
-        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
-        return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+        return token_strings(self.tokenizer, ids)
 
     # --- tracing ------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,16 @@ STRUCTURED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as they are stored: lists and objects as JSON, since Zarr and xarray keep plain values.
+
+    >>> encode_attributes({"gold": ["doc1"], "seed": 0})
+    {'gold': '["doc1"]', 'seed': 0}
+    """
+    structured = {*STRUCTURED, "regions"}
+    return {n: json.dumps(v, ensure_ascii=False) if n in structured else v for n, v in attributes.items()}
+
+
 def check_attributes(attributes: Mapping[str, Any], positions: int) -> None:
     """Raise ValueError for an attribute whose value FloatLens does not write; `positions` is the length of the sequence."""
     for name, value in attributes.items():

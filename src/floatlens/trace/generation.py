@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from floatlens.lens import Lens
     from floatlens.trace.trace import Trace
 
@@ -46,6 +48,27 @@ class Generation:
         steps = len(used) if trace.kind == "arm" else int(data["step"].values[-1]) + 1
         mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
         return cls(trace.answer if trace.infill else lens.decode(ids), ids, steps, mean, ended)
+
+
+def decode(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> str:
+    """The text of token ids without special tokens; the ids themselves if there is no tokenizer.
+
+    >>> decode(None, [5, 6])
+    '5 6'
+    """
+    if tokenizer is None:
+        return " ".join(map(str, ids))
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+
+def token_strings(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> dict[str, str]:
+    """Token strings by id (as a string); the id in brackets if there is no tokenizer.
+
+    >>> token_strings(None, [5])
+    {'5': '<5>'}
+    """
+    pieces = [f"<{i}>" for i in ids] if tokenizer is None else tokenizer.convert_ids_to_tokens(list(ids))
+    return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
 
 
 def filled_text(decode: Callable[[Sequence[int]], str], ids: Sequence[int], written: Sequence[bool]) -> str:

@@ -1,17 +1,18 @@
-"""The attributes of a trace: model, sampler, prompt, regions, token strings, versions."""
+"""The one maker of traces: a dataset of statistics becomes a `Trace` with its model, sampler, prompt and versions."""
 
 from __future__ import annotations
 
-import json
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import xarray as xr
 
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.state_space import RULE
@@ -22,16 +23,74 @@ from floatlens.data.tokenize import tokenise
 from floatlens.decode import replay
 from floatlens.decode.settings import Settings
 from floatlens.errors import FloatLensError
-from floatlens.models.describe import is_state_space
-from floatlens.trace.generation import cut_at_end, filled_text
+from floatlens.models.describe import is_state_space, shape
+from floatlens.trace.attributes import encode_attributes
+from floatlens.trace.generation import cut_at_end, decode, filled_text, token_strings
 from floatlens.trace.recorder import Recorder
 from floatlens.trace.trace import Trace
 from floatlens.version import __version__
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from floatlens.lens import Lens
 
 PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
+EVIDENCE_OVER = "committed tokens that occur in the gold evidence, without special tokens"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a trace needs to know of a model that is not a `Lens`. `end_ids` end an answer."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase | None = None
+    end_ids: Collection[int] = ()
+    special_ids: Sequence[int] = ()
+    config: Any = None
+
+
+def make_trace(
+    data: xr.Dataset, model: Lens | ModelFacts, batch: PromptBatch, row: int = 0, **attributes: Any
+) -> Trace:
+    """The trace of one row of a batch: all traces are made here, whoever recorded them.
+
+    `attributes` are plain values, by the names of `attributes.py`; those that follow from the tokens, the prompt and the
+    model are added.
+    """
+    prompt = batch.prompts[row]
+    P, final = len(prompt.ids), Trace(data).final_tokens
+    written = [int(i) for i in final[P:]]
+    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *final) if i >= 0})
+    text = prompt.text
+    if not text and model.tokenizer is not None:
+        text = str(model.tokenizer.decode(list(prompt.ids)))
+    found = {
+        "model": model.name,
+        "revision": "",
+        "sampler": "",
+        "settings": {},
+        "rules": [],
+        "sample_id": "",
+        "prompt": text,
+        "question": prompt.question,
+        "answers": list(prompt.answers),
+        "output": decode(model.tokenizer, cut_at_end(written, model.end_ids)[0]),
+        "prompt_length": P,
+        "regions": [asdict(region) for region in (batch.regions(row, len(written)) if written else prompt.regions)],
+        "gold": batch.gold(row),
+        "vocabulary": token_strings(model.tokenizer, seen),
+        "special_ids": [int(i) for i in model.special_ids if i in seen],
+        "versions": versions(),
+        "floatlens": __version__,
+    }
+    if model.config is not None:
+        sizes = shape(model.config)
+        found |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
+        found |= {"rules": [RULE] if is_state_space(model.config) else []}
+    found |= attributes
+    data.attrs = encode_attributes(found)
+    return Trace(data)
 
 
 def label_traces(
@@ -43,57 +102,34 @@ def label_traces(
     sample_ids: Sequence[str],
     interventions: Sequence[str],
 ) -> list[Trace]:
-    """The traces of a batch, one per prompt, each with its attributes."""
+    """The traces of a batch that a lens has run, one per prompt."""
     common = {
-        "model": lens.name,
         "revision": str(lens.checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
         "family": lens.family.name,
         **({"adapter": lens.checkpoint.adapter.name} if lens.checkpoint.adapter is not None else {}),
-        "loaded_with": as_json(loaded_with(lens)),
+        "loaded_with": loaded_with(lens),
         "kind": lens.family.kind,
         "attention": lens.family.attention,
         "cached": int(lens.family.cached),
-        "n_layers": lens.shape["layers"] or 0,
-        "n_heads": lens.shape["heads"] or 0,
         "sampler": lens.sampler if batch.scripts is None else replay.NAME,
-        "settings": as_json(settings.asdict()),
+        "settings": settings.asdict(),
         "seed": settings.seed,
         "implementation": recorder.session.used,
-        "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
-        "interventions": as_json(list(interventions)),
-        "versions": as_json(versions()),
-        "floatlens": __version__,
-        "rules": as_json([RULE] if is_state_space(lens.config) else []),
+        "evidence_over": EVIDENCE_OVER,
+        "interventions": list(interventions),
     }
-    return [
-        _label_row(lens, recorder, batch, row, settings, {**common, "sample_id": sample_ids[row]})
-        for row in range(len(batch.prompts))
-    ]
-
-
-def _label_row(
-    lens: Lens, recorder: Recorder, batch: PromptBatch, row: int, settings: Settings, common: dict[str, Any]
-) -> Trace:
-    prompt, data = batch.prompts[row], recorder.dataset(row)
-    P = len(prompt.ids)
-    ids = data["final_tokens"].values[P:].tolist()
-    returned = ids[: settings.max_new_tokens]  # a canvas of whole blocks may be longer
-    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
-    data.attrs = {
-        **common,
-        "prompt": prompt.text,
-        "question": prompt.question,
-        "built_from": as_json(built_from(lens, prompt)),
-        "replay": as_json(replayed(lens, prompt.script)),
-        **_output(lens, prompt, returned),
-        "answers": as_json(list(prompt.answers)),
-        "prompt_length": P,
-        "regions": as_json([asdict(region) for region in batch.regions(row, len(ids))]),
-        "gold": as_json(batch.gold(row)),
-        "vocabulary": as_json(lens.token_strings(seen)),
-        "special_ids": as_json([i for i in lens.special_ids if i in seen]),
-    }
-    return Trace(data)
+    traces = []
+    for row, prompt in enumerate(batch.prompts):
+        data = recorder.dataset(row)
+        written = data["final_tokens"].values[len(prompt.ids) :][: settings.max_new_tokens].tolist()
+        own = {
+            "sample_id": sample_ids[row],
+            "built_from": built_from(lens, prompt),
+            "replay": replayed(lens, prompt.script),
+            **_output(lens, prompt, written),  # a canvas of whole blocks may be longer than what was asked for
+        }
+        traces.append(make_trace(data, lens, batch, row, **common, **own))
+    return traces
 
 
 def _output(lens: Lens, prompt: Prompt, ids: list[int]) -> dict[str, Any]:
@@ -161,7 +197,3 @@ def replayed(lens: Lens, script: Script | None) -> dict[str, Any] | None:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that a trace depends on."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

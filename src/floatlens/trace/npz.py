@@ -6,7 +6,6 @@ The pickles are read by `safe_pickle`, which runs none of their code.
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import re
 import struct
@@ -15,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 
+from floatlens.attention.prompt_batch import PromptBatch
+from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.trace import safe_pickle
 from floatlens.trace.attributes import check_attributes, check_dimensions
+from floatlens.trace.labels import ModelFacts, make_trace
 from floatlens.trace.trace import Trace
 from floatlens.untrusted import room
-from floatlens.version import __version__
 
 LARGEST = 8 << 30  # largest size in bytes of the unpacked members of a file
 Array = np.ndarray[Any, Any]
@@ -84,30 +86,28 @@ def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace
 def _to_trace(arrays: Arrays, path: Path, model: str, kind: str) -> Trace:
     steps = arrays.get("step_attention_data")
     data = _from_steps(steps, arrays) if steps is not None and len(steps) else _from_matrices(arrays, path)
-    prompt, length = int(_plain(arrays.get("input_length", 0))), data.sizes["position"]
-    data.attrs = {
-        "model": model or path.stem,
-        "family": "imported",
-        "kind": kind,
-        "attention": "bidirectional" if kind == "mdm" else "causal",
-        "cached": 0,
-        "sampler": "",
-        "settings": json.dumps({}),
-        "sample_id": path.stem,
-        "question": str(_plain(arrays.get("question", ""))),
-        "answers": json.dumps(_strings(arrays.get("gold_answer", []))),
-        "output": "",
-        "prompt_length": prompt,
-        "regions": json.dumps([{"name": "answer", "start": prompt, "end": length}] if 0 < prompt < length else []),
-        "gold": json.dumps([]),
-        "vocabulary": json.dumps({}),
-        "floatlens": __version__,
-        "rules": json.dumps([]),
-        "source": path.name,
-    }
-    check_attributes(data.attrs, length)
+    prompt = int(_plain(arrays.get("input_length", 0)))
+    if not 0 <= prompt <= data.sizes["position"]:
+        raise ValueError(f"input_length is {prompt}, but there are {data.sizes['position']} positions")
+    ids = data["tokens"].values[0, :prompt].tolist()
+    given = Prompt(
+        "", ids, [], str(_plain(arrays.get("question", ""))), answers=_strings(arrays.get("gold_answer", []))
+    )
+    trace = make_trace(
+        data,
+        ModelFacts(model or path.stem),
+        PromptBatch([given], torch.tensor([ids]).long(), None, [0]),
+        family="imported",
+        kind=kind,
+        attention="bidirectional" if kind == "mdm" else "causal",
+        cached=0,
+        sample_id=path.stem,
+        output="",
+        source=path.name,
+    )
+    check_attributes(trace.data.attrs, data.sizes["position"])
     check_dimensions(data)
-    return Trace(data)
+    return trace
 
 
 def _layers(names: Any, pattern: str) -> list[int]:

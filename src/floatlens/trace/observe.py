@@ -18,14 +18,14 @@ import torch
 from floatlens.attention.attention import observing, passes_interface, shared
 from floatlens.attention.call import CROSS, ENCODER
 from floatlens.attention.session import Implementation, Session
-from floatlens.attention.state_space import RULE
 from floatlens.attention.statistic import DEFAULT, expand
 from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
-from floatlens.models.describe import attention_layers, is_state_space, shape
+from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
-from floatlens.trace.observed_trace import ModelFacts, make_trace
+from floatlens.trace.labels import ModelFacts
+from floatlens.trace.observed_trace import trace_of
 from floatlens.trace.options import check_range
 from floatlens.trace.pass_log import NotingSession, ObservedStep, PassLog, Results
 from floatlens.trace.trace import Trace
@@ -95,7 +95,7 @@ class Observation:
             self._log.finish(torch.as_tensor(output))
         steps = [step for step in self.steps if step.tokens_BT is not None]
         rows = steps[-1].tokens_BT.shape[0] if steps and steps[-1].tokens_BT is not None else 1
-        return [make_trace(self._log, self._facts, row=row, generation=generation) for row in range(rows)]
+        return [trace_of(self._log, self._facts, row=row, generation=generation) for row in range(rows)]
 
     def trace(
         self,
@@ -108,13 +108,13 @@ class Observation:
         """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
         if output is not None:
             self._log.finish(torch.as_tensor(output))
-        return make_trace(self._log, self._facts, row=row, generation=generation, sample_id=sample_id)
+        return trace_of(self._log, self._facts, row=row, generation=generation, sample_id=sample_id)
 
     def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
         """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
         if self._encoder is None:
             raise FloatLensError("the model has no separate encoder; use `trace`")
-        return make_trace(self._encoder, self._facts, row=row, generation=generation)
+        return trace_of(self._encoder, self._facts, row=row, generation=generation)
 
 
 @contextmanager
@@ -347,8 +347,5 @@ def facts_of(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, 
     special = {*ends, *(() if mask_id is None else (mask_id,)), *getattr(tokenizer, "all_special_ids", ())}
     if (pad := getattr(config, "pad_token_id", None)) is not None:
         special.add(pad)
-    sizes: Mapping[str, int | None] = shape(config) if config is not None else {}
     name = getattr(config, "name_or_path", "") or getattr(config, "_name_or_path", "") or type(model).__name__
-    rules = (RULE,) if is_state_space(config) else ()
-    layers, heads = sizes.get("layers") or 0, sizes.get("heads") or 0
-    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), layers, heads, rules)
+    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), config)

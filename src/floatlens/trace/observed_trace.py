@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
 import torch
 import xarray as xr
@@ -12,18 +11,12 @@ import xarray as xr
 from floatlens.attention.call import PositionLayout
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.statistic import Statistic
-from floatlens.data.prompt import Prompt
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.trace.generation import cut_at_end
-from floatlens.trace.labels import as_json, versions
-from floatlens.trace.pass_log import ObservedStep, PassLog, Results, gold_names, span
+from floatlens.trace.labels import EVIDENCE_OVER, ModelFacts, make_trace
+from floatlens.trace.pass_log import ObservedStep, PassLog, Results, span
 from floatlens.trace.recorder import GROWING, Recorder
 from floatlens.trace.trace import Trace
-from floatlens.version import __version__
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass
@@ -39,20 +32,7 @@ class KeptResults:
         """Do nothing; called by the recorder after each step."""
 
 
-@dataclass(frozen=True)
-class ModelFacts:
-    """Facts about the model. `end_ids` end an answer; `rules` define the weights of layers without softmax attention."""
-
-    name: str
-    tokenizer: PreTrainedTokenizerBase | None
-    end_ids: Collection[int]
-    special_ids: Sequence[int]
-    layers: int
-    heads: int
-    rules: tuple[str, ...] = ()
-
-
-def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sample_id: str = "") -> Trace:
+def trace_of(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sample_id: str = "") -> Trace:
     """The trace of one row of a generation."""
     if getattr(getattr(log.module, "config", None), "model_type", None) == "diffusion_gemma":
         raise FloatLensError(
@@ -110,9 +90,25 @@ def make_trace(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sa
             for name, layers in step.results.items()
         }
         recorder.add(cut(moment, first, last))
-    data = recorder.dataset(0)
-    data.attrs = labels(log, facts, data, prompt, number, sample_id, steps)
-    return Trace(add_cross(data, steps, row))
+    family, session = log.family, log.session
+    both = session.bidirectional if session.bidirectional is not None else diffusion
+    return make_trace(
+        add_cross(recorder.dataset(0), steps, row),
+        facts,
+        batch,
+        sample_id=sample_id,
+        family=family.name if family is not None else "observed",
+        kind="mdm" if diffusion or (family is None and both) else "arm",
+        attention=family.attention if family is not None else "bidirectional" if both else "causal",
+        cached=int(any(step.start for step in steps)),
+        sampler="observed",
+        seed=0,
+        implementation=session.used,
+        final_tokens_from="given" if number in log.finals else "most likely tokens of the last step",
+        evidence_over=EVIDENCE_OVER,
+        interventions=[],
+        built_from=None,
+    )
 
 
 def revised(step: Step, mask: int) -> bool:
@@ -229,64 +225,6 @@ def crop(
         value = value.clone()
         value[..., 1] -= first
     return value[None]
-
-
-def labels(
-    log: PassLog,
-    facts: ModelFacts,
-    data: xr.Dataset,
-    prompt: Prompt,
-    generation: int,
-    sample_id: str,
-    steps: Sequence[ObservedStep],
-) -> dict[str, Any]:
-    """The attributes of a trace."""
-    family, P = log.family, len(prompt.ids)
-    both = log.session.bidirectional if log.session.bidirectional is not None else log.is_diffusion(generation)
-    written = data["final_tokens"].values[P:].tolist()
-    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *data["final_tokens"].values) if i >= 0})
-    pieces = [f"<{i}>" for i in seen]
-    output = " ".join(map(str, cut_at_end(written, facts.end_ids)[0]))
-    if facts.tokenizer is not None:
-        pieces = facts.tokenizer.convert_ids_to_tokens(seen)
-        output = str(facts.tokenizer.decode(cut_at_end(written, facts.end_ids)[0], skip_special_tokens=True)).strip()
-    text = prompt.text
-    if not text and facts.tokenizer is not None and P:
-        text = str(facts.tokenizer.decode(prompt.ids))
-    regions = [asdict(region) for region in prompt.regions]
-    regions += [{"name": "answer", "start": P, "end": P + len(written)}] if written else []
-    present = [region["name"] for region in regions]
-    return {
-        "model": facts.name,
-        "revision": "",
-        "family": family.name if family is not None else "observed",
-        "kind": "mdm" if log.is_diffusion(generation) or (family is None and both) else "arm",
-        "attention": family.attention if family is not None else "bidirectional" if both else "causal",
-        "cached": int(any(step.start for step in steps)),
-        "n_layers": facts.layers,
-        "n_heads": facts.heads,
-        "sampler": "observed",
-        "settings": as_json({}),
-        "seed": 0,
-        "implementation": log.session.used,
-        "final_tokens_from": "given" if generation in log.finals else "most likely tokens of the last step",
-        "evidence_over": "committed tokens that occur in the gold evidence, without special tokens",
-        "interventions": as_json([]),
-        "versions": as_json(versions()),
-        "floatlens": __version__,
-        "rules": as_json(list(facts.rules)),
-        "sample_id": sample_id,
-        "prompt": text,
-        "question": prompt.question,
-        "built_from": as_json(None),
-        "output": output,
-        "answers": as_json(list(prompt.answers)),
-        "prompt_length": P,
-        "regions": as_json(regions),
-        "gold": as_json([name for name in present if name in gold_names(prompt)]),
-        "vocabulary": as_json({str(i): str(piece) for i, piece in zip(seen, pieces, strict=True)}),
-        "special_ids": as_json([i for i in facts.special_ids if i in seen]),
-    }
 
 
 def add_cross(data: xr.Dataset, steps: Sequence[ObservedStep], row: int) -> xr.Dataset:

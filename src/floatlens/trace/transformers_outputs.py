@@ -7,20 +7,19 @@ value norms need queries, keys and values, which these outputs do not have; `obs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from floatlens.attention.prompt_batch import ANSWER, OTHER
-from floatlens.data.prompt import Region
+from floatlens.attention.prompt_batch import ANSWER, OTHER, PromptBatch
+from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
-from floatlens.trace.labels import as_json, versions
+from floatlens.trace.labels import ModelFacts, make_trace
 from floatlens.trace.observe import Regions, prompts_of
 from floatlens.trace.trace import Trace
-from floatlens.version import __version__
 
 Array = np.ndarray[Any, Any]
 
@@ -85,37 +84,21 @@ def from_transformers(
     first = steps[0].weights_LHQT
     both = bool(np.triu(first.mean((0, 1)), 1).any())
     data = measure(steps, final, P, named, matrices)
-    seen = sorted({int(i) for i in final})
-    pieces = [f"<{i}>" for i in seen] if tokenizer is None else tokenizer.convert_ids_to_tokens(seen)
-    output = " ".join(str(i) for i in final[P:])
-    if tokenizer is not None:
-        output = str(tokenizer.decode(final[P:].tolist(), skip_special_tokens=True)).strip()
-    data.attrs = {
-        "model": model,
-        "revision": "",
-        "family": "transformers outputs",
-        "kind": "mdm" if both else "arm",
-        "attention": "bidirectional" if both else "causal",
-        "cached": int(any(step.weights_LHQT.shape[2] < len(step.tokens_T) for step in steps)),
-        "n_layers": first.shape[0],
-        "n_heads": first.shape[1],
-        "sampler": "transformers" if generated else "",
-        "settings": as_json({}),
-        "versions": as_json(versions()),
-        "floatlens": __version__,
-        "rules": as_json([]),
-        "sample_id": sample_id,
-        "prompt": "" if tokenizer is None else str(tokenizer.decode(final[:P].tolist())),
-        "question": "" if prompt is None else prompt.question,
-        "output": output,
-        "answers": as_json([] if prompt is None else list(prompt.answers)),
-        "prompt_length": P,
-        "regions": as_json([asdict(region) for region in named]),
-        "gold": as_json([]),
-        "vocabulary": as_json({str(i): str(piece) for i, piece in zip(seen, pieces, strict=True)}),
-        "special_ids": as_json([i for i in seen if tokenizer is not None and i in tokenizer.all_special_ids]),
-    }
-    return Trace(data)
+    given = Prompt("", final[:P].tolist()) if prompt is None else replace(prompt, ids=final[:P].tolist())
+    special = () if tokenizer is None else tuple(tokenizer.all_special_ids)
+    return make_trace(
+        data,
+        ModelFacts(model, tokenizer, ends_of(tokenizer), special),
+        PromptBatch([given], torch.tensor([given.ids]).long(), None, [0]),
+        sample_id=sample_id,
+        family="transformers outputs",
+        kind="mdm" if both else "arm",
+        attention="bidirectional" if both else "causal",
+        cached=int(any(step.weights_LHQT.shape[2] < len(step.tokens_T) for step in steps)),
+        n_layers=first.shape[0],
+        n_heads=first.shape[1],
+        sampler="transformers" if generated else "",
+    )
 
 
 def ends_of(tokenizer: Any) -> tuple[int, ...]:
