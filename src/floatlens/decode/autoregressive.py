@@ -11,12 +11,12 @@ from floatlens.decode.draws import Draws, filter_logits
 from floatlens.decode.network import Network
 from floatlens.decode.passes import CausalPasses
 from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import Settings, top_k, top_p
+from floatlens.decode.settings import ThinkingSettings, top_k, top_p
 from floatlens.decode.step import SpecialTokens, Step, write_step
 
 
 @dataclass(frozen=True)
-class AutoregressiveSettings(Settings):
+class AutoregressiveSettings(ThinkingSettings):
     """Settings of the autoregressive sampler: greedy at temperature 0."""
 
     top_p: float | None = top_p()
@@ -48,6 +48,10 @@ def sample(
             token_B1 = torch.cat([draws.choose(row, probs_BV[row][None]) for row in range(B)]).to(x_BT.device)
         else:
             token_B1 = logits_BV.argmax(-1, keepdim=True)
+        if settings.max_thinking_tokens is not None and index >= settings.max_thinking_tokens:
+            assert settings.end_think_token_id is not None
+            thinking_B1 = ~(x_BT[:, ids_BP.shape[1] :] == settings.end_think_token_id).any(1, keepdim=True)
+            token_B1 = token_B1.masked_fill(thinking_B1, settings.end_think_token_id)
         probability_B1 = probs_BV.gather(-1, token_B1)
         token_B1 = torch.where(ended_B[:, None], x_BT[:, -1:], token_B1)
         everywhere_B1 = torch.ones_like(token_B1, dtype=torch.bool)

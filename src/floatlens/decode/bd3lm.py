@@ -61,11 +61,8 @@ def schedule(masks: int, steps: int) -> list[int]:
 class AppendedBlockPasses(BlockPasses):
     """Blocks counted from the end of the prompt, with guidance, and shifted by one row for shifted models."""
 
+    after_prompt = True
     placed: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    @property
-    def origin(self) -> int:
-        return self.P
 
     def end(self, column: int) -> int:
         return min(super().end(column), self.P + int(self.settings.max_new_tokens))

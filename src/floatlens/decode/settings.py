@@ -147,6 +147,21 @@ class DenoisingSettings(Settings):
         return self.steps or self.max_new_tokens
 
 
+@dataclass(frozen=True)
+class ThinkingSettings(Settings):
+    """Settings of samplers that can limit the number of tokens in which a model thinks."""
+
+    max_thinking_tokens: int | None = setting(
+        None, "Number of new tokens after which end_think_token_id is written, if it is not there yet.", at_least(0)
+    )
+    end_think_token_id: int | None = setting(None, "The token that ends thinking.", at_least(0))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_thinking_tokens is not None and self.end_think_token_id is None:
+            raise FloatLensError("max_thinking_tokens needs end_think_token_id, the token that ends thinking")
+
+
 # Settings of several samplers.
 def top_p() -> Any:
     about = "Draw from the most probable tokens whose probabilities sum to this; all by default."

@@ -82,7 +82,7 @@ class Family:
     because: str = ""
 
 
-MODULES = ("a2d", "diffusion_gemma", "dream", "generic", "llada", "llada2", "mamba", "sdar")
+MODULES = ("a2d", "diffusion_gemma", "dream", "generic", "llada", "llada2", "mamba", "nemotron", "sdar")
 FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
 
 

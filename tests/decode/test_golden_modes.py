@@ -1,0 +1,111 @@
+"""Every step history of Nemotron-Labs-Diffusion's published samplers, reproduced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from floatlens.decode.draws import Draws
+from floatlens.decode.network import Network
+from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.step import SpecialTokens, Step
+from tests import golden_modes
+
+pytestmark = pytest.mark.golden
+MASK = golden_modes.SPECIAL["mask_token_id"]
+
+
+def runs(*codes: str) -> list[Any]:
+    return [
+        pytest.param(name, run, id=f"{name}-{number}")
+        for name in golden_modes.NAMES
+        for number, run in enumerate(golden_modes.runs(name, *codes))
+    ]
+
+
+class Played(Draws):
+    """Plays back the tokens that the published run drew: the first of each block, then those of its steps."""
+
+    def __init__(self, run: dict[str, Any]) -> None:
+        super().__init__([0])
+        drawn = []
+        for number, block in enumerate(run["blocks"]):
+            drawn.append(block["initial"][:1])
+            drawn += [one["draws"] for one in run["records"] if one["block"] == number]
+        self.tokens = iter(drawn)
+
+    def choose(self, row: int, weights_NV: torch.Tensor, count: int = 1, replacement: bool = True) -> torch.Tensor:
+        return torch.tensor(next(self.tokens))[:, None]
+
+
+def prompts(run: dict[str, Any]) -> list[list[int]]:
+    index = run["prompt_index"]
+    return [golden_modes.SPECIAL["prompts"][one] for one in (index if isinstance(index, list) else [index])]
+
+
+def rows(run: dict[str, Any], value: Any) -> Any:
+    """What the folder holds per row; it leaves out the rows of a run with one prompt."""
+    return value if isinstance(run["prompt_index"], list) else [value]
+
+
+def written(
+    name: str, sampler: str, run: dict[str, Any], family: str, eos: int | None, draws: Draws | None = None
+) -> list[Step]:
+    settings = {key: value for key, value in run["settings"].items() if key != "eos_token_id"}
+    steps = SAMPLERS[sampler].sample(
+        Network(golden_modes.lens(name, family).model),
+        torch.tensor(prompts(run)),
+        None,
+        settings_for(sampler, **settings),
+        special=SpecialTokens(MASK, () if eos is None else (eos,)),
+        draws=draws,
+    )
+    return list(steps)
+
+
+def end_of(name: str, run: dict[str, Any]) -> int | None:
+    """The end token of a run: the hub's code takes that of the config, Megatron-Bridge none."""
+    own = None if run["code"].startswith("mb") else golden_modes.SPECIAL["eos_token_id"][name]
+    return run["settings"].get("eos_token_id", own)
+
+
+@pytest.mark.parametrize(("name", "run"), runs("hf_generate"))
+def test_generate(name: str, run: dict[str, Any]) -> None:
+    draws = None if run["seed"] is None else Played(run)
+    steps = written(name, "nemotron", run, "nemotron", end_of(name, run), draws)
+    history = [rows(run, sequence) for sequence in run["history"]]
+    found = [step.after_BT.tolist() for step in steps]
+    if run["fragile"] and found != history:
+        pytest.skip("the folder calls this run fragile: it comes near to a tie")
+    if run["settings"]["block_length"] > 1:  # else a block has nothing to denoise, and the published code takes no step
+        assert found == history
+    assert [row[: len(final)] for row, final in zip(found[-1], rows(run, run["final"]), strict=True)] == rows(
+        run, run["final"]
+    )
+
+
+@pytest.mark.parametrize(("name", "run"), runs("hf_generate"))
+def test_every_token_is_committed_once(name: str, run: dict[str, Any]) -> None:
+    draws = None if run["seed"] is None else Played(run)
+    steps = written(name, "nemotron", run, "nemotron", end_of(name, run), draws)
+    times = torch.zeros_like(steps[-1].after_BT)
+    for step in steps:
+        times[:, : step.committed_BT.shape[1]] += step.committed_BT
+    length = len(prompts(run)[0])
+    assert not bool(times[:, :length].any())
+    assert torch.equal(times[:, length:] == 1, steps[-1].after_BT[:, length:] != MASK)
+
+
+@pytest.mark.parametrize(("name", "run"), runs("hf_ar", "mb_ar"))
+def test_the_same_weights_append_tokens(name: str, run: dict[str, Any]) -> None:
+    if run["seed"] is not None:
+        pytest.skip("the published code draws from the generator of torch, and the folder does not hold its tokens")
+    eos = end_of(name, run)
+    steps = written(name, "autoregressive", run, "nemotron-arm", eos)
+    for prompt, found, final in zip(prompts(run), steps[-1].after_BT.tolist(), rows(run, run["final"]), strict=True):
+        # The published code goes on with a row that has ended, unless all rows end in the same step.
+        new = final[len(prompt) :]
+        end = len(prompt) + (new.index(eos) + 1 if eos in new else len(new))
+        assert found[:end] == final[:end]
