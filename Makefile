@@ -35,7 +35,7 @@ types: $(STAMP)  ## Check types
 	$(BIN)/mypy
 
 front:  ## Check types and run tests of the explorer's script, if node is installed
-	@sh explorer/check.sh
+	@sh frontend/check.sh
 
 chromium:  ## Install a browser for the tests, if possible
 	@sh tests/chromium.sh
@@ -63,8 +63,8 @@ results: $(STAMP)  ## Make docs/results.md: hours, resumable; RESULTS_DATA and R
 	$(BIN)/python -m recipes.results plan
 	$(BIN)/python -m recipes.results run --runs results; $(BIN)/python -m recipes.results write --runs results
 
-explorer:  ## Build the explorer's script from explorer/src
-	cd explorer && npm ci --silent && npm run --silent build
+explorer:  ## Build the explorer's script from frontend/src
+	cd frontend && npm ci --silent && npm run --silent build
 
 dist: $(STAMP)  ## Build the sdist, and the wheel from it, into dist/
 	$(BIN)/python -m build --no-isolation

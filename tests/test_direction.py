@@ -29,7 +29,6 @@ ROOMS = (
     ("findings",),
     ("explorer",),
     ("studies",),
-    ("server",),
     ("cli", "__main__"),
     ("__init__",),
 )

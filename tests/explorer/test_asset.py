@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "explorer"
+SOURCE = Path(__file__).parents[2] / "frontend"
 
 
 def test_the_committed_script_is_what_the_source_builds() -> None:

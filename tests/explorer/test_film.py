@@ -11,8 +11,7 @@ import pytest
 import floatlens as fl
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
-from floatlens.explorer.arrays import unpacked
-from floatlens.explorer.film import film, frame
+from floatlens.explorer.film import film, frame, unpacked
 from floatlens.explorer.widget import FilmFrame
 from tests.explorer.traces import planted, tiny
 

@@ -27,10 +27,10 @@ from floatlens.data.read import read
 from floatlens.data.template import parse as parse_template
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
+from floatlens.explorer.messages import read as read_message
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.checkpoint import find
-from floatlens.server.messages import read as read_message
 from floatlens.store.folder import RunFolder
 from floatlens.trace.attributes import STRUCTURED, TEXT, WHOLE, WORDS
 from floatlens.trace.npz import read_npz

@@ -55,9 +55,8 @@ def command(
     from rich.console import Console
 
     try:
-        from floatlens.server.app import application
-        from floatlens.server.limits import Limits
-        from floatlens.server.serve import address, bind, is_loopback, names, open_browser, run
+        from floatlens.explorer.messages import Limits
+        from floatlens.explorer.server import address, application, bind, is_loopback, names, open_browser, run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio", "pydantic"):
             raise
@@ -101,8 +100,8 @@ def is_run(name: str) -> bool:
 
 def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from the arguments; no weights are read."""
+    from floatlens.explorer.run_folders import runs_in
     from floatlens.lens import Lens, limit_threads
-    from floatlens.server.run_folders import runs_in
 
     lenses: dict[str, Any] = {}
     runs: list[Path] = []

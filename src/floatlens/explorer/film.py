@@ -7,6 +7,7 @@ docs/explorer.md describes each field.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -20,11 +21,11 @@ from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode import replay
 from floatlens.decode.registry import SAMPLERS
 from floatlens.errors import FloatLensError
-from floatlens.explorer.arrays import Array, bits, packed
 from floatlens.findings.received import spell
 from floatlens.findings.tokens import mask_ids, template_positions
 from floatlens.trace.trace import Trace
 
+Array = np.ndarray[Any, Any]
 FORMAT = "floatlens-film/1"
 RULES = ("sigma(3)", "top(1)", "first", "share(0.3)", "excess(3)")  # the first is the default of the page
 BUDGET = 6_000_000  # bytes; three such films fit into a report of 15 MB
@@ -303,3 +304,38 @@ def _kinds(trace: Trace) -> list[str]:
         elif token in special and kinds[position] != "mask":
             kinds[position] = "special"
     return kinds
+
+
+# --- arrays as JSON: dtype, shape, and little-endian bytes as base64 ------------------------------------------------------
+
+DTYPES = ("float16", "int32", "uint8")
+
+
+def packed(array: Array, dtype: str) -> dict[str, Any]:
+    """Encode an array as JSON.
+
+    >>> packed(np.array([1, 2]), "int32")
+    {'dtype': 'int32', 'shape': [2], 'data': 'AQAAAAIAAAA='}
+    """
+    assert dtype in DTYPES, dtype
+    ordered = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
+    return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(ordered.tobytes()).decode("ascii")}
+
+
+def unpacked(value: dict[str, Any]) -> Array:
+    """Decode the result of `packed`.
+
+    >>> unpacked(packed(np.array([0.5, np.nan]), "float16"))
+    array([0.5, nan], dtype=float16)
+    """
+    flat = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"]).newbyteorder("<"))
+    return flat.reshape(value["shape"]).astype(value["dtype"])
+
+
+def bits(flags: Array) -> dict[str, Any]:
+    """Pack booleans into bits along the last axis, the first in the lowest bit.
+
+    >>> unpacked(bits(np.array([True, False, False, True])))
+    array([9], dtype=uint8)
+    """
+    return packed(np.packbits(flags, axis=-1, bitorder="little"), "uint8")

@@ -1,15 +1,27 @@
-"""The live explorer as a web application: the page, the films of run folders, and a socket on which models run."""
+"""The live explorer as a web application: the page, the films of run folders, and a socket on which models run; and the
+server: bind a socket, print an address, serve until stopped."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import ipaddress
 import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+import webbrowser
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
@@ -22,16 +34,14 @@ from starlette.websockets import WebSocket
 from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
-from floatlens.explorer.page import asset
+from floatlens.explorer.connection import Connection
+from floatlens.explorer.guard import LOOPBACK, Guard
+from floatlens.explorer.kept_runs import MatrixCache, TraceCache, archive, archive_of
+from floatlens.explorer.live_run import ModelThread
+from floatlens.explorer.messages import Limits
+from floatlens.explorer.page import asset, live_data, live_page, live_policy
+from floatlens.explorer.run_folders import RunFolders
 from floatlens.lens import Lens
-from floatlens.server.connection import Connection
-from floatlens.server.guard import LOOPBACK, Guard
-from floatlens.server.limits import Limits
-from floatlens.server.matrix_cache import MatrixCache
-from floatlens.server.model_thread import ModelThread
-from floatlens.server.page import live_data, page, policy
-from floatlens.server.run_folders import RunFolders
-from floatlens.server.trace_cache import TraceCache, archive, archive_of
 
 FIRST = 3  # films of the first question that a page of run folders starts with, side by side
 
@@ -60,8 +70,8 @@ class LiveExplorer:
         for numbers in first(runs):
             with suppress(FloatLensError):  # it stays in the list; opening it shows the error
                 films.append(await self._film(*numbers))
-        text = await run_in_threadpool(page, films, live)
-        return HTMLResponse(text, headers={"content-security-policy": policy(host)})
+        text = await run_in_threadpool(live_page, films, live)
+        return HTMLResponse(text, headers={"content-security-policy": live_policy(host)})
 
     async def script(self, request: Request) -> Response:
         return Response(asset(), media_type="text/javascript")
@@ -94,15 +104,13 @@ class LiveExplorer:
         async with self.reading:
             return await run_in_threadpool(self.folders.film, run, sample)
 
-    async def live(self, socket: WebSocket) -> None:
+    async def live(self, page: WebSocket) -> None:
         if self.connected >= self.limits.connections:
-            return await socket.close(1013, "too many pages are connected")
+            return await page.close(1013, "too many pages are connected")
         self.connected += 1
         try:
-            await socket.accept()
-            await Connection(
-                socket, self.lenses, self.worker, self.shelf, self.traces, self.limits, self.template
-            ).talk()
+            await page.accept()
+            await Connection(page, self.lenses, self.worker, self.shelf, self.traces, self.limits, self.template).talk()
         finally:
             self.connected -= 1
 
@@ -163,3 +171,83 @@ def whole(text: str | None, name: str) -> int:
     if text is None or not (text.isascii() and text.isdecimal() and len(text) < 8):
         raise FloatLensError(f"{name} must be an integer, counted from 0; /api/store lists them")
     return int(text)
+
+
+# --- serving --------------------------------------------------------------------------------------------------------------
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Open a listening socket; port 0 takes a free one."""
+    if not 0 <= port <= 65535:
+        raise FloatLensError(f"--port {port} is not a port; use 0 for a free one, or a number up to 65535")
+    try:
+        family, kind, protocol, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(socket_address)
+        made.listen(128)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FloatLensError(f"cannot listen on {host} port {port}: {reason}; use --port 0 for a free one") from None
+    return made
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+
+
+def names(host: str, bound: socket.socket) -> dict[str, Any]:
+    """Return the names that a Host header may have: those of loopback, and `host` where it is another address."""
+    if is_loopback(bound):
+        return {"hosts": {*LOOPBACK, host}, "any_address": False}
+    everywhere = ipaddress.ip_address(bound.getsockname()[0]).is_unspecified
+    return {"hosts": {*LOOPBACK, host, bound.getsockname()[0], socket.gethostname()}, "any_address": everywhere}
+
+
+def address(host: str, bound: socket.socket, **fields: str) -> str:
+    """Return the address to open in a browser."""
+    name, port = bound.getsockname()[:2]
+    shown = socket.gethostname() if ipaddress.ip_address(name).is_unspecified else host
+    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?{urlencode(fields)}"
+
+
+def server(app: Any, limits: Limits) -> uvicorn.Server:
+    """Configure the server: no access log, and a limit to the size of messages."""
+    config = uvicorn.Config(
+        app,
+        access_log=False,  # it would write the token
+        log_level="error",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        ws="websockets-sansio",
+        ws_max_size=4 * limits.message_bytes,
+        ws_per_message_deflate=False,
+    )
+    return uvicorn.Server(config)
+
+
+def run(app: Any, bound: socket.socket, limits: Limits) -> None:
+    """Serve until Ctrl-C; open pages are disconnected, and running models stop after their step."""
+    server(app, limits).run(sockets=[bound])
+
+
+def open_browser(url: str) -> None:
+    """Open an address in the browser if there is a screen; a text browser would take over the terminal.
+
+    Every user of a machine can read the arguments of its processes, so the browser is given a private file (mode 0600) that
+    forwards to the address. The file is removed when the program ends.
+    """
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    threading.Thread(target=webbrowser.open, args=(forwarding_file(url).as_uri(),), daemon=True).start()
+
+
+def forwarding_file(url: str) -> Path:
+    """Write an HTML file that forwards to an address, readable by this user only."""
+    number, name = tempfile.mkstemp(prefix="floatlens-", suffix=".html")
+    path = Path(name)
+    atexit.register(path.unlink, missing_ok=True)
+    with open(number, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(url)}">\n')
+    return path

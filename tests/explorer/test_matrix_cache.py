@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.server.matrix_cache import MatrixCache, RunMatrices
+from floatlens.explorer.kept_runs import MatrixCache, RunMatrices
 
 ABOUT = {"steps": 8, "layers": [0, 1], "length": 10, "cached": False}
 STEP = 2 * 2 * 10 * 10  # bytes of a step

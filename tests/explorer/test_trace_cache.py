@@ -13,10 +13,10 @@ import xarray as xr
 
 import floatlens as fl
 from floatlens.errors import FloatLensError
-from floatlens.server.trace_cache import TraceCache
+from floatlens.explorer.kept_runs import TraceCache
 from floatlens.store.folder import RunFolder
+from tests.explorer.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
 from tests.explorer.traces import planted, tiny
-from tests.server.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
 
 
 def opened(content: bytes, path: Path) -> fl.Trace:

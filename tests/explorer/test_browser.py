@@ -16,16 +16,15 @@ import numpy as np
 import pytest
 
 from floatlens.data.sample import Passage
+from floatlens.explorer.messages import Limits
 from floatlens.explorer.page import asset
-from floatlens.server.app import application
-from floatlens.server.limits import Limits
-from floatlens.server.serve import address, bind, names, server
+from floatlens.explorer.server import address, application, bind, names, server
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 from tests.browser import CLIPBOARD, Visit
 from tests.commands import run
+from tests.explorer.app_client import QUESTION, gated, lens
 from tests.explorer.traces import PASSAGES, tiny
-from tests.server.app_client import QUESTION, gated, lens
 
 MODELS = ("tiny-mdm", "tiny-arm")
 SPEC = "mask-positions(region=gold)"

@@ -11,9 +11,9 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from floatlens.explorer.server import application
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
-from floatlens.server.app import application
 
 TOKEN = "a-token-of-the-tests"
 HOST = "127.0.0.1:8123"

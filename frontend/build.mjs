@@ -21,11 +21,11 @@ if (process.argv.includes("--tests")) {
     minify: true,
     target: "es2022",
     legalComments: "none",
-    banner: { js: "// FloatLens explorer; built by `make explorer` from explorer/src. Holds d3 modules, (c) Mike Bostock, ISC licence." },
+    banner: { js: "// FloatLens explorer; built by `make explorer` from frontend/src. Holds d3 modules, (c) Mike Bostock, ISC licence." },
     write: !check,
   });
   if (check && made.outputFiles[0].text !== readFileSync(asset, "utf8")) {
-    console.error("the committed explorer.js is not what explorer/src builds; run `make explorer` and commit it");
+    console.error("the committed explorer.js is not what frontend/src builds; run `make explorer` and commit it");
     process.exit(1);
   }
 }

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floatlens.errors import FloatLensError
-from floatlens.server import limits
-from floatlens.server.limits import Limits
-from floatlens.server.messages import RunRequest, id_of, read
-from floatlens.server.serve import bind, names, server
-from tests.server.app_client import QUESTION, TOKEN, app_of, client, connected
+from floatlens.explorer import messages as limits
+from floatlens.explorer.messages import Limits, RunRequest, id_of, read
+from floatlens.explorer.server import bind, names, server
+from tests.explorer.app_client import QUESTION, TOKEN, app_of, client, connected
 
 GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
 

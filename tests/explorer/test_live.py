@@ -11,11 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from floatlens.data.template import parse
-from floatlens.explorer.arrays import unpacked
-from floatlens.explorer.film import film
-from floatlens.server.guard import HEADER
-from floatlens.server.limits import Limits
-from tests.server.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, gated, lens
+from floatlens.explorer.film import film, unpacked
+from floatlens.explorer.guard import HEADER
+from floatlens.explorer.messages import Limits
+from tests.explorer.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, gated, lens
 
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
@@ -314,10 +313,9 @@ def test_the_attention_of_one_token_is_the_models(to: TestClient, model: str) ->
 def test_a_page_that_does_not_read_is_let_go() -> None:
     import asyncio
 
-    from floatlens.server.connection import TOO_SLOW, Connection
-    from floatlens.server.matrix_cache import MatrixCache
-    from floatlens.server.model_thread import ModelThread
-    from floatlens.server.trace_cache import TraceCache
+    from floatlens.explorer.connection import TOO_SLOW, Connection
+    from floatlens.explorer.kept_runs import MatrixCache, TraceCache
+    from floatlens.explorer.live_run import ModelThread
 
     class Deaf:
         """Asks nonsense without end, and never takes an answer."""

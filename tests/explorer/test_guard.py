@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from floatlens.server.guard import HEADER, Guard, hostname
-from tests.server.app_client import HOST, TOKEN, app_of, client, connected
+from floatlens.explorer.guard import HEADER, Guard, hostname
+from tests.explorer.app_client import HOST, TOKEN, app_of, client, connected
 
 PATHS = ["/", "/assets/explorer.js", "/api/store", "/api/film?run=0&sample=0"]
 

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 import pytest
 
 import floatlens
-from floatlens.server import serve
-from floatlens.server.guard import HEADER, LOOPBACK
+from floatlens.explorer import server as serve
+from floatlens.explorer.guard import HEADER, LOOPBACK
 from tests.commands import run
 
 ADDRESS = re.compile(r"http://(\S+?):(\d+)/\?token=([\w-]{40,})")
@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in sys.modules if n.startswith(("starlette", "floatlens.server"))]:
+    for name in [n for n in sys.modules if n.startswith(("starlette", "floatlens.explorer"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)

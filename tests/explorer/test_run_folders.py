@@ -11,12 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from floatlens.explorer.film import film
-from floatlens.server.guard import HEADER
-from floatlens.server.run_folders import names, runs_in
+from floatlens.explorer.guard import HEADER
+from floatlens.explorer.run_folders import names, runs_in
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
+from tests.explorer.app_client import TOKEN, app_of, client
 from tests.explorer.traces import tiny
-from tests.server.app_client import TOKEN, app_of, client
 
 
 @pytest.fixture

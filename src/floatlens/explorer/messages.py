@@ -1,16 +1,64 @@
-"""The messages that a page may send, validated before anything else sees them."""
+"""The messages that a page may send, validated before anything else sees them, and the limits of its requests: enough for
+any prompt that a person types, too little to exhaust the machine."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from floatlens.errors import FloatLensError
-from floatlens.server import limits
+
+QUESTION = 4_000  # characters
+PASSAGES = 64
+PASSAGE = 8_000  # characters of one passage
+CHARACTERS = 64_000  # of question and passages together
+NEW_TOKENS = 512
+STEPS = 512
+INTERVENTIONS = 8
+SPEC = 300  # characters of one intervention
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on the work of the server.
+
+    message_bytes      longest message that is parsed; one of more than four times that length closes the connection
+    waiting            queued runs, over all pages
+    waiting_each       queued or running runs per page
+    connections        connected pages
+    unsent             messages queued for a page that does not read them, before it is disconnected
+    idle_seconds       seconds without requests or runs before a page is disconnected; it reconnects when needed
+    attention_bytes    memory for the attention matrices that answer requests about single tokens
+    trace_bytes        memory for the traces of recent runs, which a page may save
+    """
+
+    message_bytes: int = 256 * 1024
+    waiting: int = 32
+    waiting_each: int = 8
+    connections: int = 32
+    unsent: int = 4_096
+    idle_seconds: float = 1_800.0
+    attention_bytes: int = 256 << 20
+    trace_bytes: int = 256 << 20
+
+
+def shown_limits() -> dict[str, int]:
+    """Return the limits that the page checks before it sends a request."""
+    return {
+        "question": QUESTION,
+        "passages": PASSAGES,
+        "passage": PASSAGE,
+        "characters": CHARACTERS,
+        "max_new_tokens": NEW_TOKENS,
+        "steps": STEPS,
+        "interventions": INTERVENTIONS,
+    }
+
 
 Id = Annotated[int, Field(ge=0, le=2**53)]  # what a number of JavaScript holds exactly
-Spec = Annotated[str, Field(min_length=1, max_length=limits.SPEC)]
+Spec = Annotated[str, Field(min_length=1, max_length=SPEC)]
 
 
 class Message(BaseModel):
@@ -20,8 +68,8 @@ class Message(BaseModel):
 class GivenPassage(Message):
     """A passage as the page sends it."""
 
-    title: str = Field("", max_length=limits.PASSAGE)
-    text: str = Field(max_length=limits.PASSAGE)
+    title: str = Field("", max_length=PASSAGE)
+    text: str = Field(max_length=PASSAGE)
     gold: bool = False
 
 
@@ -31,22 +79,22 @@ class RunRequest(Message):
     type: Literal["run"]
     id: Id
     model: str = Field(max_length=500)
-    question: str = Field(max_length=limits.QUESTION)
-    passages: list[GivenPassage] = Field(default_factory=list, max_length=limits.PASSAGES)
-    max_new_tokens: int = Field(32, ge=1, le=limits.NEW_TOKENS)
-    steps: int | None = Field(None, ge=1, le=limits.STEPS)
-    block_length: int | None = Field(None, ge=1, le=limits.NEW_TOKENS)
+    question: str = Field(max_length=QUESTION)
+    passages: list[GivenPassage] = Field(default_factory=list, max_length=PASSAGES)
+    max_new_tokens: int = Field(32, ge=1, le=NEW_TOKENS)
+    steps: int | None = Field(None, ge=1, le=STEPS)
+    block_length: int | None = Field(None, ge=1, le=NEW_TOKENS)
     seed: int = Field(0, ge=0, lt=2**32)
-    interventions: list[Spec] = Field(default_factory=list, max_length=limits.INTERVENTIONS)
+    interventions: list[Spec] = Field(default_factory=list, max_length=INTERVENTIONS)
 
     @model_validator(mode="after")
     def something_to_read(self) -> RunRequest:
         if not self.question.strip():
             raise ValueError("the question is empty; type one")
         length = len(self.question) + sum(len(p.title) + len(p.text) for p in self.passages)
-        if length > limits.CHARACTERS:
+        if length > CHARACTERS:
             raise ValueError(
-                f"question and passages have {length:,} characters together; the maximum is {limits.CHARACTERS:,}"
+                f"question and passages have {length:,} characters together; the maximum is {CHARACTERS:,}"
             )
         return self
 
@@ -63,7 +111,7 @@ class AttentionRequest(Message):
 
     type: Literal["attention"]
     id: Id
-    step: int = Field(ge=0, le=limits.STEPS)
+    step: int = Field(ge=0, le=STEPS)
     layer: int | None = Field(None, ge=0, le=10_000)
     position: int = Field(ge=0, le=10_000_000)
     direction: Literal["from", "to"] = "from"

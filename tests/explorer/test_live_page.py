@@ -9,7 +9,7 @@ import pytest
 import floatlens as fl
 from floatlens.data.sample import Passage
 from floatlens.evaluation.metrics import score
-from floatlens.server.page import examples
+from floatlens.explorer.page import examples
 
 
 def answer(model: str, example: dict[str, Any]) -> float:

@@ -12,13 +12,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from floatlens.data.template import DEFAULT, Template
 from floatlens.errors import FloatLensError
+from floatlens.explorer.kept_runs import MatrixCache, RunMatrices, TraceCache
+from floatlens.explorer.live_run import LiveJob, ModelThread, play
+from floatlens.explorer.messages import AttentionRequest, Limits, RunRequest, StopRequest, id_of, read
 from floatlens.lens import Lens
-from floatlens.server.limits import Limits
-from floatlens.server.live_run import play
-from floatlens.server.matrix_cache import MatrixCache, RunMatrices
-from floatlens.server.messages import AttentionRequest, RunRequest, StopRequest, id_of, read
-from floatlens.server.model_thread import LiveJob, ModelThread
-from floatlens.server.trace_cache import TraceCache
 from floatlens.trace.trace import Trace
 
 IDLE, TOO_SLOW = 4000, 4001  # close codes, in the range reserved for applications
