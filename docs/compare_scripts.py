@@ -22,7 +22,7 @@ import numpy as np
 from floatlens.anchors import parse_rule
 from floatlens.evaluation.metrics import score
 from floatlens.findings.absorption import absorb
-from floatlens.paper.definitions import rollout_while_rows_differ
+from floatlens.findings.definitions import rollout_while_rows_differ
 from floatlens.trace.npz import import_npz
 from floatlens.trace.trace import Trace
 

@@ -13,7 +13,7 @@ import pandas as pd
 from floatlens.findings.knowledge import knowledge
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_for_number
-from floatlens.paper.facts import facts
+from recipes.results.facts import facts
 from recipes.results.keep import matching, scores_of
 
 CLAIM = ("id", "finding", "claim", "source", "value", "n", "verdict", "p", "p_holm")

@@ -10,8 +10,8 @@ from floatlens.anchors import parse_rule
 from floatlens.findings.absorption import COMMON_RULES as RULES
 from floatlens.findings.absorption import absorb, absorption, table
 from floatlens.findings.finding import CLAIMS
-from floatlens.paper.definitions import causal_baseline
 from tests.findings.planted import planted, wandering
+from tests.oracle import causal_baseline
 
 
 def test_a_planted_sink_absorbs_what_was_planted():

@@ -9,10 +9,11 @@ import pytest
 from floatlens.anchors import baseline, find_anchors
 from floatlens.decode import replay
 from floatlens.errors import FloatLensError
-from floatlens.findings.drift import REPLAY, drift, floating_by_length, length_matched_tasks, renewal_by_length
+from floatlens.findings import definitions
+from floatlens.findings.drift import REPLAY, drift
 from floatlens.findings.finding import CLAIMS
 from floatlens.findings.received import profile
-from floatlens.paper import definitions
+from tests import oracle
 from tests.findings.planted import planted, wandering
 
 STEPS = (8, 32, 128)
@@ -96,7 +97,7 @@ def test_a_sink_that_differs_by_layer_differs_between_layers_alone():
 def test_the_baseline_of_causal_attention_is_the_closed_form():
     for length in (2, 24, 52):
         padded = np.concatenate([np.zeros(length), np.full(3, np.nan)])
-        np.testing.assert_allclose(baseline(padded, "causal")[:length], definitions.causal_baseline(length))
+        np.testing.assert_allclose(baseline(padded, "causal")[:length], oracle.causal_baseline(length))
         assert np.isnan(baseline(padded, "causal")[length:]).all()
 
 
@@ -104,7 +105,7 @@ def test_our_anchors_are_those_of_the_definition():
     for trace in (planted(anchors=wandering()), planted(kind="arm")):
         a = profile(trace).values
         u = baseline(a, trace.attention)
-        assert (find_anchors(a, "sigma(3)", trace.attention) == definitions.find_anchors(a, u)).all()
+        assert (find_anchors(a, "sigma(3)", trace.attention) == oracle.find_anchors(a, u)).all()
     full = planted(anchors=wandering())
     for rule in ("sigma(3)", "share(0.3)", "excess(3)", "top(2)"):  # a constant baseline changes nothing
         assert (find_anchors(profile(full).values, rule, "bidirectional") == full.anchors(rule).values).all()
@@ -114,7 +115,7 @@ def test_floating_by_length_is_floating_of_each_beginning():
     rng = np.random.default_rng(0)
     p_ST = np.eye(4)[rng.integers(0, 4, 9)] * (rng.random(9) > 0.3)[:, None]
     wanted = [definitions.floating(p_ST[:n]) for n in range(1, 10)]
-    np.testing.assert_allclose(floating_by_length(p_ST), wanted)
+    np.testing.assert_allclose(definitions.floating_by_length(p_ST), wanted)
 
 
 def test_a_trace_without_writing_rows_stands_beside_others():
@@ -132,7 +133,7 @@ def test_renewal_by_length_is_renewal_of_each_beginning():
         p_ST = rng.random((steps, 5)) * (rng.random((steps, 5)) < 0.3)  # some steps without anchors
         p_ST = definitions.anchor_mass(p_ST, p_ST > 0)
         wanted = [definitions.renewal(p_ST[:n]) for n in range(1, steps + 1)]
-        np.testing.assert_allclose(renewal_by_length(p_ST), wanted, atol=1e-12)
+        np.testing.assert_allclose(definitions.renewal_by_length(p_ST), wanted, atol=1e-12)
 
 
 def test_the_name_of_a_replay_is_that_of_its_sampler():
@@ -187,11 +188,11 @@ def test_tasks_with_anchors_of_their_own_are_told_apart_and_random_tasks_are_not
     rng = np.random.default_rng(0)
     tasks, lengths = np.array(["a", "b"] * 12), np.repeat([4, 5], 12)
     apart = np.eye(5)[np.where(tasks == "a", 0, 1)]
-    found = length_matched_tasks(apart, tasks, lengths)
+    found = definitions.length_matched_tasks(apart, tasks, lengths)
     assert (found.between, found.within) == (1.0, 0.0) and found.p < 0.01
-    same = length_matched_tasks(np.eye(5)[rng.integers(0, 5, 24)], tasks, lengths)
+    same = definitions.length_matched_tasks(np.eye(5)[rng.integers(0, 5, 24)], tasks, lengths)
     assert same.p > 0.05 and abs(same.between - same.within) < 0.2
-    assert length_matched_tasks(apart, tasks, np.where(tasks == "a", 4, 5)) is None  # never of equal length
+    assert definitions.length_matched_tasks(apart, tasks, np.where(tasks == "a", 4, 5)) is None  # never of equal length
 
 
 def test_the_task_comes_from_the_data_set_of_the_sample_id():

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from floatlens.errors import FloatLensError
+from floatlens.findings.definitions import rollout_while_rows_differ
 from floatlens.findings.flow import flow
-from floatlens.paper.definitions import rollout_while_rows_differ
 from tests.findings.planted import planted
 
 

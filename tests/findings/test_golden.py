@@ -8,9 +8,9 @@ import xarray as xr
 
 from floatlens.anchors import parse_rule
 from floatlens.findings.absorption import absorb
+from floatlens.findings.definitions import rollout_while_rows_differ
 from floatlens.findings.drift import drift
 from floatlens.findings.geometry import factors
-from floatlens.paper.definitions import rollout_while_rows_differ
 from floatlens.trace.trace import Trace
 from tests.oracle import pool
 

@@ -6,7 +6,7 @@ import pytest
 from floatlens.findings import published
 from floatlens.findings.drift import drift
 from floatlens.findings.finding import FINDINGS
-from floatlens.paper import facts
+from recipes.results import facts
 from tests.findings.planted import planted
 
 

@@ -11,7 +11,9 @@ from scipy import stats as scipy_stats
 
 from floatlens import paper
 from floatlens.errors import FloatLensError
-from floatlens.paper import definitions as d
+from floatlens.findings import definitions as d
+from recipes.results.facts import slope, split_advantage
+from tests.oracle import find_anchors, wasserstein
 
 POSITIONS = 52
 PROMPT = 20
@@ -55,7 +57,7 @@ class TestTemporal:
         # what is hidden is spread evenly over the hidden cells, so that the row sums to 1 here too
         rest = (1 - np.nansum(value_ST, axis=1)) / np.maximum(np.isnan(value_ST).sum(axis=1), 1)
         filled = np.where(np.isnan(value_ST), rest[:, None], value_ST)
-        ours = d.find_anchors(filled)
+        ours = find_anchors(filled, np.full(POSITIONS, 1 / POSITIONS))
         assert list(map(tuple, np.argwhere(ours != found["anchor"].values))) == missed
         if missed:
             z = (filled[1, 17] - filled[1].mean()) / filled[1].std()
@@ -135,26 +137,28 @@ class TestTemporal:
     )
     def test_slopes_of_the_centre(self, layer: int, u: float, all_positions: float, generated: float) -> None:
         rows = rows_of(layer, u)
-        assert d.slope(_centre(rows)) == pytest.approx(all_positions, abs=0.001)
-        assert d.slope(_centre(rows[:, PROMPT:])[4:]) == pytest.approx(generated, abs=0.001)
+        assert slope(_centre(rows)) == pytest.approx(all_positions, abs=0.001)
+        assert slope(_centre(rows[:, PROMPT:])[4:]) == pytest.approx(generated, abs=0.001)
 
-    @pytest.mark.parametrize(("layer", "step_4", "step_31", "slope"), [(0, 22.5, 38.3, 0.487), (31, 32.0, 34.1, 0.088)])
-    def test_the_generated_part(self, layer: int, step_4: float, step_31: float, slope: float) -> None:
+    @pytest.mark.parametrize(
+        ("layer", "step_4", "step_31", "per_step"), [(0, 22.5, 38.3, 0.487), (31, 32.0, 34.1, 0.088)]
+    )
+    def test_the_generated_part(self, layer: int, step_4: float, step_31: float, per_step: float) -> None:
         centre = PROMPT + _centre(rows_of(layer)[:, PROMPT:])
         assert (centre[4], centre[31]) == pytest.approx((step_4, step_31), abs=0.06)
-        assert d.slope(centre) == pytest.approx(slope, abs=0.001)
+        assert slope(centre) == pytest.approx(per_step, abs=0.001)
 
     @pytest.mark.parametrize(
         ("layer", "mean", "most", "into", "total"), [(0, 0.594, 3.41, 26, 18.6), (31, 0.387, 1.83, 5, 1.97)]
     )
     def test_wasserstein_distances(self, layer: int, mean: float, most: float, into: int, total: float) -> None:
         rows = rows_of(layer)
-        distance = d.wasserstein(rows[1:], rows[:-1])
+        distance = wasserstein(rows[1:], rows[:-1])
         assert np.isfinite(distance).sum() == 27
         assert np.nanmean(distance) == pytest.approx(mean, abs=0.001)
         assert np.nanmax(distance) == pytest.approx(most, abs=0.01)
         assert np.nanargmax(distance) + 1 == into
-        assert d.wasserstein(rows[0], rows[-1]) == pytest.approx(total, abs=0.05)
+        assert wasserstein(rows[0], rows[-1]) == pytest.approx(total, abs=0.05)
 
     @pytest.mark.parametrize(
         ("layer", "shares"), [(0, [0.016, 0.047, 0.094, 0.132, 0.096]), (31, [0.351, 0.224, 0.129, 0.054, 0.007])]
@@ -181,7 +185,7 @@ class TestRevealOrder:
     def test_equal_attention_on_what_is_visible_moves_right_by_half_a_position_per_step(self):
         visible_ST = ~paper.reveal_order()["masked"].values
         assert visible_ST.sum(axis=1).tolist() == list(range(20, 52))
-        assert d.slope(d.centre(visible_ST.astype(float))) == pytest.approx(0.500, abs=0.0006)
+        assert slope(d.centre(visible_ST.astype(float))) == pytest.approx(0.500, abs=0.0006)
 
     def test_new_anchors_of_the_answer_appear_when_they_are_revealed(self):
         revealed_at = paper.reveal_order()["revealed_at"].values
@@ -318,10 +322,10 @@ class TestQK:
     def test_the_split_into_angle_and_norm(self, layer: int, angle: float, norm: float) -> None:
         found = paper.qk(layer).isel(query=self.ROWS)
         cos_QT, norm_QT, marked_T = (found[name].values for name in ("cos", "norm", "marked"))
-        shares = d.split_advantage(cos_QT * norm_QT, cos_QT, norm_QT, marked_T).shares()
+        shares = split_advantage(cos_QT * norm_QT, cos_QT, norm_QT, marked_T).shares()
         assert shares[:2] == pytest.approx((angle, norm), abs=0.0006)
         assert abs(shares[2]) < 0.004  # the covariance of the two factors among other keys
-        drawn = d.split_advantage(found["score"].values, cos_QT, norm_QT, marked_T)
+        drawn = split_advantage(found["score"].values, cos_QT, norm_QT, marked_T)
         assert drawn.advantage.mean() == pytest.approx({11: 1.728, 28: 1.495}[layer], abs=0.001)
         assert drawn.shares()[:2] == pytest.approx((angle, norm), abs=0.005)  # the score was read to 0.02 only
 

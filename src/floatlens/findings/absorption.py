@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import COMMON_RULES, baseline, find_anchors
-from floatlens.findings import draw, published, style
+from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.received import Layers, profile
 from floatlens.findings.samples import (
@@ -37,7 +37,6 @@ from floatlens.findings.samples import (
 )
 from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, difference, mean_of
-from floatlens.paper import definitions
 from floatlens.trace.trace import Trace
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
+from floatlens.findings.definitions import retrieval_depth
 from floatlens.findings.draw import lines
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.heads import depth_of_scores
 from floatlens.findings.received import answer_positions
 from floatlens.findings.samples import Array, depths, mean, mean_over
 from floatlens.findings.spelling import percent
@@ -43,7 +43,7 @@ class Decision(Finding):
         hit_L, heads_depth = np.full(len(layers), np.nan), np.nan
         if "evidence_hit" in trace.data and np.isfinite(trace.data["evidence_hit"].values).any():
             hit_LH = mean_over(trace.data["evidence_hit"].values.astype(float), 0)
-            heads_depth = depth_of_scores(hit_LH, depth_L)
+            heads_depth = retrieval_depth(hit_LH, depth_L)
             total = np.nansum(hit_LH)
             hit_L = np.nansum(hit_LH, axis=1) / total if total > 0 else hit_L
         return xr.Dataset(

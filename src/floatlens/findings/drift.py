@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import find_anchors, parse_rule
-from floatlens.findings import draw, published, style
+from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import CLAIMS, Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.received import AVERAGE, Layers, choose_layers, few_layers, profile, writing_profile
 from floatlens.findings.samples import (
@@ -43,7 +43,6 @@ from floatlens.findings.samples import (
 )
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import Outcome, difference, inverted, mean_of, missing, names, rows_of
-from floatlens.paper import definitions
 from floatlens.stats import NAN, NO_INTERVAL, interval_of_mean
 from floatlens.store.runs import RunTraces
 from floatlens.trace.summarise import step_cosine
@@ -71,7 +70,7 @@ class Drift(Finding):
     needs_means = ("received",)
 
     def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-        """Measure how much the anchors move, per sample and layer. Definitions: `paper.definitions`."""
+        """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
         profile_SLT = profile(trace, layer)
         a, layers = profile_SLT.values, profile_SLT["layer"].values
         anchors, there = find_anchors(a, rule, trace.attention), np.isfinite(a)
@@ -242,46 +241,14 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
         p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), find_anchors(rows_SLT, rule, "bidirectional"))
         spread_SL = definitions.effective_positions(rows_SLT) / np.isfinite(rows_SLT).sum(axis=-1)
         for n in range(len(chosen)):
-            numbers[:2, n] = floating_by_length(p_SLT[:, n]), renewal_by_length(p_SLT[:, n])
+            numbers[0, n] = definitions.floating_by_length(p_SLT[:, n])
+            numbers[1, n] = definitions.renewal_by_length(p_SLT[:, n])
             numbers[2, n] = np.cumsum(spread_SL[:, n]) / np.arange(1, len(rows_SLT) + 1)
     by_name = zip(("floating_writing", "renewal_writing", "spread_writing"), numbers, strict=True)
     return xr.Dataset(
         {**{name: (("layer", "tokens"), values) for name, values in by_name}, "n_written": len(rows_SLT)},
         coords={"layer": chosen, "tokens": np.arange(1, len(rows_SLT) + 1)},
     )
-
-
-def floating_by_length(p_ST: Array) -> Array:
-    """`definitions.floating` of the first n steps, for n = 1 … S.
-
-    >>> floating_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    array([       nan, 0.        , 0.66666667])
-    """
-    there = definitions.has_anchors(p_ST)
-    apart = np.abs(p_ST[:, None] - p_ST[None]).sum(axis=-1) / 2
-    counted = there[:, None] & there[None] & np.tri(len(p_ST), k=-1, dtype=bool)
-    sums = np.cumsum(np.where(counted, apart, 0.0).sum(axis=1))
-    pairs = np.cumsum(counted.sum(axis=1))
-    with_anchors = np.cumsum(there) / np.arange(1, len(p_ST) + 1)
-    return np.where((pairs > 0) & (with_anchors >= 0.5), sums / np.maximum(pairs, 1), np.nan)
-
-
-def renewal_by_length(p_ST: Array) -> Array:
-    """`definitions.renewal` of the first n steps, for n = 1 … S, from running sums over the steps with anchors.
-
-    >>> renewal_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]]))
-    array([nan, 0. , 0.5, 0.5])
-    """
-    there = definitions.has_anchors(p_ST)
-    n = np.arange(1, len(p_ST) + 1)
-    quarter = np.maximum(1, n // 4)
-    mass = np.concatenate([np.zeros((1, p_ST.shape[1])), np.cumsum(np.where(there[:, None], p_ST, 0.0), axis=0)])
-    count = np.concatenate([[0], np.cumsum(there)])
-    early, late = count[quarter], count[n] - count[n - quarter]
-    first = mass[quarter] / np.maximum(early, 1)[:, None]
-    last = (mass[n] - mass[n - quarter]) / np.maximum(late, 1)[:, None]
-    known = (n > 1) & (count[n] / n >= 0.5) & (early > 0) & (late > 0)
-    return np.where(known, np.abs(first - last).sum(axis=-1) / 2, np.nan)
 
 
 def over_equal_tokens(measured: xr.Dataset, name: str, mdm: str | None, arm: str | None) -> Array:
@@ -442,7 +409,7 @@ def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     if not len(rows):
         return missing("mdm")
     mass_NT, tasks = np.nan_to_num(measured["anchor_mass"].values[rows]), measured["task"].values[rows].astype(str)
-    found = length_matched_tasks(mass_NT, tasks, measured["length"].values[rows])
+    found = definitions.length_matched_tasks(mass_NT, tasks, measured["length"].values[rows])
     if found is None:
         reason = f"no two tasks have prompts of equal length; tasks: {', '.join(sorted(set(tasks)))}"
         return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)
@@ -465,65 +432,6 @@ def _variants(measured: xr.Dataset) -> list[dict[str, Any]]:
                 about = {"models": ", ".join(verdict.models), "variant": name}
                 rows.append({**about, **dict(zip(("MDM − ARM", "low", "high"), numbers, strict=True)), "questions": n})
     return rows
-
-
-class LengthMatched(NamedTuple):
-    """Distances between and within tasks on samples of equal length; `pseudo_values` are those of the jackknife."""
-
-    between: float
-    within: float
-    pseudo_values: Array
-    p: float
-
-
-def length_matched_tasks(
-    mass_NT: Array, tasks_N: Array, lengths_N: Array, *, resamples: int = 1999, seed: int = 0
-) -> LengthMatched | None:
-    """Between-task minus within-task distance over pairs of samples of equal length; None without both kinds of pairs.
-
-    Pairs share samples, so the interval uses the jackknife's pseudo-values, one per sample. The permutation shuffles
-    tasks among samples of equal length.
-
-    >>> mass = np.tile(np.eye(2), (3, 1))
-    >>> found = length_matched_tasks(mass, np.array(["a", "b"] * 3), np.full(6, 2))
-    >>> found.between, found.within, found.pseudo_values.round(6).tolist()
-    (1.0, 0.0, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    """
-    there = definitions.has_anchors(mass_NT)
-    mass, tasks, lengths = mass_NT[there], tasks_N[there], lengths_N[there]
-    equal_NN = (lengths[:, None] == lengths) & ~np.eye(len(mass), dtype=bool)
-    apart_NN = np.array([np.abs(mass - row).sum(axis=-1) / 2 for row in mass]).reshape(len(mass), len(mass))
-
-    def totals(labels: Array) -> tuple[Array, Array, Array, Array]:
-        same = labels[:, None] == labels
-        pairs = (equal_NN & ~same, equal_NN & same)
-        sums = [np.where(pair, apart_NN, 0.0).sum(axis=1) for pair in pairs]
-        return sums[0], pairs[0].sum(axis=1), sums[1], pairs[1].sum(axis=1)
-
-    between, n_between, within, n_within = totals(tasks)
-    used = np.flatnonzero(n_between + n_within > 0)
-    if not n_between.sum() or not n_within.sum() or len(used) < 3:
-        return None
-    value = between.sum() / n_between.sum() - within.sum() / n_within.sum()
-    pseudo = []
-    for i in used:  # a pair is counted once in each of its two samples
-        rest = [x.sum() - 2 * x[i] for x in (between, n_between, within, n_within)]
-        without = rest[0] / rest[1] - rest[2] / rest[3] if rest[1] and rest[3] else np.nan
-        pseudo.append(len(used) * value - (len(used) - 1) * without)
-    rng, beyond = np.random.default_rng(seed), 0
-    for _ in range(resamples):
-        shuffled = tasks.copy()
-        for length in np.unique(lengths):
-            group = np.flatnonzero(lengths == length)
-            shuffled[group] = tasks[rng.permutation(group)]
-        b, n_b, w, n_w = (x.sum() for x in totals(shuffled))
-        beyond += bool(n_b and n_w and b / n_b - w / n_w >= value - 1e-12)
-    return LengthMatched(
-        float(between.sum() / n_between.sum()),
-        float(within.sum() / n_within.sum()),
-        np.array(pseudo),
-        (1 + beyond) / (1 + resamples),
-    )
 
 
 # The map

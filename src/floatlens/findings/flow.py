@@ -21,13 +21,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, published, style
+from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile
 from floatlens.findings.samples import Array, mean, mean_over, models_of, parts_of, spread
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import Outcome, mean_of, rows_of
-from floatlens.paper import definitions
 from floatlens.trace.trace import Trace
 
 GOLD = "#007a7a"

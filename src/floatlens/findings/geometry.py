@@ -77,7 +77,7 @@ class Geometry(Finding):
     def draw_split(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
         """Draw the split by layer, one column per model; `paper` adds the published shares to the caption."""
         data = draw.table_along(measured, {**PARTS, "value_ratio": ""})
-        return data if backend == "none" else _draw_split(data, measured, published.geometry_note() if paper else "")
+        return data if backend == "none" else _draw_split(data, measured, published.GEOMETRY if paper else "")
 
     def draw_heatmap(
         self,

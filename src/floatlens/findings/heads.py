@@ -25,12 +25,11 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, published, style
+from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.samples import Array, mean, mean_over, models_of, parts_of
 from floatlens.findings.spelling import count, number
 from floatlens.findings.verdict import Outcome, mean_of, rows_of
-from floatlens.paper import definitions
 from floatlens.stats import NAN
 from floatlens.trace.trace import Trace
 
@@ -102,7 +101,7 @@ class Heads(Finding):
             "heads above 0.1": int((hit_LH > RETRIEVES).sum()),
             "heads above 0.5": int((hit_LH > STRONG).sum()),
             "heads": int(np.isfinite(hit_LH).sum()),
-            "score-weighted depth": depth_of_scores(hit_LH, mean_over(part["depth"].values, 0)),
+            "score-weighted depth": definitions.retrieval_depth(hit_LH, mean_over(part["depth"].values, 0)),
             "step-to-step overlap of the top heads": mean(part["overlap_steps"].values),
             "samples used": int((part["reason"].values == "").sum()),
         }
@@ -204,16 +203,6 @@ def stability(traces: Any, **options: Any) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def depth_of_scores(score_LH: Array, depth_L: Array) -> float:
-    """`definitions.retrieval_depth` with the depths of the layers that were recorded; NaN where no head scores.
-
-    >>> depth_of_scores(np.array([[0.0, 0.0], [0.5, 0.5], [np.nan, np.nan]]), np.array([0.0, 1.0, np.nan]))
-    1.0
-    """
-    total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
-    return float(total_L @ np.nan_to_num(depth_L) / total_L.sum()) if total_L.sum() > 0 else float("nan")
-
-
 def step_mean(values_SLH: Array, count_S: Array) -> Array:
     """Mean over steps, each weighted by the number of tokens it committed.
 
@@ -272,7 +261,7 @@ def sit_deep(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 
 def _depths(measured: xr.Dataset, name: str) -> Array:
     pairs = zip(measured[name].values, measured["depth"].values, strict=True)
-    return np.array([depth_of_scores(score_LH, depth_L) for score_LH, depth_L in pairs]) - 0.5
+    return np.array([definitions.retrieval_depth(score_LH, depth_L) for score_LH, depth_L in pairs]) - 0.5
 
 
 # Figures

@@ -16,13 +16,12 @@ from matplotlib.figure import Figure
 from floatlens.anchors import baseline, find_anchors
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
-from floatlens.findings import knowledge, stress, style
+from floatlens.findings import definitions, knowledge, stress, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import mean, mean_over, question_of
 from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, inverted, missing, names, rows_of
-from floatlens.paper import definitions
 from floatlens.stats import interval_of_rank_correlation, rank_correlation_p, spearman
 from floatlens.trace.trace import Trace
 

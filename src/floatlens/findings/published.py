@@ -13,10 +13,11 @@ import xarray as xr
 
 from floatlens import paper
 from floatlens.findings.samples import Array
-from floatlens.paper import facts, figures
+from floatlens.paper import figures
 from floatlens.trace.trace import Trace
 
 NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}
+GEOMETRY = "LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28"  # share in the anchors' advantage in score
 RULES = {"llada": "top(n=1)", "dream": "top(n=1)", "llama": "first", "qwen": "first"}  # what the curves actually show
 
 
@@ -88,17 +89,6 @@ def knowledge_rows(score: str) -> pd.DataFrame:
             }
             rows.append({**about, **numbers})
     return pd.DataFrame(rows)
-
-
-def geometry_note() -> str:
-    """The published split of the anchors' advantage as one line of text.
-
-    >>> geometry_note()
-    'LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28'
-    """
-    found = next(fact for fact in facts.facts() if fact.statistic == "share of the angle in the advantage (%)")
-    text = ", ".join(f"{value:.0f} % at {name}" for name, value in found.values.items())
-    return f"{NAMES['llada']}: angle {text}"
 
 
 def temporal_trace() -> Trace:

@@ -1,7 +1,7 @@
 """The statistics behind the paper's findings, as functions on plain arrays.
 
 Every claim about arXiv 2601.07894 uses one of these. They do not depend on traces, models or figures, so the same function
-measures a run, a test array and the published numbers.
+measures a run, a test array and the published numbers (`recipes/results/facts.py`).
 
 | letter | axis |
 |---|---|
@@ -16,101 +16,13 @@ anchor mass of a step, normalised over positions; a step without anchors is a ro
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from floatlens.errors import FloatLensError
-from floatlens.stats import spearman
-
-Array: TypeAlias = np.ndarray[Any, Any]
-NAN = float("nan")
-ROUNDING = 0.01  # in units of 1/T: more than the rounding of float16, less than the excess of any anchor
-
-
-# Baselines: attention without any preference
-
-
-def causal_mask(length: int) -> Array:
-    """Mask (query, key) in which each position sees itself and those before it.
-
-    >>> causal_mask(3).astype(int).tolist()
-    [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-    """
-    return np.tri(length, dtype=bool)
-
-
-def block_mask(length: int, block: int, prompt: int = 0) -> Array:
-    """Mask (query, key) in which each position sees its own block and those before it; the prompt is one block.
-
-    >>> block_mask(5, block=2, prompt=1).astype(int).tolist()
-    [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]
-    """
-    number = (np.arange(length) - prompt) // block
-    number[:prompt] = -1
-    return number[:, None] >= number
-
-
-def uniform_baseline(mask_QT: Array, rows_Q: Array | None = None) -> Array:
-    """Column mean of row-uniform attention under a boolean mask: `u_j`.
-
-    `rows_Q` selects query rows, such as the writing rows; rows that see nothing (padding) are left out.
-
-    >>> uniform_baseline(causal_mask(2))
-    array([0.75, 0.25])
-    >>> uniform_baseline(np.ones((4, 4), bool))
-    array([0.25, 0.25, 0.25, 0.25])
-    """
-    seen_Q = mask_QT.sum(axis=-1)
-    used_Q = (seen_Q > 0) if rows_Q is None else (seen_Q > 0) & rows_Q
-    if not used_Q.any():
-        raise FloatLensError(
-            f"none of the {len(seen_Q)} query rows is selected and sees a key; check the mask and the rows"
-        )
-    return np.asarray((mask_QT[used_Q] / seen_Q[used_Q, None]).mean(axis=0))
-
-
-def causal_baseline(length: int) -> Array:
-    """`uniform_baseline(causal_mask(length))` without the matrix: `u_j = (1/(j+1) + … + 1/T) / T`.
-
-    >>> causal_baseline(2)
-    array([0.75, 0.25])
-    """
-    return np.cumsum(1 / np.arange(length, 0, -1))[::-1] / length
-
-
-def writing_rows(written_T: Array, *, shifted: bool) -> Array:
-    """Query rows whose logits write the given positions: j itself, or j − 1 in shifted models and ARMs.
-
-    >>> writing_rows(np.array([False, False, True]), shifted=True)
-    array([False,  True, False])
-    """
-    if not shifted:
-        return np.asarray(written_T, bool).copy()
-    return np.append(np.asarray(written_T, bool)[1:], False)
-
+from floatlens.stats import NAN, Array, spearman
 
 # Anchors: their positions and the attention they receive
-
-
-def find_anchors(a: Array, u: Array | None = None, k: float = 3.0) -> Array:
-    """Positions (last axis) whose `a − u` lies more than k standard deviations above its mean.
-
-    Without `u` the baseline is constant (full attention). An excess below 0.01/T is rounding, not an
-    anchor: under exactly uniform attention `a − u` is nothing but rounding.
-
-    >>> a = np.array([0.91] + [0.01] * 9 + [0.0] * 10)
-    >>> np.flatnonzero(find_anchors(a))
-    array([0])
-    >>> u = causal_baseline(52)  # uniform attention of a causal model
-    >>> bool(find_anchors(u).any()), bool(find_anchors(u, u).any())
-    (True, False)
-    """
-    length = np.isfinite(a).sum(axis=-1, keepdims=True)
-    excess = a - (1 / np.maximum(length, 1) if u is None else u)
-    mean, std = (f(excess, axis=-1, keepdims=True) for f in (np.nanmean, np.nanstd))
-    with np.errstate(invalid="ignore"):
-        return np.asarray((excess > mean + k * std) & (excess * length > ROUNDING))
 
 
 def absorption(a: Array, anchors: Array, u: Array | None = None) -> Array:
@@ -197,6 +109,39 @@ def renewal(p_ST: Array) -> float:
     return total_variation(p_ST[:quarter][early].mean(axis=0), p_ST[-quarter:][late].mean(axis=0))
 
 
+def floating_by_length(p_ST: Array) -> Array:
+    """`floating` of the first n steps, for n = 1 … S.
+
+    >>> floating_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    array([       nan, 0.        , 0.66666667])
+    """
+    there = has_anchors(p_ST)
+    apart = np.abs(p_ST[:, None] - p_ST[None]).sum(axis=-1) / 2
+    counted = there[:, None] & there[None] & np.tri(len(p_ST), k=-1, dtype=bool)
+    sums = np.cumsum(np.where(counted, apart, 0.0).sum(axis=1))
+    pairs = np.cumsum(counted.sum(axis=1))
+    with_anchors = np.cumsum(there) / np.arange(1, len(p_ST) + 1)
+    return np.where((pairs > 0) & (with_anchors >= 0.5), sums / np.maximum(pairs, 1), np.nan)
+
+
+def renewal_by_length(p_ST: Array) -> Array:
+    """`renewal` of the first n steps, for n = 1 … S, from running sums over the steps with anchors.
+
+    >>> renewal_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]]))
+    array([nan, 0. , 0.5, 0.5])
+    """
+    there = has_anchors(p_ST)
+    n = np.arange(1, len(p_ST) + 1)
+    quarter = np.maximum(1, n // 4)
+    mass = np.concatenate([np.zeros((1, p_ST.shape[1])), np.cumsum(np.where(there[:, None], p_ST, 0.0), axis=0)])
+    count = np.concatenate([[0], np.cumsum(there)])
+    early, late = count[quarter], count[n] - count[n - quarter]
+    first = mass[quarter] / np.maximum(early, 1)[:, None]
+    last = (mass[n] - mass[n - quarter]) / np.maximum(late, 1)[:, None]
+    known = (n > 1) & (count[n] / n >= 0.5) & (early > 0) & (late > 0)
+    return np.where(known, np.abs(first - last).sum(axis=-1) / 2, np.nan)
+
+
 def share_without_anchors(p_ST: Array) -> float:
     """Share of steps that have no anchor.
 
@@ -235,20 +180,7 @@ def centre(a: Array) -> Array:
     return np.where(total > 0, mass @ np.arange(mass.shape[-1]) / np.where(total > 0, total, 1.0), np.nan)
 
 
-def slope(series_S: Array) -> float:
-    """Least-squares change per step over the steps that have a value; a description, see `shift`.
-
-    >>> slope(np.array([1.0, np.nan, 5.0]))
-    2.0
-    """
-    there = np.isfinite(series_S)
-    if there.sum() < 2:
-        return NAN
-    step = np.arange(len(series_S))[there] - np.arange(len(series_S))[there].mean()
-    return float(step @ series_S[there] / (step @ step))
-
-
-def shift(a_ST: Array, masked_ST: Array, answer_length: int, u_ST: Array | None = None) -> float:
+def shift(a_ST: Array, masked_ST: Array, answer_length: int) -> float:
     """Movement of the centre of mass beyond that of `null_profile`, in shares of the answer's length.
 
     From the first to the last step, not along a fitted line: a line through one jump of size d halfway would report 1.5·d.
@@ -257,7 +189,7 @@ def shift(a_ST: Array, masked_ST: Array, answer_length: int, u_ST: Array | None 
     >>> shift(a, np.array([[False, True, True], [False, False, False]]), answer_length=2)  # 0.75 → 1.25, null 0.75 → 1
     0.125
     """
-    return movement(a_ST, answer_length) - movement(null_profile(a_ST, masked_ST, u_ST), answer_length)
+    return movement(a_ST, answer_length) - movement(null_profile(a_ST, masked_ST), answer_length)
 
 
 def movement(a_ST: Array, answer_length: int) -> float:
@@ -270,23 +202,20 @@ def movement(a_ST: Array, answer_length: int) -> float:
     return float(last - first) / answer_length
 
 
-def null_profile(a_ST: Array, masked_ST: Array, u_ST: Array | None = None) -> Array:
+def null_profile(a_ST: Array, masked_ST: Array) -> Array:
     """Received attention that depends only on whether a position is masked: the null of `shift`.
 
     The mass observed on masks is spread evenly over the masks of that step, the rest evenly over the other positions that
-    exist. With `u_ST` (causal or block attention) it is spread in proportion to `u` instead.
+    exist.
 
     >>> null_profile(np.array([[0.1, 0.5, 0.4, 0.0]]), np.array([[False, False, True, True]]))
     array([[0.3, 0.3, 0.2, 0.2]])
     """
     exists_ST = np.isfinite(a_ST)
-    weight_ST = np.where(exists_ST, 1.0 if u_ST is None else u_ST, 0.0)
     found_ST = np.zeros(a_ST.shape)
     for group_ST in (masked_ST & exists_ST, ~masked_ST & exists_ST):
         mass = np.where(group_ST, a_ST, 0.0).sum(axis=-1, keepdims=True)
-        within = np.where(group_ST, weight_ST, 0.0)
-        total = within.sum(axis=-1, keepdims=True)
-        found_ST += mass * np.divide(within, total, out=np.zeros_like(within), where=total > 0)
+        found_ST += np.where(group_ST, mass / np.maximum(group_ST.sum(axis=-1, keepdims=True), 1), 0.0)
     return np.where(exists_ST, found_ST, np.nan)
 
 
@@ -313,15 +242,6 @@ def dwell(anchors: Array) -> Array:
     begins = np.concatenate([anchors[:1], anchors[1:] & ~anchors[:-1]])
     cells, runs = anchors.sum(axis=(0, -1)), begins.sum(axis=(0, -1))
     return np.where(runs > 0, cells / np.maximum(runs, 1), np.nan)
-
-
-def wasserstein(p: Array, q: Array) -> Array:
-    """1-Wasserstein distance of two distributions over positions (last axis), in positions.
-
-    >>> wasserstein(np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.0, 1.0]))
-    array(2.)
-    """
-    return np.asarray(np.abs(np.cumsum(p - q, axis=-1))[..., :-1].sum(axis=-1))
 
 
 # Layers and tasks: distances between and within groups
@@ -359,64 +279,79 @@ def layer_distance(p_SLT: Array) -> BetweenWithin:
     )
 
 
-def task_dependence(p_NT: Array, tasks_N: Array) -> BetweenWithin:
-    """Total-variation distance of the anchor mass of samples of different tasks against samples of the same task.
+class LengthMatched(NamedTuple):
+    """Distances between and within tasks on samples of equal length; `pseudo_values` are those of the jackknife."""
 
-    One row per sample (its mean over steps), all of the same length. Rows without anchors are left out.
+    between: float
+    within: float
+    pseudo_values: Array
+    p: float
 
-    >>> task_dependence(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), np.array(["qa", "qa", "kv", "kv"]))
-    BetweenWithin(between=1.0, within=0.0)
+
+def length_matched_tasks(
+    mass_NT: Array, tasks_N: Array, lengths_N: Array, *, resamples: int = 1999, seed: int = 0
+) -> LengthMatched | None:
+    """Between-task minus within-task distance over pairs of samples of equal length; None without both kinds of pairs.
+
+    Pairs share samples, so the interval uses the jackknife's pseudo-values, one per sample. The permutation shuffles
+    tasks among samples of equal length.
+
+    >>> mass = np.tile(np.eye(2), (3, 1))
+    >>> found = length_matched_tasks(mass, np.array(["a", "b"] * 3), np.full(6, 2))
+    >>> found.between, found.within, found.pseudo_values.round(6).tolist()
+    (1.0, 0.0, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     """
-    there = has_anchors(p_NT)
-    rows, tasks = p_NT[there], np.asarray(tasks_N)[there]
-    within, n_within = _sums([rows[tasks == task] for task in np.unique(tasks)])
-    every, n_every = _sums([rows])
-    n_between = n_every - n_within
-    return BetweenWithin((every - within) / n_between if n_between else NAN, within / n_within if n_within else NAN)
+    there = has_anchors(mass_NT)
+    mass, tasks, lengths = mass_NT[there], tasks_N[there], lengths_N[there]
+    equal_NN = (lengths[:, None] == lengths) & ~np.eye(len(mass), dtype=bool)
+    apart_NN = np.array([np.abs(mass - row).sum(axis=-1) / 2 for row in mass]).reshape(len(mass), len(mass))
 
+    def totals(labels: Array) -> tuple[Array, Array, Array, Array]:
+        same = labels[:, None] == labels
+        pairs = (equal_NN & ~same, equal_NN & same)
+        sums = [np.where(pair, apart_NN, 0.0).sum(axis=1) for pair in pairs]
+        return sums[0], pairs[0].sum(axis=1), sums[1], pairs[1].sum(axis=1)
 
-def task_permutation_p(p_NT: Array, tasks_N: Array, *, resamples: int = 9999, seed: int = 0) -> float:
-    """One-sided p-value of `task_dependence(...).difference > 0`: tasks are shuffled over samples.
-
-    >>> p = np.repeat(np.eye(2), 6, axis=0)
-    >>> task_permutation_p(p, np.repeat(["qa", "kv"], 6)) < 0.01
-    True
-    """
-    there = has_anchors(p_NT)
-    rows = p_NT[there]
-    names, tasks = np.unique(np.asarray(tasks_N)[there], return_inverse=True)
-    if len(names) < 2 or len(rows) == len(names):
-        return NAN
-    apart_NN = np.array([np.abs(rows - row).sum(axis=-1) / 2 for row in rows])
-    rng = np.random.default_rng(seed)
-
-    def sum_within(labels_PN: Array) -> Array:
-        # the sum over all pairs does not change, so a smaller sum within tasks is a larger difference
-        total = np.zeros(len(labels_PN))
-        for task in range(len(names)):
-            member_PN = (labels_PN == task).astype(float)
-            total += ((member_PN @ apart_NN) * member_PN).sum(axis=1)
-        return total
-
-    observed = sum_within(tasks[None])[0]
-    shuffled = rng.permuted(np.tile(tasks, (resamples, 1)), axis=1)
-    return float((1 + (sum_within(shuffled) <= observed + 1e-9).sum()) / (1 + resamples))
+    between, n_between, within, n_within = totals(tasks)
+    used = np.flatnonzero(n_between + n_within > 0)
+    if not n_between.sum() or not n_within.sum() or len(used) < 3:
+        return None
+    value = between.sum() / n_between.sum() - within.sum() / n_within.sum()
+    pseudo = []
+    for i in used:  # a pair is counted once in each of its two samples
+        rest = [x.sum() - 2 * x[i] for x in (between, n_between, within, n_within)]
+        without = rest[0] / rest[1] - rest[2] / rest[3] if rest[1] and rest[3] else np.nan
+        pseudo.append(len(used) * value - (len(used) - 1) * without)
+    rng, beyond = np.random.default_rng(seed), 0
+    for _ in range(resamples):
+        shuffled = tasks.copy()
+        for length in np.unique(lengths):
+            group = np.flatnonzero(lengths == length)
+            shuffled[group] = tasks[rng.permutation(group)]
+        b, n_b, w, n_w = (x.sum() for x in totals(shuffled))
+        beyond += bool(n_b and n_w and b / n_b - w / n_w >= value - 1e-12)
+    return LengthMatched(
+        float(between.sum() / n_between.sum()),
+        float(within.sum() / n_within.sum()),
+        np.array(pseudo),
+        (1 + beyond) / (1 + resamples),
+    )
 
 
 # Retrieval heads
 
 
-def retrieval_depth(score_LH: Array) -> float:
-    """Score-weighted mean depth of all heads, 0 in the first and 1 in the last layer.
+def retrieval_depth(score_LH: Array, depth_L: Array | None = None) -> float:
+    """Score-weighted mean depth of all heads, 0 in the first and 1 in the last layer; NaN where no head scores.
 
-    One half if scores do not depend on depth.
+    One half if scores do not depend on depth. `depth_L` are the depths of the layers if only some were recorded.
 
     >>> retrieval_depth(np.array([[0.25, 0.0], [0.25, 0.0], [0.5, 1.0]]))  # (0.25·0.5 + 1.5·1) / 2
     0.8125
     """
-    total_L = np.nansum(score_LH, axis=1)
-    depth_L = np.arange(len(total_L)) / max(len(total_L) - 1, 1)
-    return float(total_L @ depth_L / total_L.sum()) if total_L.sum() > 0 else NAN
+    depth_L = np.arange(len(score_LH)) / max(len(score_LH) - 1, 1) if depth_L is None else depth_L
+    total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
+    return float(total_L @ np.nan_to_num(depth_L) / total_L.sum()) if total_L.sum() > 0 else NAN
 
 
 def depth_correlation(score_LH: Array) -> float:
@@ -440,49 +375,6 @@ def deep_share(score_LH: Array, above: float) -> float:
     half = len(count_L) // 2
     total = count_L[:half].sum() + count_L[-half:].sum()
     return float(count_L[-half:].sum() / total) if total else NAN
-
-
-# Geometry
-
-
-class Split(NamedTuple):
-    """The anchors' advantage in score and its parts; they sum to it."""
-
-    advantage: Array
-    angle: Array
-    norm: Array
-    remainder: Array
-
-    def shares(self) -> tuple[float, float, float]:
-        """Angle, norm and remainder over the advantage, means over rows; they may exceed 1 or be negative."""
-        whole = self.advantage.mean()
-        angle, norm, remainder = (float(part.mean() / whole) for part in self[1:])
-        return angle, norm, remainder
-
-
-def split_advantage(score: Array, cos: Array, norm: Array, anchors_T: Array) -> Split:
-    """The anchors' advantage in score over the other keys (last axis), split symmetrically into angle and norm.
-
-    With c, m the mean cosine and norm product at the anchors and c', m' elsewhere, angle = (c − c')(m + m')/2 and
-    norm = (m − m')(c + c')/2. The remainder is the covariance of the two factors among the keys that were averaged. One row
-    per query, or column means. A key that misses one of the three (NaN) is left out of its row.
-
-    >>> cos, norm = np.array([0.6, 0.2, 0.2]), np.array([4.0, 2.0, 2.0])
-    >>> split = split_advantage(cos * norm, cos, norm, np.array([True, False, False]))  # 2.4 − 0.4
-    >>> [round(float(part), 6) for part in split]
-    [2.0, 1.2, 0.8, 0.0]
-    """
-    known = np.isfinite(score) & np.isfinite(cos) & np.isfinite(norm)
-
-    def mean_of(values: Array, group: Array) -> Array:
-        count = group.sum(axis=-1)
-        return np.where(count > 0, np.where(group, values, 0.0).sum(axis=-1) / np.maximum(count, 1), np.nan)
-
-    (s, s_), (c, c_), (m, m_) = (
-        (mean_of(values, known & anchors_T), mean_of(values, known & ~anchors_T)) for values in (score, cos, norm)
-    )
-    angle, length = (c - c_) * (m + m_) / 2, (m - m_) * (c + c_) / 2
-    return Split(s - s_, angle, length, s - s_ - angle - length)
 
 
 # Flow between regions
@@ -530,31 +422,6 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1, residual: boo
             break
         through, reached = following, layer
     return np.where(no_row[:, None] | no_column, np.nan, through), reached
-
-
-# Knowledge and stress
-
-
-def gain_beyond_twice(open_mdm: Array, closed_mdm: Array, open_arm: Array, closed_arm: Array) -> Array:
-    """`gain_MDM − 2·gain_ARM` per question, a gain being the score with passages minus the score without.
-
-    >>> gain_beyond_twice(np.array([1.0, 1.0]), np.array([0.0, 0.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0]))
-    array([-1.,  1.])
-    """
-    return (open_mdm - closed_mdm) - 2 * (open_arm - closed_arm)
-
-
-def ends_minus_middle(scores_NX: Array) -> Array:
-    """Mean score with the gold passage first or last minus the mean over all positions between, per question.
-
-    >>> ends_minus_middle(np.array([[1.0, 0.5, 0.0, 0.6]]))
-    array([0.55])
-    """
-    if scores_NX.shape[-1] < 3:
-        raise FloatLensError(
-            f"ends minus middle needs at least 3 positions of the gold passage, not {scores_NX.shape[-1]}"
-        )
-    return scores_NX[..., [0, -1]].mean(axis=-1) - scores_NX[..., 1:-1].mean(axis=-1)
 
 
 def _pairs(n: int) -> int:

@@ -1,14 +1,21 @@
-"""Statistics of the paper's own figures, by the same definitions that runs are measured with."""
+"""Statistics of the paper's own figures, by the same definitions that runs are measured with.
+
+    python -m recipes.results.facts
+
+prints them as the table of `docs/paper-figures.md`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from floatlens.paper import definitions, figures
-from floatlens.stats import Array
+from floatlens.findings import definitions
+from floatlens.paper import figures
+from floatlens.stats import NAN, Array
 
 WHOLE_QUERIES = slice(7, 52)  # rows of the QK panels in which every cell is visible
 PAIRS = {"LLaDA, Llama": ("llada", "llama"), "Dream, Qwen": ("dream", "qwen")}
@@ -93,7 +100,7 @@ def _drift() -> Iterator[PublishedFact]:
     ends, masked_ends = {name: rows[[0, -1]] for name, rows in a.items()}, masked_ST[[0, -1]]
     whole = {name: np.where(np.isnan(rows).any(axis=1), np.nan, definitions.centre(rows)) for name, rows in a.items()}
     null = {name: definitions.null_profile(rows, masked_ends) for name, rows in ends.items()}
-    visible = definitions.slope(definitions.centre(~masked_ST))
+    visible = slope(definitions.centre(~masked_ST))
     numbers = {
         "anchors per step": {n: x.sum(axis=1).mean() for n, x in anchors.items()},
         "turnover per step (1 − Jaccard)": {n: definitions.turnover(x).mean() for n, x in anchors.items()},
@@ -102,7 +109,7 @@ def _drift() -> Iterator[PublishedFact]:
         "floating": {n: definitions.floating(x) for n, x in p.items()},
         "renewal": {n: definitions.renewal(x) for n, x in p.items()},
         "slope of the centre (positions per step)": {
-            **{n: definitions.slope(x) for n, x in whole.items()},
+            **{n: slope(x) for n, x in whole.items()},
             "equal attention on visible positions": visible,
         },
         "movement of the centre (shares of the answer)": {n: definitions.movement(x, answer) for n, x in ends.items()},
@@ -146,7 +153,7 @@ def _geometry() -> Iterator[PublishedFact]:
     for layer in figures.QK_LAYERS:
         panels = figures.qk(layer).isel(query=WHOLE_QUERIES)
         cos_QT, norm_QT = panels["cos"].values, panels["norm"].values
-        split = definitions.split_advantage(cos_QT * norm_QT, cos_QT, norm_QT, panels["marked"].values)
+        split = split_advantage(cos_QT * norm_QT, cos_QT, norm_QT, panels["marked"].values)
         shares[f"layer {layer}"] = split.shares()
     for index, part in enumerate(("angle", "norm")):
         values = {name: 100 * found[index] for name, found in shares.items()}
@@ -196,3 +203,60 @@ def _knowledge() -> Iterator[PublishedFact]:
 
 def _name(model: str) -> str:
     return {"llada": "LLaDA"}.get(str(model), str(model).capitalize())
+
+
+def slope(series_S: Array) -> float:
+    """Least-squares change per step over the steps that have a value.
+
+    >>> slope(np.array([1.0, np.nan, 5.0]))
+    2.0
+    """
+    there = np.isfinite(series_S)
+    if there.sum() < 2:
+        return NAN
+    step = np.arange(len(series_S))[there] - np.arange(len(series_S))[there].mean()
+    return float(step @ series_S[there] / (step @ step))
+
+
+class Split(NamedTuple):
+    """The anchors' advantage in score and its parts; they sum to it."""
+
+    advantage: Array
+    angle: Array
+    norm: Array
+    remainder: Array
+
+    def shares(self) -> tuple[float, float, float]:
+        """Angle, norm and remainder over the advantage, means over rows; they may exceed 1 or be negative."""
+        whole = self.advantage.mean()
+        angle, norm, remainder = (float(part.mean() / whole) for part in self[1:])
+        return angle, norm, remainder
+
+
+def split_advantage(score: Array, cos: Array, norm: Array, anchors_T: Array) -> Split:
+    """The anchors' advantage in score over the other keys (last axis), split symmetrically into angle and norm.
+
+    With c, m the mean cosine and norm product at the anchors and c', m' elsewhere, angle = (c − c')(m + m')/2 and
+    norm = (m − m')(c + c')/2. The remainder is the covariance of the two factors among the keys that were averaged. One row
+    per query, or column means. A key that misses one of the three (NaN) is left out of its row.
+
+    >>> cos, norm = np.array([0.6, 0.2, 0.2]), np.array([4.0, 2.0, 2.0])
+    >>> split = split_advantage(cos * norm, cos, norm, np.array([True, False, False]))  # 2.4 − 0.4
+    >>> [round(float(part), 6) for part in split]
+    [2.0, 1.2, 0.8, 0.0]
+    """
+    known = np.isfinite(score) & np.isfinite(cos) & np.isfinite(norm)
+
+    def mean_of(values: Array, group: Array) -> Array:
+        count = group.sum(axis=-1)
+        return np.where(count > 0, np.where(group, values, 0.0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+
+    (s, s_), (c, c_), (m, m_) = (
+        (mean_of(values, known & anchors_T), mean_of(values, known & ~anchors_T)) for values in (score, cos, norm)
+    )
+    angle, length = (c - c_) * (m + m_) / 2, (m - m_) * (c + c_) / 2
+    return Split(s - s_, angle, length, s - s_ - angle - length)
+
+
+if __name__ == "__main__":
+    print(table(facts()))

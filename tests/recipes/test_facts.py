@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from floatlens import paper
-from floatlens.paper import definitions as d
-from floatlens.paper.facts import PublishedFact, facts, mass, received, shift, table
+from floatlens.findings import definitions as d
+from floatlens.findings.published import GEOMETRY
+from recipes.results.facts import PublishedFact, facts, mass, received, shift, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper-figures.md"
 
@@ -100,8 +101,13 @@ def test_the_headline_numbers(found: dict[str, PublishedFact]) -> None:
         assert list(fact.values.values()) == pytest.approx(values, abs=max(0.6 * 10**-fact.digits, 0.005)), statistic
 
 
+def test_the_note_of_the_figure_has_the_published_shares(found: dict[str, PublishedFact]) -> None:
+    shares = found["share of the angle in the advantage (%)"].values
+    assert GEOMETRY.endswith(", ".join(f"{value:.0f} % at {layer}" for layer, value in shares.items()))
+
+
 def test_the_page_holds_the_table_that_the_command_prints():
-    ran = subprocess.run([sys.executable, "-m", "floatlens.paper"], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-m", "recipes.results.facts"], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == table(facts())
     assert ran.stdout.strip() in PAGE.read_text(encoding="utf-8")
 

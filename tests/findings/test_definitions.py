@@ -7,8 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from floatlens.errors import FloatLensError
-from floatlens.paper import definitions as d
+from floatlens.anchors import baseline, find_anchors
+from floatlens.findings import definitions as d
+from recipes.results.facts import slope, split_advantage
+from tests.oracle import causal_baseline
 
 STEPS = pytest.mark.parametrize("steps", [8, 32, 128])
 PROMPT = 20
@@ -21,9 +23,13 @@ def sink_at(places: list[int], length: int = 64, share: float = 0.5) -> np.ndarr
     return a_ST
 
 
+def anchors_of(a: np.ndarray, attention: str = "bidirectional") -> np.ndarray:
+    return find_anchors(a, "sigma(3)", attention)
+
+
 def mass(places: list[int], length: int = 64) -> np.ndarray:
     a_ST = sink_at(places, length)
-    return d.anchor_mass(a_ST, d.find_anchors(a_ST))
+    return d.anchor_mass(a_ST, anchors_of(a_ST))
 
 
 def revealed(order: np.ndarray, steps: int) -> np.ndarray:
@@ -39,58 +45,37 @@ class TestUniformCausalAttention:
 
     def test_the_baseline_is_a_partial_harmonic_sum(self):
         expected = [(1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, (1 / 2 + 1 / 3 + 1 / 4) / 4, (1 / 3 + 1 / 4) / 4, 1 / 16]
-        np.testing.assert_allclose(d.causal_baseline(4), expected)
-        np.testing.assert_allclose(d.uniform_baseline(d.causal_mask(4)), expected)
-        assert d.causal_baseline(1000).sum() == pytest.approx(1)
+        np.testing.assert_allclose(baseline(np.zeros(4), "causal"), expected)
+        assert baseline(np.zeros(1000), "causal").sum() == pytest.approx(1)
 
     def test_without_the_baseline_position_0_looks_like_a_sink(self):
         for length, sigmas in ((24, 3.0), (52, 3.7)):
-            u = d.causal_baseline(length)
+            u = causal_baseline(length)
             assert (u[0] - u.mean()) / u.std() == pytest.approx(sigmas, abs=0.05)
-        assert np.flatnonzero(d.find_anchors(d.causal_baseline(52))).tolist() == [0]
+        assert np.flatnonzero(anchors_of(causal_baseline(52))).tolist() == [0]
 
     @pytest.mark.parametrize("precision", [np.float64, np.float32, np.float16])
     @pytest.mark.parametrize("length", [8, 24, 52, 400, 2000])
     def test_beyond_the_baseline_there_is_no_anchor_at_any_precision(self, length: int, precision: type) -> None:
-        u = d.causal_baseline(length)
-        anchors = d.find_anchors(u.astype(precision).astype(float), u)
+        u = causal_baseline(length)
+        anchors = anchors_of(u.astype(precision).astype(float), "causal")
         assert not anchors.any()
         assert d.absorption(u, anchors, u) == 0
 
     @STEPS
-    def test_no_floating_and_no_shift_while_the_sequence_grows(self, steps: int) -> None:
+    def test_no_floating_while_the_sequence_grows(self, steps: int) -> None:
         a_ST = np.full((steps, PROMPT + steps), np.nan)
         for step in range(steps):
-            a_ST[step, : PROMPT + step] = d.causal_baseline(PROMPT + step)
-        p_ST = d.anchor_mass(a_ST, d.find_anchors(a_ST, a_ST))
+            a_ST[step, : PROMPT + step] = causal_baseline(PROMPT + step)
+        p_ST = d.anchor_mass(a_ST, anchors_of(a_ST, "causal"))
         assert d.share_without_anchors(p_ST) == 1
         assert np.isnan(d.floating(p_ST)) and np.isnan(d.renewal(p_ST))
-        masked_ST = np.zeros_like(a_ST, bool)
-        assert d.shift(a_ST, masked_ST, steps, u_ST=a_ST) == pytest.approx(0, abs=1e-12)
-
-    def test_writing_rows_have_a_baseline_of_their_own(self):
-        rows = d.writing_rows(np.arange(6) >= 4, shifted=True)
-        assert np.flatnonzero(rows).tolist() == [3, 4]
-        np.testing.assert_allclose(
-            d.uniform_baseline(d.causal_mask(6), rows), [*[(1 / 4 + 1 / 5) / 2] * 4, 1 / 10, 0.0]
-        )
-        assert np.flatnonzero(d.writing_rows(np.arange(6) >= 4, shifted=False)).tolist() == [4, 5]
-
-    def test_other_masks(self):
-        np.testing.assert_allclose(d.uniform_baseline(np.ones((5, 5), bool)), 0.2)
-        # two rows see the first two keys only, two see all four
-        np.testing.assert_allclose(d.uniform_baseline(d.block_mask(4, block=2)), [3 / 8, 3 / 8, 1 / 8, 1 / 8])
-        padded = np.tri(4, dtype=bool)
-        padded[:, 0] = False  # key 0 is padding, and query 0 sees nothing
-        np.testing.assert_allclose(d.uniform_baseline(padded)[1:], d.causal_baseline(3))
-        with pytest.raises(FloatLensError, match="none of the 3 query rows"):
-            d.uniform_baseline(np.zeros((3, 3), bool))
 
     def test_a_true_sink_is_found_beyond_the_baseline(self):
-        u = d.causal_baseline(40)
+        u = causal_baseline(40)
         a = 0.7 * u
         a[0] += 0.3
-        anchors = d.find_anchors(a, u)
+        anchors = anchors_of(a, "causal")
         assert np.flatnonzero(anchors).tolist() == [0]
         assert d.absorption(a, anchors, u) == pytest.approx(100 * 0.3 * (1 - u[0]))
 
@@ -126,7 +111,7 @@ class TestFloating:
         a_ST = np.full((steps, 64), 0.4 / 62)
         a_ST[:, 3] = 0.3
         a_ST[: steps // 2, 10] = a_ST[steps // 2 :, 30] = 0.3
-        p_ST = d.anchor_mass(a_ST, d.find_anchors(a_ST))
+        p_ST = d.anchor_mass(a_ST, anchors_of(a_ST))
         assert d.floating(p_ST) == pytest.approx(0.25 * steps / (steps - 1))
         assert d.renewal(p_ST) == pytest.approx(0.5)
 
@@ -149,7 +134,7 @@ class TestFloating:
         found = {}
         for steps in (8, 32, 128):
             a_ST = sink_at([5] * (steps // 2) + [40] * (steps // 2))
-            found[steps] = d.turnover(d.find_anchors(a_ST)).mean()
+            found[steps] = d.turnover(anchors_of(a_ST)).mean()
         assert found == pytest.approx({8: 1 / 7, 32: 1 / 31, 128: 1 / 127})
 
 
@@ -175,7 +160,7 @@ class TestShift:
         on_visible = ~masked_ST / (~masked_ST).sum(axis=1, keepdims=True)
         # the visible part grows from the prompt to all but the last position, its middle by half a position per step
         assert d.movement(on_visible, steps) == pytest.approx((steps - 1) / 2 / steps)
-        assert d.slope(d.centre(on_visible)) == pytest.approx(0.5)
+        assert slope(d.centre(on_visible)) == pytest.approx(0.5)
 
     @STEPS
     def test_attention_that_follows_the_newest_token_moves_beyond_the_null(self, steps: int) -> None:
@@ -208,7 +193,7 @@ class TestShift:
 class TestDescriptions:
     @STEPS
     def test_an_anchor_that_moves_every_fourth_step(self, steps: int) -> None:
-        anchors = d.find_anchors(sink_at([step // 4 for step in range(steps)]))
+        anchors = anchors_of(sink_at([step // 4 for step in range(steps)]))
         assert d.turnover(anchors).mean() == pytest.approx((steps / 4 - 1) / (steps - 1))
         assert d.dwell(anchors) == 4
 
@@ -216,10 +201,6 @@ class TestDescriptions:
         anchors, exists = np.array([[1, 0, 0], [1, 0, 1]], bool), np.array([[1, 1, 0], [1, 1, 1]], bool)
         assert d.turnover(anchors, exists).tolist() == [0.0]
         assert d.turnover(anchors).tolist() == [0.5]
-
-    def test_wasserstein_is_mass_times_way(self):
-        p, q = np.array([0.5, 0.5, 0.0, 0.0]), np.array([0.5, 0.0, 0.0, 0.5])
-        assert d.wasserstein(p, q) == pytest.approx(0.5 * 2)
 
     def test_effective_positions_multiply_when_mass_is_spread_over_equal_parts(self):
         assert d.effective_positions(np.full(52, 1 / 52)) == pytest.approx(52)
@@ -257,16 +238,15 @@ class TestTasks:
         tasks = np.repeat(["question", "slots", "keys", "free"], 6)
         favour = {task: rng.dirichlet(np.ones(20)) for task in tasks}
         p_NT = np.array([rng.dirichlet(1 + 40 * favour[task]) for task in tasks])
-        assert d.task_dependence(p_NT, tasks).difference > 0.1
-        assert d.task_permutation_p(p_NT, tasks, resamples=999) == 0.001
+        found = d.length_matched_tasks(p_NT, tasks, np.full(24, 20), resamples=999)
+        assert found.between - found.within > 0.1 and found.p == 0.001
 
     def test_places_that_do_not_depend_on_it_give_p_values_spread_evenly(self):
-        rng = np.random.default_rng(1)
-        tasks = np.repeat(["a", "b"], 6)
-        samples = rng.dirichlet(np.ones(8), (400, 12))
-        found = [d.task_permutation_p(p_NT, tasks, resamples=199, seed=i) for i, p_NT in enumerate(samples)]
-        assert np.mean(np.array(found) < 0.2) == pytest.approx(0.2, abs=0.06)  # three standard errors
-        assert np.mean(found) == pytest.approx(0.5, abs=0.045)
+        tasks, lengths = np.repeat(["a", "b"], 6), np.full(12, 8)
+        samples = np.random.default_rng(1).dirichlet(np.ones(8), (200, 12))
+        found = [d.length_matched_tasks(p_NT, tasks, lengths, resamples=99, seed=i).p for i, p_NT in enumerate(samples)]
+        assert np.mean(np.array(found) <= 0.2) == pytest.approx(0.2, abs=0.085)  # three standard errors
+        assert np.mean(found) == pytest.approx(0.5, abs=0.065)
 
     def test_every_pair_counts_once(self):
         p_NT = np.random.default_rng(2).dirichlet(np.ones(5), 5)
@@ -274,12 +254,11 @@ class TestTasks:
         pairs = {True: [], False: []}
         for i, j in combinations(range(5), 2):
             pairs[bool(tasks[i] == tasks[j])].append(d.total_variation(p_NT[i], p_NT[j]))
-        assert d.task_dependence(p_NT, tasks) == pytest.approx((np.mean(pairs[False]), np.mean(pairs[True])))
+        found = d.length_matched_tasks(p_NT, tasks, np.full(5, 5))
+        assert (found.between, found.within) == pytest.approx((np.mean(pairs[False]), np.mean(pairs[True])))
 
     def test_one_task_has_nothing_to_compare_with(self):
-        p_NT = np.eye(3)
-        assert np.isnan(d.task_dependence(p_NT, np.array(["a"] * 3)).between)
-        assert np.isnan(d.task_permutation_p(p_NT, np.array(["a"] * 3)))
+        assert d.length_matched_tasks(np.eye(3), np.array(["a"] * 3), np.full(3, 3)) is None
 
 
 class TestRetrieval:
@@ -306,19 +285,19 @@ class TestGeometry:
 
     def test_a_longer_key_in_the_same_direction_wins_by_norm_alone(self):
         norm, cos = np.array([2.0, 5.0, 2.0, 2.0]), np.full(4, 0.3)
-        assert d.split_advantage(cos * norm, cos, norm, self.ANCHOR).shares() == pytest.approx((0, 1, 0))
+        assert split_advantage(cos * norm, cos, norm, self.ANCHOR).shares() == pytest.approx((0, 1, 0))
 
     def test_a_short_key_can_win_against_its_norm(self):
         norm, cos = np.array([4.0, 2.0, 4.0, 4.0]), np.array([0.1, 0.9, 0.1, 0.1])
         # advantage 1.8 − 0.4; angle 0.8·3 = 2.4; norm −2·0.5 = −1
-        split = d.split_advantage(cos * norm, cos, norm, self.ANCHOR)
+        split = split_advantage(cos * norm, cos, norm, self.ANCHOR)
         assert split == pytest.approx((1.4, 2.4, -1.0, 0.0), abs=1e-12)
         assert split.shares() == pytest.approx((2.4 / 1.4, -1 / 1.4, 0), abs=1e-12)
 
     def test_parts_and_remainder_sum_to_the_advantage_and_the_remainder_is_a_covariance(self):
         rng = np.random.default_rng(0)
         cos, norm = rng.random((5, 4)), 1 + rng.random((5, 4))
-        split = d.split_advantage(cos * norm, cos, norm, self.ANCHOR)
+        split = split_advantage(cos * norm, cos, norm, self.ANCHOR)
         np.testing.assert_allclose(split.angle + split.norm + split.remainder, split.advantage)
         others = [np.cov(cos[q, ~self.ANCHOR], norm[q, ~self.ANCHOR], bias=True)[0, 1] for q in range(5)]
         np.testing.assert_allclose(split.remainder, -np.array(others))
@@ -327,7 +306,7 @@ class TestGeometry:
         cos, norm = np.array([0.2, 0.6, 0.2, 9.0]), np.array([2.0, 4.0, 2.0, 9.0])
         score = cos * norm
         score[3] = np.nan
-        assert d.split_advantage(score, cos, norm, self.ANCHOR)[:3] == pytest.approx((2.0, 1.2, 0.8))
+        assert split_advantage(score, cos, norm, self.ANCHOR)[:3] == pytest.approx((2.0, 1.2, 0.8))
 
 
 class TestFlow:
@@ -364,15 +343,3 @@ class TestFlow:
         assert layer == 2
         assert np.isnan(rollout[1]).all() and np.isnan(rollout[:, 1]).all()
         np.testing.assert_allclose(rollout[np.ix_([0, 2], [0, 2])], [[0.5625, 0.4375], [0.4375, 0.5625]])
-
-
-def test_a_gain_of_exactly_twice_is_zero():
-    gains = d.gain_beyond_twice(np.array([0.7]), np.array([0.3]), np.array([0.5]), np.array([0.3]))
-    assert gains == pytest.approx([0.0])
-
-
-def test_ends_minus_middle_takes_all_inner_positions_and_needs_one():
-    assert d.ends_minus_middle(np.array([[0.9, 0.4, 0.2, 0.3, 0.7]])) == pytest.approx([0.5])
-    assert d.ends_minus_middle(np.full((3, 10), 0.6)) == pytest.approx([0, 0, 0])
-    with pytest.raises(FloatLensError, match="at least 3 positions of the gold passage, not 2"):
-        d.ends_minus_middle(np.ones((1, 2)))
