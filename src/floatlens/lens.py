@@ -37,8 +37,7 @@ from floatlens.models.weights import load_model
 from floatlens.options import Load, Recording, Sampling, make
 from floatlens.trace.generation import Generation, cut_at_end, decode, filled_text, token_strings
 from floatlens.trace.labels import label_traces
-from floatlens.trace.options import check_recording, make_session, shown_only
-from floatlens.trace.recorder import Recorder
+from floatlens.trace.recorder import Recorder, check_recording, make_session, shown_only
 from floatlens.trace.trace import Trace
 from floatlens.trace.watch import Watch, check_finite
 

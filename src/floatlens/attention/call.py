@@ -378,6 +378,13 @@ class Call:
         return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
 
 
+@dataclass(frozen=True)
+class GivenCall(Call):
+    """A call whose weights are all that is known of it: they were kept when it was made."""
+
+    has_own_weights: ClassVar[bool] = True
+
+
 def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """A tensor of NaN that takes no memory, in place of vectors that were dropped."""
     return _nan(device).expand(shape)

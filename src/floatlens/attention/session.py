@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from floatlens.attention.call import Call, Inputs, PositionLayout
+from floatlens.attention.call import Call, GivenCall, Inputs, PositionLayout
 from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.fused import attend, can_fuse
 from floatlens.attention.group import ROOM, Group, size
@@ -299,6 +299,19 @@ class Session:
         layout = self.layout or plain_layout(B, T, scans[0].dt_BTU.device)
         tokens = None if forward is None else forward.tokens_BT[:B]
         self._take(ScanCall.of(layer, scans, layout, tokens_BT=tokens, memory=self.memory), None, final=False)
+
+    @torch.no_grad()
+    def see_weights(self, layer: int, weights_BHQT: torch.Tensor) -> None:
+        """Take the statistics of weights that a model returned: of the last Q of T positions; the first ones come first."""
+        Q, T = weights_BHQT.shape[2:]
+        vectors = weights_BHQT.new_full((*weights_BHQT.shape[:2], T, 1), torch.nan)
+        layout = self.layout or plain_layout(len(weights_BHQT), T, weights_BHQT.device)
+        call = GivenCall(
+            (layer,), vectors[:, :, T - Q :], vectors, vectors, layout, T, 1.0, T - Q, Q == T,
+            has_vectors=False, memory=self.memory,
+        )  # fmt: skip
+        call.keep_rows(weights_BHQT)
+        self._take(call, None, final=False)
 
     @cached_property
     def hidden(self) -> list[str]:

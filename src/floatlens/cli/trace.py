@@ -109,7 +109,7 @@ def command(
     from floatlens.lens import Lens
     from floatlens.store import manifest
     from floatlens.store.folder import RunFolder
-    from floatlens.trace.options import check_recording
+    from floatlens.trace.recorder import check_recording
     from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.

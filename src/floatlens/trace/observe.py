@@ -26,8 +26,8 @@ from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.labels import ModelFacts
 from floatlens.trace.observed_trace import trace_of
-from floatlens.trace.options import check_range
 from floatlens.trace.pass_log import NotingSession, ObservedStep, PassLog, Results
+from floatlens.trace.recorder import check_range
 from floatlens.trace.trace import Trace
 from floatlens.trace.watch import check_observed
 
