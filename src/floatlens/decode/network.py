@@ -82,14 +82,6 @@ def _copy_rows(head: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...
     return (rows.clone(memory_format=torch.contiguous_format), *inputs[1:])
 
 
-@dataclass(frozen=True)
-class Cached:
-    """The cache of keys and values after a pass, with the tokens whose keys it holds."""
-
-    past_key_values: Any
-    tokens_BT: torch.Tensor
-
-
 class Network:
     """A loaded model as a function of token ids.
 
@@ -113,20 +105,15 @@ class Network:
             options["use_cache"] = False
         return self._call(ForwardPass.whole(ids_BT), options).logits[:, -keep:]
 
-    def extend(
-        self, ids_BQ: torch.Tensor, real_BT: torch.Tensor | None, cache: Cached | None
-    ) -> tuple[torch.Tensor, Cached]:
-        """Logits (B, 1, V) after new tokens of a causal model, and the cache grown by them."""
-        tokens_BT = ids_BQ if cache is None else torch.cat([cache.tokens_BT, ids_BQ], 1)
+    def extend(self, x_BT: torch.Tensor, real_BT: torch.Tensor | None, past: Any) -> tuple[torch.Tensor, Any]:
+        """Logits (B, 1, V) after the last token of a causal model, and its cache, which `past` holds up to this token."""
         if "past_key_values" not in self._accepts:  # a state-space model: its state does not distinguish positions
-            return self.logits(tokens_BT, real_BT, 1), Cached(None, tokens_BT)
-        past = None if cache is None else cache.past_key_values
-        # A model without a cache reads everything again.
-        start = 0 if past is None else tokens_BT.shape[1] - ids_BQ.shape[1]
-        options = self._options(tokens_BT.shape[1] - start, real_BT, 1)
+            return self.logits(x_BT, real_BT, 1), None
+        start = 0 if past is None else x_BT.shape[1] - 1  # a model without a cache reads everything again
+        options = self._options(x_BT.shape[1] - start, real_BT, 1)
         options |= {"past_key_values": past, "use_cache": True}
-        out = self._call(ForwardPass.appended(tokens_BT, start), options)
-        return out.logits[:, -1:], Cached(getattr(out, "past_key_values", None), tokens_BT)
+        out = self._call(ForwardPass.appended(x_BT, start), options)
+        return out.logits[:, -1:], getattr(out, "past_key_values", None)
 
     def run(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from floatlens.decode.network import Cached, Network
+from floatlens.decode.network import Network
 from floatlens.decode.step import SpecialTokens
 from floatlens.errors import FloatLensError
 
@@ -67,11 +67,10 @@ class WholePasses(Passes):
 class CausalPasses(Passes):
     """The passes of an autoregressive model: each sequence is one token longer than the one before, whose keys are kept."""
 
-    cache: Cached | None = None
+    cache: Any = None
 
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        new_BQ = x_BT if self.cache is None else x_BT[:, -1:]
-        logits_B1V, self.cache = self.network.extend(new_BQ, self.real(x_BT.shape[1]), self.cache)
+        logits_B1V, self.cache = self.network.extend(x_BT, self.real(x_BT.shape[1]), self.cache)
         return x_BT.shape[1], logits_B1V
 
     def end(self, column: int) -> int:

@@ -1,15 +1,7 @@
 """One attention call that interventions can change, and the computation of the changed call.
 
-An intervention can make the following changes. They commute, so the order of interventions does not matter:
-
-    hide      columns get no attention: their scores become −inf, or low enough to have the same effect
-    weigh     columns get their attention times a factor, rows renormalised: log factor is added to their scores
-    sharpen   all scores times a factor        cap   scores become cap · tanh(scores / cap)
-    absorb    adds a column with a given score and no value
-    replace   the output of a head
-
-With s the scores (after `sharpen`, then `cap`): weights = softmax(s + mask + log factors, and the sink's score).
-A query that would not see any key still sees itself.
+The changes commute, so the order of interventions does not matter. With s the scores (after `sharpen`, then `cap`):
+weights = softmax(s + mask + log factors, and the sink's score). A query that would not see any key still sees itself.
 """
 
 from __future__ import annotations
