@@ -13,8 +13,10 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import google_crc32c
 import pandas as pd
@@ -24,6 +26,7 @@ import pyarrow.parquet
 
 from floatlens.errors import FloatLensError
 
+Record = TypeVar("Record")
 MAX_FILE = 1 << 30  # bytes
 MAX_JSON = 1 << 28
 MAX_TABLE = 1 << 30  # bytes of a table in memory
@@ -55,12 +58,13 @@ ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
 
-def inside(path: str | Path, root: str | Path) -> Path:
-    """Return the path with links resolved; raise an error if it leads out of `root`."""
-    found, home = os.path.realpath(path), os.path.realpath(root)
-    if found != home and not found.startswith(home.rstrip(os.sep) + os.sep):
-        raise FloatLensError(f"{path} is a link that leads out of {root}; copy the file instead")
-    return Path(found)
+def inside(path: str | Path, root: str | Path, *also: str | Path) -> Path:
+    """Return the path with links resolved; raise an error if it leads out of `root`, and into none of `also`."""
+    found = os.path.realpath(path)
+    for home in map(os.path.realpath, (root, *also)):
+        if found == home or found.startswith(home.rstrip(os.sep) + os.sep):
+            return Path(found)
+    raise FloatLensError(f"{path} is a link that leads out of {root}; copy the file instead")
 
 
 def read_bytes(path: str | Path, root: str | Path, limit: int = MAX_FILE) -> bytes:
@@ -99,6 +103,36 @@ def parse_json(content: bytes, name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise FloatLensError(f"{name}: expected a JSON object, found {type(found).__name__}")
     return found
+
+
+def make_record(kind: type[Record], value: Mapping[str, Any], name: str) -> Record:
+    """Return the dataclass of a JSON object; an error names the field that is missing, unknown or of another type."""
+    hints = get_type_hints(kind)
+    known = {one.name: hints[one.name] for one in fields(kind)}  # type: ignore[arg-type]
+    for key, given in value.items():
+        if key not in known:
+            raise FloatLensError(f"{name}: field {str(key)[:80]!r} is unknown; it was not written by this version")
+        if not _is_of(given, known[key]):
+            raise FloatLensError(f"{name}: field {key!r} is {str(given)[:80]!r}, which is not {known[key]}")
+    try:
+        return kind(**value)
+    except TypeError as error:
+        raise FloatLensError(f"{name} is not complete ({error})") from None
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON has the type of a field.
+
+    >>> _is_of([1.5, 2], list[float]), _is_of(None, str | None), _is_of(True, int), _is_of("a", list[str])
+    (True, True, False, False)
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return any(_is_of(value, one) for one in get_args(hint))
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_is_of(one, get_args(hint)[0]) for one in value)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, get_origin(hint) or hint)
 
 
 def read_parquet(path: str | Path, root: str | Path, limit: int = MAX_TABLE) -> pd.DataFrame:

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -232,7 +234,7 @@ def test_links_out_of_a_checkpoint_are_refused_but_not_those_of_the_hubs_cache(m
     linked = shutil.copytree(model, tmp_path / "linked")
     (linked / "model.safetensors").unlink()
     (linked / "model.safetensors").symlink_to(model / "model.safetensors")
-    assert "outside the checkpoint" in refused("trace", linked, *words, "--out", tmp_path / "no")
+    assert "leads out of" in refused("trace", linked, *words, "--out", tmp_path / "no")
     cache = tmp_path / "models--a--b"
     (cache / "blobs").mkdir(parents=True)
     snapshot = cache / "snapshots" / "0123"
@@ -298,6 +300,46 @@ def test_a_damaged_chunk_is_refused(run: RunFolder, tmp_path: Path) -> None:
     for chunk in (path / "received").glob("c.*"):
         chunk.write_bytes(b"\xff" * 40)
     refused("figure", "drift", run.path, "--out", tmp_path / "figures")
+
+
+@pytest.mark.parametrize(
+    "change", [{"em": "high"}, {"gold": [3]}, {"question": None}, {"steps": True}, {"colour": "red"}], ids=str
+)
+def test_a_result_with_a_field_of_another_type_is_refused(model: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    data.write_bytes(corpus.LINE)
+    words = ["eval", str(model), "--data", str(data), "--max-new-tokens", "4", "--out", str(out)]
+    assert main.run(words) == 0
+    run = RunFolder.open(out)
+    [result] = run.results()
+    (out / result.file).write_bytes(replace(result, value=result.value | change).to_bytes())
+    assert f"field {next(iter(change))!r}" in refused(*words, "--resume")
+
+
+@pytest.mark.parametrize(("column", "cell"), [("accuracy", "high"), ("f1", [1.0]), ("model", 3), ("kind", None)])
+def test_a_table_of_answers_with_cells_of_another_type_is_refused(
+    model: Path, tmp_path: Path, column: str, cell: Any
+) -> None:
+    (tmp_path / "data.jsonl").write_bytes(corpus.LINE)
+    out = tmp_path / "out"
+    words = ["--max-new-tokens", "4", "--out", str(out)]
+    assert main.run(["eval", str(model), "--data", str(tmp_path / "data.jsonl"), *words]) == 0
+    table = pd.read_parquet(out / "answers.parquet")
+    table[column] = pd.Series([cell] * len(table), dtype=object)
+    table.to_parquet(out / "answers.parquet")
+    assert f"column {column!r}" in refused("figure", "knowledge", out, "--out", tmp_path / "figures")
+
+
+@pytest.mark.parametrize("attributes", [{"settings": "[]"}, {"answers": "{"}, {"model": 3}, []], ids=str)
+def test_attributes_of_another_type_are_refused_wherever_they_are_read(
+    run: RunFolder, tmp_path: Path, attributes: Any
+) -> None:
+    [(_, path)] = run.samples()
+    group = json.loads((path / "zarr.json").read_text())
+    given = group["attributes"] | attributes if attributes else attributes
+    (path / "zarr.json").write_text(json.dumps(group | {"attributes": given}))
+    for words in (("report",), ("figure", "drift")):
+        refused(*words, run.path, "--out", tmp_path / "out")
 
 
 def test_a_deleted_trace_is_a_difference(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ class AnswerRecord:
     @classmethod
     def from_result(cls, key: Key, value: Mapping[str, Any]) -> Self:
         """Return the record of a result in a run folder."""
-        return cls(**value)
+        return untrusted.make_record(cls, value, f"the result of {', '.join(key)}")
 
     @property
     def key(self) -> Key:
@@ -149,4 +149,12 @@ def _read(path: Path) -> pd.DataFrame:
         ) from None
     if missing := [name for name in NEEDED if name not in table]:
         raise FloatLensError(f"{file} lacks the column {missing[0]!r}, so it is not a table of answers by FloatLens")
+    for name in table.columns.intersection(AnswerRecord.NUMBERS):
+        try:
+            table[name] = pd.to_numeric(table[name])
+        except (ValueError, TypeError):
+            raise FloatLensError(f"{file}: the column {name!r} does not hold numbers") from None
+    for name in set(NEEDED) - {"accuracy"}:
+        if not table[name].map(lambda cell: isinstance(cell, str)).all():
+            raise FloatLensError(f"{file}: the column {name!r} does not hold text only")
     return table

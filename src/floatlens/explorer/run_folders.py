@@ -16,8 +16,9 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.store.folder import MANIFEST, SAMPLES
+from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
-from floatlens.untrusted import inside, read_json
+from floatlens.untrusted import inside
 
 ATTRIBUTES = ("model", "question", "output", "kind")
 LONGEST = 300  # characters of a question in the list
@@ -66,7 +67,7 @@ class RunFolders:
         with self.reading:
             for path in sorted((self.paths[run] / SAMPLES).glob("[!.]*")):
                 if path not in self.known[run] and _is_inside(path / "zarr.json", self.paths[run]):
-                    self.known[run][path] = str(read_attributes(path).get("sample_id", path.name))
+                    self.known[run][path] = str(_attributes(path).get("sample_id", path.name))
             return list(self.known[run].items())
 
 
@@ -120,18 +121,17 @@ def names(paths: Sequence[Path]) -> list[str]:
     return made
 
 
-def read_attributes(path: Path) -> dict[str, Any]:
-    """Return the attributes of a stored trace; none if its file is cut off or is something else."""
+def _attributes(path: Path) -> dict[str, Any]:
+    """Return the attributes of a stored trace; none if they cannot be read."""
     try:
-        found = read_json(path / "zarr.json", path).get("attributes")
+        return read_attributes(path, path)
     except (OSError, FloatLensError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def describe_sample(path: Path, sample_id: str) -> dict[str, Any]:
     """Return the entry of a sample in the list; one that cannot be read has only its id."""
-    attributes = read_attributes(path)
+    attributes = _attributes(path)
     model, question, output, kind = (str(attributes.get(name, ""))[:LONGEST] for name in ATTRIBUTES)
     return {
         "id": sample_id[:LONGEST],

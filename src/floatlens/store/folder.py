@@ -37,6 +37,7 @@ from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.storage import Storage, hash_tree, hash_value
+from floatlens.trace.attributes import read_attributes
 from floatlens.trace.summarise import Detail
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ class RunFolder:
             if path.parent.name.startswith("."):
                 continue
             try:
-                attributes = trace_attributes(path, self.path)
+                attributes = read_attributes(path.parent, self.path)
             except FloatLensError as error:
                 warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace
                 continue
@@ -518,9 +519,3 @@ def check_files(root: Path) -> None:
         untrusted.inside(path, root)
         if path.exists() and not (path.is_file() if name in FILES else path.is_dir()):
             raise FloatLensError(f"{path} is not a {'regular file' if name in FILES else 'folder'}; remove it")
-
-
-def trace_attributes(path: Path, root: Path) -> dict[str, Any]:
-    """The attributes of a trace in the run `root`, read from its zarr.json only."""
-    found = untrusted.read_json(path, root).get("attributes", {})
-    return found if isinstance(found, dict) else {}

@@ -12,8 +12,9 @@ from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.findings.spelling import count, listed
 from floatlens.findings.style import short
-from floatlens.store.folder import RunFolder, trace_attributes
+from floatlens.store.folder import RunFolder
 from floatlens.studies.analyse import answers_in
+from floatlens.trace.attributes import read_attributes
 from floatlens.version import __version__
 
 SHOWN_ERRORS = 20
@@ -55,7 +56,7 @@ def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
     for folder in folders:
         for _, path in folder.samples():
             found.traces += 1
-            attributes = trace_attributes(path / "zarr.json", path)
+            attributes = read_attributes(path, path)
             models.setdefault(str(attributes.get("model", "")), _of_trace(attributes))
             settings |= _sampler(attributes)
     if "kind" in answers:

@@ -22,9 +22,10 @@ from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS, Finding, condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.store.engine import ProgressCallback
-from floatlens.store.folder import RunFolder, trace_attributes
+from floatlens.store.folder import RunFolder
 from floatlens.store.runs import RunTraces
 from floatlens.studies.section import Drawing, Section
+from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
@@ -101,7 +102,7 @@ def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
     by_model: dict[str, dict[str, int]] = {}
     for run in runs:
         for name, path in RunFolder.open(run).samples():
-            about = trace_attributes(path / "zarr.json", path)
+            about = read_attributes(path, path)
             answers = json.loads(about.get("answers", "[]")) or [""]
             by_model.setdefault(str(about.get("model", "")), {})[name] = len(str(answers[0]))
     chosen: list[str] = []

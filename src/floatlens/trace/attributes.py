@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from floatlens.errors import FloatLensError
+from floatlens.untrusted import MAX_METADATA, read_json
 
 WORDS = {
     "kind": ("mdm", "arm"),
@@ -21,6 +25,7 @@ TEXT = (
 )  # fmt: skip
 # Characters that files and terminals cannot show: in names they are replaced, since tables, figures and messages print them.
 UNPRINTABLE = {"model": re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"), "sample_id": re.compile(r"[\ud800-\udfff]")}
+MAX_POSITIONS = 1 << 40  # where their number is not known
 MAX_NUMBER = 1 << 20  # of layers, heads and steps: loops run up to them
 WHOLE = {"cached": 1, "infill": 1, "n_layers": MAX_NUMBER, "n_heads": MAX_NUMBER}  # and the largest value of each
 
@@ -67,6 +72,19 @@ STRUCTURED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "built_from": (_is_prompt, "an object or null"),
     "replay": (_is_replay, "an object with order and text, or null"),
 }
+
+
+def read_attributes(folder: Path, root: Path) -> dict[str, Any]:
+    """The attributes of a stored trace inside `root`, checked, from its zarr.json alone."""
+    file = folder / "zarr.json"
+    found = read_json(file, root, MAX_METADATA).get("attributes", {})
+    try:
+        if not isinstance(found, dict):
+            raise ValueError("its attributes are not an object")
+        check_attributes(found, MAX_POSITIONS)
+    except ValueError as error:
+        raise FloatLensError(f"{file} does not describe a trace: {error}") from None
+    return found | printable_names(found)
 
 
 def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
