@@ -28,7 +28,7 @@ class Sampler:
 
 MODULES = (
     "autoregressive", "bd3lm", "diffusion_gemma", "dream", "llada", "llada2", "llada21", "most_certain", "nemotron",
-    "sdar"
+    "nemotron_spec", "sdar"
 )  # fmt: skip
 SAMPLERS: Registry[Sampler] = Registry("sampler", "floatlens.decode", MODULES)
 

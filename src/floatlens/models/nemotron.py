@@ -97,6 +97,7 @@ FAMILY = register_family(
         attention="block",
         cached=True,
         sampler="nemotron",
+        other_samplers=("nemotron-spec",),
         block_length=block_length,
     )
 )
@@ -111,6 +112,7 @@ AUTOREGRESSIVE = register_family(
         kind="arm",
         attention="causal",
         sampler="autoregressive",
+        other_samplers=(),
         block_length=None,
         shifted=True,
     )
