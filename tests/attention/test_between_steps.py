@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 
 import floatlens
-from floatlens.attention.call import PositionLayout
+from floatlens.attention.call import Inputs, PositionLayout
 from floatlens.attention.hidden import Hidden
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import GROUPS, expand
@@ -36,7 +36,7 @@ LENGTH = 6
 
 def step(session: Session, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
     session.begin()
-    session.see(0, q, k, v, scaling=1.0, mask=mask, causal=False)
+    session.see(0, Inputs(q, k, v, 1.0, mask, False))
     return {name: layers[0] for name, layers in session.results.items() if layers}
 
 
@@ -159,7 +159,7 @@ def test_any_tile_size_gives_the_definition(s: dict[str, Any]) -> None:
         for layer in range(s["layers"]):
             q, k, v = (torch.randn(rows, h, length, 4, generator=generator) for h in (s["heads"], s["kv_heads"], 1))
             for session in (stream, exact):
-                session.see(layer, q, k, v, scaling=0.5, mask=seen, causal=False, sinks=sinks)
+                session.see(layer, Inputs(q, k, v, 0.5, seen, False, sinks=sinks))
         for name in names:
             for layer in range(s["layers"]):
                 found, wanted = stream.results[name][layer], exact.results[name][layer]

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
+from floatlens.attention.call import Inputs
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import DEFAULT, MATRICES
 from floatlens.decode.blocks import count_blocks, visible
@@ -72,7 +73,7 @@ def test_stream_equals_exact_under_block_masks(s: dict[str, Any]) -> None:
                 for session in (stream, exact):
                     for layer in range(s["layers"]):
                         keys, values = k[layer, :, :, :end], v[layer, :, :, :end]
-                        session.see(layer, q[layer], keys, values, scaling=0.5, mask=mask, causal=False)
+                        session.see(layer, Inputs(q[layer], keys, values, 0.5, mask, False))
                 _current.reset(token)
             compare(stream, exact, s["pads"], range(first, last))
 

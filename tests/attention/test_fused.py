@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 import floatlens as fl
 from floatlens.attention import attention, session
 from floatlens.attention.attention import observing
+from floatlens.attention.call import Inputs
 from floatlens.attention.fused import LARGEST
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import DEFAULT
@@ -82,7 +83,7 @@ def test_long_rows_and_large_scores_give_the_output_and_the_entropy_of_the_defin
     score = score.masked_fill(~torch.ones(300, 300).tril().bool(), -torch.inf) if causal else score
     weights = score.softmax(-1)
     observed = Session(["received", "entropy"], implementation="fused")
-    output = observed.see(0, q, k, v, scaling=None, mask=None, causal=causal, compute=True)
+    output = observed.see(0, Inputs(q, k, v, None, None, causal), compute=True)
     assert output is not None
     large = float(q.norm(dim=-1).max() * k.norm(dim=-1).max()) / 4 * LOG2E >= LARGEST
     assert large == (size > 1)

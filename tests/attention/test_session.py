@@ -11,7 +11,7 @@ import torch
 import floatlens
 import floatlens.attention.statistics.received
 from floatlens.attention.attention import observing
-from floatlens.attention.call import Call
+from floatlens.attention.call import Call, Inputs
 from floatlens.attention.session import Session
 from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
 from tests.models import checkpoints
@@ -87,9 +87,9 @@ def test_keys_beyond_the_sequence_are_an_error_unless_the_mask_hides_them(visibl
             with pytest.raises(
                 floatlens.FloatLensError, match="6 keys at 4 positions: some of its keys are not positions"
             ):
-                session.see(0, query, keys, keys, scaling=None, mask=mask, causal=False)
+                session.see(0, Inputs(query, keys, keys, None, mask, False))
         else:
-            session.see(0, query, keys, keys, scaling=None, mask=mask, causal=False)
+            session.see(0, Inputs(query, keys, keys, None, mask, False))
             received = session.results["received"][0]
             weights = (query @ keys[:, :, :4].transpose(-1, -2) * 8**-0.5).softmax(-1)
             torch.testing.assert_close(received, weights.mean(-2), atol=1e-6, rtol=0)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 
 import floatlens
-from floatlens.attention.call import PositionLayout
+from floatlens.attention.call import Inputs, PositionLayout
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import DEFAULT, MATRICES
 from floatlens.data.prompt import Prompt, Region
@@ -96,19 +96,10 @@ def see(
     for layer in range(s["layers"]):
         q = tensors["q"][layer, :, :, length - queries : length]
         k = tensors["k"][layer, :, :, :length]
-        output = session.see(
-            layer,
-            q,
-            k,
-            tensors["v"][layer, :, :, :length],
-            scaling=0.4,
-            mask=mask,
-            causal=by_flag,
-            softcap=s["softcap"],
-            sinks=tensors["sinks"] if s["sinks"] else None,
-            lse=logsumexp(q, k, seen) if s["told"] and not s["softcap"] and not s["sinks"] else None,
-            compute=compute,
-        )
+        sinks = tensors["sinks"] if s["sinks"] else None
+        inputs = Inputs(q, k, tensors["v"][layer, :, :, :length], 0.4, mask, by_flag, s["softcap"], sinks=sinks)
+        lse = logsumexp(q, k, seen) if s["told"] and not s["softcap"] and not s["sinks"] else None
+        output = session.see(layer, inputs, lse=lse, compute=compute)
         outputs.append((output, seen))
     return outputs
 
@@ -139,7 +130,7 @@ def make_pads(s: dict[str, Any], generator: torch.Generator) -> list[int]:
 
 def compare(found_by: Session, exact: Session, layers: int, queries: int, pads: list[int]) -> None:
     """Every statistic of every layer, without the positions and queries of padding."""
-    for layer, name in [(number, name) for number in range(layers) for name in found_by.wanted(number)]:
+    for layer, name in [(number, name) for number in range(layers) for name in found_by.plan(number).names]:
         found, wanted = found_by.results[name][layer], exact.results[name][layer]
         if name == "evidence":  # which of two equal weights is the largest is left open
             found, wanted = found[..., 0], wanted[..., 0]

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 import floatlens
+from floatlens.attention.call import Inputs
 from floatlens.attention.session import Session
 from floatlens.attention.stream import TILE
 from floatlens.models.checkpoint import find
@@ -48,7 +49,7 @@ def peak_memory(layers: int, heads: int, kv_heads: int, length: int, dim: int, b
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         session = Session()
         for layer in range(layers):
-            session.see(layer, q, k, v, scaling=None, mask=None, causal=False)
+            session.see(layer, Inputs(q, k, v, None, None, False))
         assert len(session.results["received"]) == layers
     now = most = 0
     for event in watched.profiler.kineto_results.events():

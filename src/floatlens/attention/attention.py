@@ -154,11 +154,11 @@ def compute(
         output, session = unchanged(), active.others.get(part)
         layer = active.number_in(session, module)
         if session is not None:
-            session.see(layer, **(inputs if finish is None else finish(inputs)).shown())
+            session.see(layer, inputs if finish is None else finish(inputs))
         return output
     session, layer = active.session, active.number(module)
     if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.query):
-        return session.see(layer, **inputs.shown(), compute=True), None
+        return session.see(layer, inputs, compute=True), None
     if active.change is None:
         output, used = unchanged(), inputs
     else:
@@ -168,7 +168,7 @@ def compute(
         seen = used if finish is None else finish(used)
         seen = gather_heads(seen, module) if module is not None else seen
         lse = row_logs(caught, inputs.query) if caught and active.change is None and seen is used else None
-        session.see(layer, **seen.shown(), lse=lse)
+        session.see(layer, seen, lse=lse)
     return output
 
 

@@ -39,10 +39,6 @@ class Inputs:
     sinks: torch.Tensor | None = None
     kind: Hashable = None
 
-    def shown(self) -> dict[str, Any]:
-        """The arguments of `Session.see`."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class PositionLayout:
@@ -358,14 +354,11 @@ class Call:
 
     def may_see(self, start: int, end: int) -> torch.Tensor | None:
         """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None if all may."""
-        visible: torch.Tensor | None = None
-        if self.mask is not None:
-            mask = query_rows(self.mask, start, end)
-            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        seen = None if self.mask is None else visible(query_rows(self.mask, start, end))
         if self.causal:
             past = ~self.future(start, end, self.T)
-            visible = past if visible is None else visible & past
-        return visible
+            seen = past if seen is None else seen & past
+        return seen
 
     @property
     def mask_heads(self) -> int:
@@ -393,6 +386,11 @@ def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
 @cache
 def _nan(device: torch.device) -> torch.Tensor:
     return torch.full((), torch.nan, device=device)
+
+
+def visible(mask: torch.Tensor) -> torch.Tensor:
+    """True where a mask, boolean or additive, lets a query see a key."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def query_rows(extra: torch.Tensor, start: int, end: int) -> torch.Tensor:

@@ -8,27 +8,52 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 
-from floatlens.attention.call import Call, GivenCall, Inputs, PositionLayout
+from floatlens.attention.call import Call, GivenCall, Inputs, PositionLayout, visible
 from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.fused import attend, can_fuse
 from floatlens.attention.group import ROOM, Group, size
 from floatlens.attention.hidden import Hidden, HiddenStatistic
 from floatlens.attention.kernels.column_sums import KernelSums, available
 from floatlens.attention.state_space import Scan, ScanCall
-from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS
+from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS, Statistic
 from floatlens.attention.stream import FEW, TILE, Tile, Workspace, stream_weights, sum_rows
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 
 Implementation = Literal["fused", "stream", "exact", "kernel"]
 IMPLEMENTATIONS = get_args(Implementation)
-Quantity = Callable[[Call], torch.Tensor]
 Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What is taken at a layer.
+
+    names       of the statistics
+    only_sums   whether they need only sums over the weights
+    quantities  all that they need of a call's queries, keys and values; None if one may read the vectors themselves
+    by_row      whether several layers may be processed as one call
+    """
+
+    names: list[str]
+    only_sums: bool
+    quantities: list[Callable[[Call], torch.Tensor]] | None
+    by_row: bool
+
+    @classmethod
+    def of(cls, statistics: dict[str, type[Statistic]]) -> LayerPlan:
+        kinds = statistics.values()
+        quantities = None
+        if all(kind.quantities is not None for kind in kinds):
+            quantities = [*dict.fromkeys(one for kind in kinds for one in kind.quantities or ())]
+        only_sums = any(kind.pooled for kind in kinds) and not any(kind.tiled for kind in kinds)
+        return cls([*statistics], only_sums, quantities, all(kind.by_row for kind in kinds))
 
 
 class Session:
@@ -78,9 +103,7 @@ class Session:
         self.matrices: dict[Key, ExactMatrices] = {}
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
-        self._wanted: dict[Key, list[str]] = {}
-        self._pooled: dict[Key, bool] = {}
-        self._quantities: dict[Key, list[Quantity] | None] = {}
+        self.plans: dict[Key, LayerPlan] = {}
         self.kernel = KernelSums()
         self.open: dict[Hashable, Group] = {}
         self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
@@ -90,6 +113,7 @@ class Session:
         self.paused = False
         self.trains = False  # gradients are taken of this pass: its output must be that of the model's own function
         self.observed: set[int] = set()  # layers whose attention was called
+        self.bidirectional: bool | None = None  # whether queries may see later positions; None until that is known
         self.used_implementations: set[str] = set()  # "fused" and "kernel" leave some calls to "stream"
         self.room = room
         self.space = Workspace()
@@ -127,22 +151,23 @@ class Session:
         self.open.clear()
         self._measure_states()
 
-    def wanted(self, layer: int, final: bool = False) -> list[str]:
-        """The statistics to take at a layer: those of the step, or those over final rows."""
-        if (layer, final) not in self._wanted:
-            self._wanted[layer, final] = self._choose(layer, final)
-        return self._wanted[layer, final]
+    def plan(self, layer: int, final: bool = False) -> LayerPlan:
+        """What to take at a layer: the statistics of the step, or those over final rows."""
+        if (layer, final) not in self.plans:
+            without = {*self.hidden, *(NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ())}
+            chosen = {
+                name: kind
+                for name, kind in self.statistics.items()
+                if name not in without
+                and kind.final == final
+                and ((layers := self.matrix_layers if name in MATRICES else self.layers) is None or layer in layers)
+            }
+            self.plans[layer, final] = LayerPlan.of(chosen)
+        return self.plans[layer, final]
 
-    def _choose(self, layer: int, final: bool) -> list[str]:
-        without = NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ()
-        return [
-            name
-            for name, statistic in self.statistics.items()
-            if name not in without
-            and statistic.final == final
-            and name not in self.hidden
-            and ((chosen := self.matrix_layers if name in MATRICES else self.layers) is None or layer in chosen)
-        ]
+    def observes(self, layer: int) -> bool:
+        """Whether anything is taken at a layer."""
+        return bool(self.plan(layer).names or self.plan(layer, final=True).names)
 
     @property
     def compares(self) -> bool:
@@ -151,8 +176,7 @@ class Session:
 
     def unobserved(self, layers: Sequence[int]) -> list[int]:
         """The layers among these that should be observed but were never called."""
-        wanted = (layer for layer in layers if self.wanted(layer) or self.wanted(layer, final=True))
-        return [layer for layer in wanted if layer not in self.observed]
+        return [layer for layer in layers if self.observes(layer) and layer not in self.observed]
 
     def repeats(self, layer: int, query: torch.Tensor) -> bool:
         """Whether a layer's attention is computed again in the same pass, with the same queries but other values.
@@ -177,25 +201,10 @@ class Session:
         """Whether `see` can compute the output of a call itself, from the weights that the statistics use."""
         if self.implementation != "fused" or self.paused or self.trains or not can_fuse(inputs):
             return False
-        if not self._only_sums((layer, False)) or self.rows not in (None, inputs.query.shape[0]):
+        if not self.plan(layer).only_sums or self.rows not in (None, inputs.query.shape[0]):
             return False
         forward = None if self.cross_attention else current_pass()
         return forward is None or forward.active == forward.final or forward.is_whole
-
-    def _only_sums(self, key: Key) -> bool:
-        """Whether the statistics of a layer need only sums over the weights."""
-        if key not in self._pooled:
-            wanted = [self.statistics[name] for name in self.wanted(*key)]
-            self._pooled[key] = any(s.pooled for s in wanted) and not any(s.tiled for s in wanted)
-        return self._pooled[key]
-
-    def _needs(self, key: Key) -> list[Quantity] | None:
-        """The quantities of a call that the statistics of a layer need; None if one may read its queries, keys or values."""
-        if key not in self._quantities:
-            needed = [self.statistics[name].quantities for name in self.wanted(*key)]
-            known = None if None in needed else [*dict.fromkeys(one for some in needed if some for one in some)]
-            self._quantities[key] = known
-        return self._quantities[key]
 
     def _uses_kernel(self, call: Call) -> bool:
         """Whether to sum the weights of a call with the GPU kernel; with few queries the stream path is cheaper."""
@@ -211,35 +220,21 @@ class Session:
 
     @torch.no_grad()
     def see(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *,
-        scaling: float | None,
-        mask: torch.Tensor | None,
-        causal: bool,
-        softcap: float | None = None,
-        bias: torch.Tensor | None = None,
-        sinks: torch.Tensor | None = None,
-        lse: torch.Tensor | None = None,
-        kind: Hashable = None,
-        compute: bool = False,
+        self, layer: int, inputs: Inputs, *, lse: torch.Tensor | None = None, compute: bool = False
     ) -> torch.Tensor | None:
-        """Take the statistics of one call: query (B, H, Q, D), key and value (B, K, T, D).
+        """Take the statistics of one call. `lse` (B, H, Q) is the log of each row's sum, if the kernel returned it.
 
-        `lse` (B, H, Q) is the log of each row's sum, if the kernel returned it. Layers of different `kind` are never
-        processed together, because their windows may differ at a later step. `compute`: also return the output
-        (B, Q, H, D); only if `computes` returned True.
+        `compute`: also return the output (B, Q, H, D); only if `computes` returned True.
         """
         self.observed.add(layer)
-        if self.paused or not (self.wanted(layer) or self.wanted(layer, final=True)):
+        if self.paused or not self.observes(layer):
             return None
-        rows = self.rows or query.shape[0]
-        q, k, v = query, key, value
-        if rows < query.shape[0]:
-            q, k, v = query[:rows], key[:rows], value[:rows]
+        q, k, v, mask, bias = inputs.query, inputs.key, inputs.value, inputs.mask, inputs.bias
+        if self.bidirectional is None and q.shape[2] == k.shape[2] > 1:
+            self.bidirectional = not inputs.causal and (mask is None or bool(visible(mask).triu(1).any()))
+        rows = self.rows or q.shape[0]
+        if rows < q.shape[0]:
+            q, k, v, lse = q[:rows], k[:rows], v[:rows], None if lse is None else lse[:rows]
             mask, bias = (x if x is None or x.shape[0] == 1 else x[:rows] for x in (mask, bias))
         forward = None if self.cross_attention else current_pass()
         if forward is not None and k.shape[2] > (
@@ -259,35 +254,34 @@ class Session:
         if layout is None:
             real = None if mask is None else real_keys(mask, length)
             layout = plain_layout(rows, max(length, q.shape[2]) if self.cross_attention else length, q.device, real)
-        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        lse = None if lse is None else lse[:rows]
+        scale = q.shape[-1] ** -0.5 if inputs.scaling is None else inputs.scaling
         first = 0 if self.cross_attention else length - q.shape[2]
         whole = Call(
-            (layer,), q, k, v, layout, length, scale, first, first == 0, mask, causal, softcap, bias, sinks, lse,
-            tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
+            (layer,), q, k, v, layout, length, scale, first, first == 0, mask, inputs.causal, inputs.softcap, bias,
+            inputs.sinks, lse, tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
         )  # fmt: skip
         if self.cross_attention or forward is None or forward.active == forward.final or forward.is_whole:
             # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
             output = attend(whole, 4 * self.tile, self.space) if compute else None
-            quantities = self._needs((layer, False))
+            quantities = self.plan(layer).quantities
             if whole.has_sums and quantities is not None:
                 for quantity in quantities:
                     whole.once(quantity)
                 whole = whole.without_vectors()
-            self._take(whole, kind, final=False, computed=compute)
+            self._take(whole, inputs.kind, final=False, computed=compute)
             return output
         if forward.active:
-            self._take(whole.of_rows(forward.active, starts_over=True), kind, final=False)
+            self._take(whole.of_rows(forward.active, starts_over=True), inputs.kind, final=False)
         if forward.final:
             call = whole.of_rows(forward.final, starts_over=forward.final.start == 0)
-            self._take(call.until(forward.final.stop), kind, final=True)
+            self._take(call.until(forward.final.stop), inputs.kind, final=True)
         return None
 
     @torch.no_grad()
     def see_scans(self, layer: int, scans: tuple[Scan, ...]) -> None:
         """Take the statistics of a state-space layer."""
         self.observed.add(layer)
-        if self.paused or not self.wanted(layer):
+        if self.paused or not self.plan(layer).names:
             return
         if self.rows is not None:
             scans = tuple(scan.first_rows(self.rows) for scan in scans)
@@ -364,42 +358,54 @@ class Session:
         `computed`: the call's output was computed with the weights that are observed.
         """
         key = (call.layer, final)
-        names = self.wanted(*key)
-        if not names:
+        plan = self.plan(*key)
+        if not plan.names:
             return
         if self.implementation == "exact":
             self.used_implementations.add("exact")
             matrices = self.matrices.setdefault(key, ExactMatrices())
             matrices.see(call)
-            for name in names:
+            for name in plan.names:
                 self._results[name][call.layer] = self.statistics[name].exact(matrices, call)
             return
-        if self._uses_kernel(call) and self._only_sums(key) and self.kernel.take(call):
+        if self._uses_kernel(call) and plan.only_sums and self.kernel.take(call):
             self.used_implementations.add("kernel")
         else:
             self.used_implementations.add("fused" if computed else "stream")
         if call.starts_over or key not in self.groups:
-            self._join(call, names, kind, final)
+            self._join(call, plan, kind, final)
         group = self.groups[key]
         group.waiting[call.layer] = call
         if group.closed and len(group.waiting) == len(group.layers):
             self._look(group)
 
-    def _join(self, call: Call, names: list[str], kind: Hashable, final: bool) -> None:
-        """Add a call to the open group of its kind, or to a new group."""
+    def _join(self, call: Call, plan: LayerPlan, kind: Hashable, final: bool) -> None:
+        """Add a call to the open group of its kind, or to a new group.
+
+        Layers of different `kind` are never processed together, because their windows may differ at a later step.
+        """
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
-        same_kind = (*shapes, call.scaling, call.causal, call.softcap, mask, call.q_BHQD.device, tuple(names), kind)
+        same_kind = (
+            *shapes,
+            call.scaling,
+            call.causal,
+            call.softcap,
+            mask,
+            call.q_BHQD.device,
+            tuple(plan.names),
+            kind,
+        )
         group = self.open.get(same_kind)
         bytes_kept = size(call)
         if group is None or group.size + bytes_kept > self.room:
             if group is not None:
                 group.closed = True
                 self._look(group)
-            group = self.open[same_kind] = Group({name: self.statistics[name]() for name in names})
+            group = self.open[same_kind] = Group({name: self.statistics[name]() for name in plan.names})
         group.layers.append(call.layer)
         group.size += bytes_kept
-        by_row = all(self.statistics[name].by_row for name in names) and call.bias is None and call.sinks_H is None
+        by_row = plan.by_row and call.bias is None and call.sinks_H is None
         if not by_row or call.has_own_weights or group.size > self.room:
             group.closed = True
             del self.open[same_kind]
@@ -458,10 +464,7 @@ def plain_layout(rows: int, length: int, device: torch.device, real_BT: torch.Te
 
 def check_empty(layer: int, mask: torch.Tensor | None, end: int, keys: int) -> None:
     """Raise an error for visible keys after the positions so far; hidden ones are the empty part of a static cache."""
-    visible = None if mask is None else mask[..., end:]
-    if visible is not None and visible.dtype != torch.bool:
-        visible = visible > torch.finfo(visible.dtype).min / 2
-    if visible is None or bool(visible.any()):
+    if mask is None or bool(visible(mask[..., end:]).any()):
         raise FloatLensError(
             f"layer {layer} attends to {keys} keys at {end} positions: some of its keys are not positions of the sequence, "
             f"so received attention is not defined"
@@ -474,8 +477,7 @@ def real_keys(mask: torch.Tensor, length: int) -> torch.Tensor | None:
     >>> real_keys(torch.tensor([[[[True, False]]]]), 2)
     tensor([[ True, False]])
     """
-    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    real_BT = visible.any(2).any(1)
+    real_BT = visible(mask).any(2).any(1)
     if bool(real_BT.all()):
         return None
     return torch.nn.functional.pad(real_BT, (length - real_BT.shape[1], 0), value=True)

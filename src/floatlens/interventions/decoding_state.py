@@ -56,7 +56,7 @@ class DecodingState:
                 self._sessions[rows] = Session(["received", "received_final"], layout=layout)
             session = self._sessions[rows]
             session.begin()
-            session.see(layer, **inputs.shown())
+            session.see(layer, inputs)
             # A pass that only fills the cache of a block model has no active rows: use its final rows.
             received_RHT = session.results["received"].get(layer, session.results["received_final"].get(layer))
             assert received_RHT is not None

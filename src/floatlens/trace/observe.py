@@ -26,7 +26,7 @@ from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.labels import ModelFacts
 from floatlens.trace.observed_trace import trace_of
-from floatlens.trace.pass_log import NotingSession, ObservedStep, PassLog, Results
+from floatlens.trace.pass_log import ObservedStep, PassLog, Results
 from floatlens.trace.recorder import check_range
 from floatlens.trace.trace import Trace
 from floatlens.trace.watch import check_observed
@@ -194,12 +194,12 @@ def observe(
     # An arbitrary model may overwrite its queries and keys after the call, so calls are processed immediately.
     options: dict[str, Any] = {"implementation": implementation, "rows": rows}
     options |= {} if takes_tokens and passes_interface(model) else {"room": 0}
-    session = NotingSession(names, layers=layers, matrix_layers=matrix_layers, **options)
+    session = Session(names, layers=layers, matrix_layers=matrix_layers, **options)
     cross = Session(("received", "entropy"), cross_attention=True, **options)
     log = PassLog(decoder or model, session, cross, prompts, family, mask_id, prompt_length)
     inner = None
     if encoder is not None:
-        inner = PassLog(encoder, NotingSession(names, layers=layers, matrix_layers=matrix_layers, **options))
+        inner = PassLog(encoder, Session(names, layers=layers, matrix_layers=matrix_layers, **options))
     facts = facts_of(model, tokenizer, mask_id)
     if lens is not None:
         facts = replace(facts, name=lens.name, end_ids=lens.end_ids, special_ids=lens.special_ids)

@@ -25,26 +25,6 @@ from floatlens.models.family import Family
 Results = dict[str, dict[int, torch.Tensor]]
 
 
-class NotingSession(Session):
-    """A session that also records whether queries may see later positions."""
-
-    bidirectional: bool | None = None
-
-    def see(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
-    ) -> torch.Tensor | None:
-        Q, T = query.shape[2], key.shape[2]
-        if self.bidirectional is None and Q == T and Q > 1:
-            mask = options["mask"]
-            if options["causal"] or mask is None:
-                self.bidirectional = not options["causal"]
-            else:
-                visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-                later = torch.ones(Q, T, dtype=torch.bool, device=mask.device).triu(1)
-                self.bidirectional = bool((visible & later).any())
-        return super().see(layer, query, key, value, **options)
-
-
 @dataclass
 class ObservedStep:
     """One forward pass. B rows; T positions so far, including padding.
@@ -95,7 +75,7 @@ class PassLog:
     """
 
     module: torch.nn.Module
-    session: NotingSession
+    session: Session
     cross: Session | None = None
     prompts: Sequence[Prompt] = ()
     family: Family | None = None

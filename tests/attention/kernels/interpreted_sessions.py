@@ -10,6 +10,7 @@ import torch
 from hypothesis import Phase, given, settings
 
 import floatlens as fl
+from floatlens.attention.call import Inputs
 from floatlens.attention.kernels import column_sums
 from floatlens.attention.kernels.interval_mask import IntervalMask
 from floatlens.attention.session import Session
@@ -54,7 +55,7 @@ def observe_both(
     sessions = [Session(STATISTICS, layout=place, implementation=how) for how in ("kernel", "exact")]
     for session in sessions:
         for layer in range(2):
-            session.see(layer, q, k + layer, k, scaling=0.3, mask=mask, causal=causal)
+            session.see(layer, Inputs(q, k + layer, k, 0.3, mask, causal))
     compare(*sessions, 2, T, pads)
 
 
