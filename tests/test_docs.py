@@ -44,7 +44,7 @@ HOW_TO = [
     if "```python\n" in path.read_text() and 'title="pyproject.toml"' not in path.read_text()
 ]
 TRACED = [f"findings/{name}.md" for name, finding in FINDINGS.items() if finding.reads == "traces"]
-GUIDE = ["start.md", "anchor-rules.md", "explorer.md", "prompts.md", "trace.md", "world.md", "interventions.md"]
+GUIDE = ["start.md", "anchor-rules.md", "explorer.md", "prompts.md", "trace.md", "interventions.md"]
 PAGES = [*GUIDE, *HOW_TO, *TRACED]
 
 

@@ -152,10 +152,10 @@ MODELS = """## Models, questions and sizes
 | `smollm2-canvas` | MDM | only the prompt is causal | the same and an adapter | questions in English, 0.6 million tokens |
 | `smollm2-mdm` | MDM | bidirectional | the same and an adapter | questions in English, 2.0 million tokens |
 
-The small models answer questions of a [synthetic world](world.md) whose entities do not occur in training (`world:fresh`;
-`world:hops` needs two passages, `world:long` long answers). SmolLM2 and its adapters answer questions on an atlas of real
-facts that comes with FloatLens, Natural Questions and HotpotQA. {sizes} Intervals are 95 % intervals over
-questions ([how](intervals.md))."""
+The small models answer questions of a [synthetic world](howto/data.md) whose entities do not occur in training
+(`world:fresh`; `world:hops` needs two passages, `world:long` long answers). SmolLM2 and its adapters answer questions
+on an atlas of real facts that comes with FloatLens, Natural Questions and HotpotQA. {sizes} Intervals are 95 % intervals
+over questions ([how](intervals.md))."""
 
 
 def models_section() -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 import types
 from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas
@@ -80,6 +81,12 @@ def test_hotpot_s_own_layout_and_the_hub_s(tmp_path):
     named["supporting_facts"] = {"title": ["B"], "sent_id": [0]}
     for sample in read(write(tmp_path / "h.jsonl", [listed, named])):
         assert sample.passages == [Passage("x.", "A"), Passage("y. z.", "B", gold=True)]
+
+
+@pytest.mark.parametrize("name", ["world:fresh", "atlas:hops", "prose"])
+def test_samples_that_were_written_as_json_are_read_as_they_were(tmp_path, name):
+    samples = [replace(sample, answers=[text.strip() for text in sample.answers]) for sample in read(name, limit=20)]
+    assert list(read(write(tmp_path / "d.jsonl", [asdict(sample) for sample in samples]))) == samples
 
 
 def test_the_same_samples_from_jsonl_csv_and_parquet(tmp_path):

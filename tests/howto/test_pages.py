@@ -10,7 +10,7 @@ from tests.howto import outside
 
 
 @pytest.mark.parametrize(
-    "page", ["new-family", "new-statistic", "new-intervention", "new-finding", "new-stress", "new-reader"]
+    "page", ["new-family", "new-statistic", "new-intervention", "new-finding", "new-stress", "data"]
 )
 def test_the_code_of_a_page_runs_from_a_package_outside_the_tree(page: str, tmp_path: Path) -> None:
     package = outside.build(f"howto/{page}.md", tmp_path)

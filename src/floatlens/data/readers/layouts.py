@@ -112,6 +112,8 @@ def kilt(record: Record, default_id: str) -> Sample:
 def columns(record: Record, default_id: str, names: Mapping[str, str] | None = None) -> Sample:
     """Records with a question, its answers, and optionally an id, passages and the gold ones; `names` are columns by role.
 
+    The fields of a `Sample` are read too, so that `dataclasses.asdict(sample)` is a record of the same sample.
+
     >>> columns({"q": "Who?", "a": "Ann"}, "1", {"question": "q", "answers": "a"}).question
     'Who?'
     """
@@ -123,6 +125,9 @@ def columns(record: Record, default_id: str, names: Mapping[str, str] | None = N
         text_of(record, named.get("question", fields.QUESTION), "question"),
         answers_of(record, named.get("answers", ("answer", "answers", "output"))),
         passages_of(record[passages], passages, gold) if passages else [],
+        _meta(meta, tuple(meta)) if isinstance(meta := record.get("meta"), dict) else {},
+        infill=record.get("infill") is True,
+        continuation=record.get("continuation") is True,
     )
 
 
@@ -150,7 +155,9 @@ register_reader(
     RecordLayout("hotpot", hotpot, lambda record: {"supporting_facts", "context"} <= record.keys()), priority=10
 )
 register_reader(RecordLayout("continue", continuation, lambda record: record.get("continue") is not None), priority=10)
-register_reader(RecordLayout("infill", infill, lambda record: record.get("infill") is not None), priority=10)
+register_reader(
+    RecordLayout("infill", infill, lambda record: record.get("infill") not in (None, True, False)), priority=10
+)
 register_reader(RecordLayout("kilt", kilt, lambda record: "passage" in record or "output" in record), priority=10)
 register_reader(
     RecordLayout("columns", columns, lambda record: first_of(record, fields.QUESTION) is not None), priority=-10
