@@ -68,7 +68,7 @@ def glance(table: pd.DataFrame, published: Mapping[str, str], order: Sequence[st
 def interventions(table: pd.DataFrame, path: Path) -> None:
     """What each intervention does beyond its control, with intervals: accuracy on the left, robustness on the right."""
     models, names = list(dict.fromkeys(table["model"])), list(dict.fromkeys(table["intervention"]))
-    colours, markers = style.colour_of(models), style.marker_of(models)
+    looks = style.looks_of(models)
     with style.sheet():
         figure = style.new_figure(0.9 + 0.12 * len(names) * (len(models) + 1))
         for axes, score, title in zip(
@@ -82,8 +82,8 @@ def interventions(table: pd.DataFrame, path: Path) -> None:
                 shift = (place - (len(models) - 1) / 2) / (len(models) + 2)
                 y = np.array([names.index(name) for name in part["intervention"]]) + shift
                 errors = [part["beyond"] - part["beyond_low"], part["beyond_high"] - part["beyond"]]
-                axes.errorbar(part["beyond"], y, xerr=np.abs(errors), ls="none", color=colours[model], marker=markers[model],
-                              ms=4, lw=1, label=model)  # fmt: skip
+                look = looks[model] | {"label": model}
+                axes.errorbar(part["beyond"], y, xerr=np.abs(errors), ls="none", ms=4, lw=1, **look)
             axes.axvline(0, color="0.6", lw=0.8)
             axes.set_title(title)
             axes.set_yticks(range(len(names)), names, fontsize=6)
