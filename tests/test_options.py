@@ -32,6 +32,12 @@ TAIL = '''
 class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
     """How an answer is generated, and what is recorded of it."""
 '''
+STUDY = '''
+
+class StudyKeywords(TypedDict, total=False):
+    """All options of a study; `sampler` is the name of a sampler, or settings of one."""
+
+'''
 
 
 def keywords() -> str:
@@ -40,7 +46,15 @@ def keywords() -> str:
     for kind in options.GROUPS:
         parts.append(f'\nclass {kind.__name__}Keywords(TypedDict, total=False):\n    """{kind.__doc__}"""\n\n')
         parts += [f"    {each.name}: {each.type}\n".replace("'", '"') for each in fields(kind)]
-    return "".join(parts).replace("\nclass", "\n\nclass").replace("\n\n\n\nclass", "\n\n\nclass") + TAIL
+    flat: dict[str, str] = {}
+    for kind in (options.Scope, options.Data, options.Sampling, options.Run, options.Load):
+        for each in fields(kind):
+            flat.setdefault(each.name, str(each.type).replace("'", '"'))
+    del flat["engine"]  # a study takes an engine, or its name
+    flat["sampler"] = "str | Mapping[str, Any] | None"
+    study = "".join(f"    {name}: {kind}\n" for name, kind in flat.items())
+    text = "".join(parts).replace("\nclass", "\n\nclass").replace("\n\n\n\nclass", "\n\n\nclass")
+    return text + TAIL + STUDY + study
 
 
 def test_the_keywords_are_those_of_the_options() -> None:

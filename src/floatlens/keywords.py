@@ -83,5 +83,78 @@ class RunKeywords(TypedDict, total=False):
     retry_errors: bool
 
 
+class ScopeKeywords(TypedDict, total=False):
+    """What a study tests, and on how many questions."""
+
+    only: Sequence[str]
+    skip: Sequence[str]
+    full: bool
+    setting: str
+    offset: int
+    stress_interventions: Sequence[str]
+    detail: Literal["full", "summary"]
+    jobs: int | None
+    interventions: Sequence[str] | None
+    sizes: Mapping[str, int | None] | None
+    stresses: Sequence[str] | None
+    traced_only: Sequence[str]
+    traced_data: Sequence[str]
+    traced_tokens: int | None
+    short_data: Sequence[str]
+    answer_tokens: int | None
+
+
 class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
     """How an answer is generated, and what is recorded of it."""
+
+
+class StudyKeywords(TypedDict, total=False):
+    """All options of a study; `sampler` is the name of a sampler, or settings of one."""
+
+    only: Sequence[str]
+    skip: Sequence[str]
+    full: bool
+    setting: str
+    offset: int
+    stress_interventions: Sequence[str]
+    detail: Literal["full", "summary"]
+    jobs: int | None
+    interventions: Sequence[str] | None
+    sizes: Mapping[str, int | None] | None
+    stresses: Sequence[str] | None
+    traced_only: Sequence[str]
+    traced_data: Sequence[str]
+    traced_tokens: int | None
+    short_data: Sequence[str]
+    answer_tokens: int | None
+    split: str | None
+    limit: int | None
+    seed: int | None
+    passages: int | None
+    max_passages: int | None
+    retriever: str | None
+    corpus: str | None
+    columns: Mapping[str, str] | None
+    layout: str | None
+    strict: bool
+    template: Any
+    max_new_tokens: int
+    steps: int | None
+    block_length: int | None
+    temperature: float
+    sampler: str | Mapping[str, Any] | None
+    batch_size: int
+    workers: int | None
+    address: str | None
+    gpus_per_worker: float | None
+    resume: bool
+    retry_errors: bool
+    family: str | None
+    revision: str | None
+    adapter: str | Path | None
+    dtype: str | torch.dtype
+    device_map: str | dict[str, Any] | None
+    quantization_config: Any
+    attn_implementation: str | None
+    tp_plan: str | dict[str, str] | None
+    allow_pickle: bool

@@ -118,6 +118,12 @@ class Sampling:
     )
 
 
+def check_detail(name: str) -> None:
+    """Raise an error for an unknown level of detail."""
+    if name not in ("full", "summary"):
+        raise FloatLensError(f"detail {name!r} is not known; use full or summary")
+
+
 @dataclass(frozen=True)
 class Recording:
     """What is recorded of a generation, and how it is stored."""
@@ -149,8 +155,7 @@ class Recording:
     )
 
     def __post_init__(self) -> None:
-        if self.detail not in ("full", "summary"):
-            raise FloatLensError(f"detail {self.detail!r} is not known; use full or summary")
+        check_detail(self.detail)
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,55 @@ class Run:
 # The arguments of the running command, after `floatlens`: manifests store them. Empty when FloatLens is used from Python.
 ARGUMENTS: list[str] = []
 
-GROUPS: tuple[type[Any], ...] = (Load, Data, Sampling, Recording, Run)
+
+@dataclass(frozen=True)
+class Scope:
+    """What a study tests, and on how many questions."""
+
+    panel: ClassVar[str] = "Study"
+
+    only: Sequence[str] = option((), "Findings to run, such as drift,heads,stress.")
+    skip: Sequence[str] = option((), "Findings to leave out.")
+    full: bool = option(False, "Use every question, and run every stress test on every data set.")
+    setting: str = option(
+        "paper",
+        "Which questions are traced: paper (short ones for anchors, with passages for heads and flow), short, passages.",
+    )
+    offset: int = option(0, "Number of questions to skip in each data set.", least=0)
+    stress_interventions: Sequence[str] = option(
+        (),
+        'Also run the stress tests under an intervention, such as "mask-anchors"; repeat for several.',
+        flag="stress-intervention",
+    )
+    detail: Literal["full", "summary"] = option(
+        "full", "What traces keep: full (every head) or summary (means over heads).", rare=True
+    )
+    jobs: int | None = option(
+        None,
+        "Models to run in parallel; default: number of cores for small models, otherwise 1.",
+        least=1,
+        recorded=False,
+    )
+    interventions: Sequence[str] | None = option(
+        None, "Interventions of the finding causes; by default those that the claims need.", flag=None
+    )
+    sizes: Mapping[str, int | None] | None = option(
+        None, "Number of questions per data set: traces, short, knowledge, stress, causes; None for all.", flag=None
+    )
+    stresses: Sequence[str] | None = option(None, "Stress tests to run; by default all.", flag=None)
+    traced_only: Sequence[str] = option((), "Models that are only traced on short questions.", flag=None)
+    traced_data: Sequence[str] = option((), "Data sets of these models; by default those of the others.", flag=None)
+    traced_tokens: int | None = option(None, "New tokens of these models; by default those of the others.", flag=None)
+    short_data: Sequence[str] = option((), "Data sets that serve short questions only.", flag=None)
+    answer_tokens: int | None = option(
+        None, "New tokens of questions with passages, and of those that they are compared with.", flag=None
+    )
+
+    def __post_init__(self) -> None:
+        check_detail(self.detail)
+
+
+GROUPS: tuple[type[Any], ...] = (Load, Data, Sampling, Recording, Run, Scope)
 
 
 def make(given: Mapping[str, Any], *kinds: type[Any]) -> tuple[Any, ...]:

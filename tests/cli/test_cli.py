@@ -332,7 +332,7 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
         ["trace", "no-such-model", "--prompt", "x", "--out", "x"],
         ["eval", "tiny-mdm", "no-such-model", "--data", "world"],
         ["study", "tiny-mdm", "--data", "nowhere.jsonl", "--out", "x"],
-        ["study", "tiny-mdm", "--data", "world", "--budget", "soon", "--out", "x"],
+        ["study", "tiny-mdm", "--data", "world", "--setting", "long", "--out", "x"],
         ["explore", "no-such-model"],
         ["explore", "tiny-mdm", "--template", "no-such-file"],
         ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--family", "lada"],

@@ -12,24 +12,24 @@ import pytest
 from floatlens.cli.main import COMMANDS
 from floatlens.cli.options import parse_numbers
 from floatlens.errors import FloatLensError
-from floatlens.options import GROUPS, Data, Load, Recording, Run, Sampling
+from floatlens.options import GROUPS, Data, Load, Recording, Run, Sampling, Scope
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 from tests.commands import run
 
 HAVE = {name: {Load, Data, Sampling, Run} for name in ("trace", "eval", "stress", "deploy", "ablate", "study")}
 HAVE["trace"] |= {Recording}
+HAVE["study"] |= {Scope}
 HAVE |= {"explore": {Load}, "inspect": {Load}}
 # Commands that need only some options of a group: they read no data or no weights, or have only the bundled ones.
 SOME = {
     "doctor": {"device"},
     "explore": {"template"},
     "plan": {"split", "limit", "passages", "batch_size", "max_new_tokens", "steps", "family", "dtype", "trace_dtype"},
-    "demo": {"resume", "limit"},
+    "demo": {"resume", "limit", "only", "full", "jobs"},
     "stress": {"detail"},
     "figure": {"limit"},
     "paper": {"limit"},
-    "study": {"detail"},
 }
 
 

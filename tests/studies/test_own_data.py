@@ -7,11 +7,8 @@ import pytest
 import floatlens as fl
 from floatlens.store.runs import model_runs
 from floatlens.studies.analyse import shown_samples
-from floatlens.studies.parts.part import sources_of
-from floatlens.studies.plan import StudyPlan
 from floatlens.studies.report import films
-from floatlens.studies.run import Study, predict_seconds
-from floatlens.studies.sizes import Sizes
+from floatlens.studies.study import Study
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +18,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Study:
         ["tiny-dream", "tiny-mdm", "tiny-arm"],
         data="world:long",
         only=["drift"],
-        sizes=Sizes(short=2),
+        sizes={"short": 2},
         max_new_tokens=4,
         traced_only=["tiny-dream"],
         traced_data=["world:fresh"],
@@ -56,21 +53,3 @@ def test_maps_and_films_show_one_question_per_group_of_models(found: Study) -> N
     shown = shown_samples(homes, "short")
     assert [name.split(", ")[0] for name in shown] == ["world:long", "world:fresh"]
     assert sorted(each["model"] for each in films(homes)) == ["tiny-arm", "tiny-dream", "tiny-mdm"]
-
-
-def test_a_prediction_counts_the_questions_of_each_model() -> None:
-    plan = StudyPlan(
-        models=("m", "big"),
-        data=("world:fresh", "world:long"),
-        findings=("drift",),
-        sizes=Sizes(short=3),
-        traced_only=("big",),
-        traced_data=("atlas",),
-        limit=10,
-    )
-    own = plan.of_model("big")
-    assert own.data == ("atlas",) and plan.of_model("m") is plan
-    rates = {"big": {"load": 0.0, "short": 100.0}}
-    args = (plan, sources_of(plan), rates, plan.sizes, ["traces"], 1, None)
-    seconds = predict_seconds(*args, sources_of(own)) - predict_seconds(*args[:2], {"big": {"load": 0.0}}, *args[3:])
-    assert seconds == pytest.approx(300)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import floatlens as fl
 from floatlens.findings.received import answer_positions
+from floatlens.options import Scope
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import REPLAYS, model_runs
 from floatlens.studies.plan import StudyPlan
 from floatlens.studies.replays import compared, replayed_prompt
-from floatlens.studies.sizes import Sizes
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level
 
 
 def test_each_model_replays_the_answers_that_it_is_compared_on(tmp_path: Path) -> None:
-    given = {"data": "world:long", "only": ["drift"], "sizes": Sizes(short=2), "max_new_tokens": 6}
+    given = {"data": "world:long", "only": ["drift"], "sizes": {"short": 2}, "max_new_tokens": 6}
     found = fl.study(["tiny-mdm", "tiny-arm"], out=tmp_path / "s", **given)  # type: ignore[operator]
     assert not found.failed
     runs = {str(run.manifest["asked"]["model"]): run for run in model_runs(found.path)}
@@ -47,7 +47,7 @@ def test_models_that_are_only_traced_are_not_compared_on_identical_text() -> Non
         "tiny-dream": ["tiny-dream", "tiny-arm"],
         "tiny-arm": ["tiny-mdm", "tiny-dream"],
     }
-    alone = StudyPlan(models=("tiny-mdm", "tiny-arm"), data=("world:long",), traced_only=("tiny-arm",))
+    alone = StudyPlan(models=("tiny-mdm", "tiny-arm"), data=("world:long",), scope=Scope(traced_only=("tiny-arm",)))
     assert compared(alone) == {}
 
 

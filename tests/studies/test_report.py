@@ -22,12 +22,10 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.findings import style
 from floatlens.store.folder import RunFolder
-from floatlens.studies.about import About
-from floatlens.studies.download import csv_of
+from floatlens.studies.analyse import Drawing, ReportTable, Section
 from floatlens.studies.drawing import inlined
-from floatlens.studies.page import matrix, policy, render
+from floatlens.studies.page import About, csv_of, matrix, policy, render
 from floatlens.studies.report import make
-from floatlens.studies.section import Drawing, ReportTable, Section
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted
 
@@ -165,7 +163,7 @@ def test_the_data_of_a_figure_is_in_the_page(report: Path) -> None:
 
 
 def test_a_table_too_large_for_the_page_is_named_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floatlens.studies.download.ROOM", 100)
+    monkeypatch.setattr("floatlens.studies.page.ROOM", 100)
     pd.DataFrame({"x": range(10_000)}).to_parquet(tmp_path / "big.parquet")
     found = csv_of(tmp_path / "big.parquet")
     assert not found.address and "big.parquet" in found.missing

@@ -14,19 +14,16 @@ import floatlens as fl
 from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
-from floatlens.evaluation.sources import open_sources
 from floatlens.findings.finding import FINDINGS, Finding, condition_of, register_finding
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
+from floatlens.options import Scope
 from floatlens.store.diff import compare
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import all_runs, model_runs
 from floatlens.store.storage import Storage
-from floatlens.studies.parts import stress
-from floatlens.studies.parts.registry import PARTS
+from floatlens.studies.parts import stress_levels
 from floatlens.studies.plan import StudyPlan
-from floatlens.studies.run import predict_seconds
-from floatlens.studies.sizes import Sizes
 
 QUICK = {"data": "world:fresh", "max_new_tokens": 8, "batch_size": 8}
 
@@ -51,7 +48,7 @@ class Counter:
 @pytest.mark.timeout(1800)  # a minute of work, on a machine that may be busy
 def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(monkeypatch)
-    sizes = Sizes(traces=2, knowledge=3, stress=2, causes=2, short=2)
+    sizes = {"traces": 2, "knowledge": 3, "stress": 2, "causes": 2, "short": 2}
     models = ["tiny-mdm", "tiny-arm"]
     data = ["world:fresh", "world:hops"]
     broken = ["mask-anchors(rule=top({n})) @ 1"]
@@ -60,18 +57,20 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     assert not found.failed
     plain = [row for row in counter.rows if not row[3]]
     again = len(plain) - len(set(plain))
-    assert again == len(models) * sizes.causes, "only causes runs the model as it is once more, to look at every step"
+    assert again == len(models) * sizes["causes"], (
+        "only causes runs the model as it is once more, to look at every step"
+    )
 
     answers = pd.read_parquet(found.path / "answers.parquet")
     assert answers["error"].isna().all()
     traces = [fl.Trace.open(path) for folder in model_runs(found.path) for _, path in folder.samples()]
-    assert len(traces) == len(models) * len(data) * (sizes.traces + sizes.short)  # type: ignore[operator]
+    assert len(traces) == len(models) * len(data) * (sizes["traces"] + sizes["short"])
     by_setting = {condition_of(str(t.data.attrs["sample_id"])): t for t in traces}
     assert not any(region.name.startswith("doc") for region in by_setting[SHORT].regions)
     assert any(region.name.startswith("doc") for region in by_setting[OPEN].regions)
     traced = {(t.model, name): t.answer for t in traces if condition_of(name := str(t.data.attrs["sample_id"])) == OPEN}
     open_book = answers[answers["condition"] == OPEN].set_index(["model", "data", "id"])["answer"]
-    assert len(open_book) == len(models) * len(data) * sizes.knowledge  # type: ignore[operator]
+    assert len(open_book) == len(models) * len(data) * sizes["knowledge"]
     for (model, sample), text in traced.items():
         label, _, number = sample.split(", ")
         assert open_book[model, label, number] == text.strip()
@@ -94,13 +93,13 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
 
 
 def test_table_1_compares_answers_of_one_length_also_where_short_traces_have_another(tmp_path: Path) -> None:
-    sizes = Sizes(traces=1, knowledge=3, short=2)
+    sizes = {"traces": 1, "knowledge": 3, "short": 2}
     given: dict[str, Any] = {"sizes": sizes, "max_new_tokens": 8, "answer_tokens": 4, "only": ["drift", "knowledge"]}
     found = fl.study("tiny-mdm", data="world:fresh", out=tmp_path / "s", **given)  # type: ignore[operator]
     answers = pd.read_parquet(found.path / "answers.parquet")
     steps = answers.groupby("condition")["steps"].unique()
     assert {name: list(several) for name, several in steps.items()} == {SHORT: [8], CLOSED: [4], OPEN: [4]}
-    assert (answers["condition"].value_counts()[[CLOSED, OPEN]] == sizes.knowledge).all()
+    assert (answers["condition"].value_counts()[[CLOSED, OPEN]] == sizes["knowledge"]).all()
 
 
 def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
@@ -112,7 +111,7 @@ def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
         def fail(*_: object) -> None:
             raise RuntimeError("the <b>disk</b> is full")
 
-        broken.setattr(stress, "levels", fail)
+        broken.setattr("floatlens.studies.parts.stress_levels", fail)
         found = fl.study("tiny-arm", **given)  # type: ignore[operator]
     assert found.failed["tiny-arm, stress"] == "RuntimeError: the <b>disk</b> is full"
     assert (found.path / "figures" / "knowledge.png").exists()
@@ -149,35 +148,21 @@ def test_questions_that_failed_are_asked_again_when_told(tmp_path: Path, monkeyp
     assert not home.errors() and pd.read_parquet(tmp_path / "s" / "answers.parquet")["error"].isna().all()
 
 
-def test_a_budget_cuts_the_sizes_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["study", "tiny-arm", "--data", "world:fresh", "--only", "knowledge", "--max-new-tokens", "8"]
-    code = command_line([*words, "--budget", "1s", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
+    code = command_line([*words, "--limit", "12", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert code == 0
-    assert any("knowledge: 12 questions per data set instead of 100" in sentence for sentence in printed["cut"])
-    assert printed["report"].endswith("report.html")
+    assert code == 0 and printed["report"].endswith("report.html")
     entry = next(each for each in printed["results"] if each["condition"] == OPEN)
     assert entry["n"] == 12 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])
-    assert "Reduced to fit the time" in Path(printed["report"]).read_text()
-
-
-def test_the_prediction_counts_shared_work_once() -> None:
-    plan = StudyPlan(models=("m",), data=("world:fresh",), sizes=Sizes(4, 10, 5, 5, 3), limit=10)
-    sources = open_sources(plan)
-    alone = replace(plan, findings=("knowledge",))
-    assert PARTS["knowledge"].units(plan.sizes, alone, sources) == {"open": 10, "closed": 10}
-    assert PARTS["knowledge"].units(plan.sizes, plan, sources) == {"open": 6, "closed": 7}
-    rates = {"m": {"load": 0.0, "trace": 100.0, "short": 10.0, "open": 1.0, "closed": 0.0}}
-    both = predict_seconds(plan, sources, rates, plan.sizes, ["traces", "knowledge"], 1)
-    assert both - predict_seconds(plan, sources, rates, plan.sizes, ["traces"], 1) == pytest.approx(6)
 
 
 def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     for given, message in (
         ({"models": []}, "needs at least one model"),
         ({"models": "no-such-model"}, "no-such-model"),
-        ({"data": "world:nothing"}, "no data set 'nothing'"),
-        ({"budget": "soon"}, "is not a duration"),
+        ({"data": "world:nothing"}, "unknown data set of the world 'nothing'"),
+        ({"budget": "10m"}, "unknown option 'budget'"),
         ({"setting": "long"}, "setting 'long' is not known"),
         ({"only": ["everything"]}, "unknown finding 'everything'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
@@ -196,7 +181,7 @@ def test_a_study_at_a_url_is_that_of_a_disk_and_resumes(tmp_path: Path, monkeypa
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        interrupted.setattr("floatlens.studies.run.analyse_findings", interrupt)
+        interrupted.setattr("floatlens.studies.study.analyse_findings", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fl.study("tiny-arm", out=url, **given)  # type: ignore[operator]
     with pytest.raises(FloatLensError, match="is already a run; use --resume"):
@@ -241,19 +226,20 @@ def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatc
 
 
 def test_a_stress_without_suitable_data_is_noted() -> None:
-    plan = StudyPlan(models=("m",), data=("world:fresh",), findings=("stress",), sizes=Sizes(stress=2), limit=2)
-    made, notes = stress.levels(plan, open_sources(plan))
+    scope = Scope(only=["stress"], sizes={"stress": 2})
+    plan = StudyPlan(models=("m",), data=("world:fresh",), scope=scope)
+    made, notes = stress_levels(plan, plan.sources())
     assert ("layout", "world:fresh") not in made
     assert any(note.startswith("stress layout was left out: ") for note in notes)
-    only = replace(plan, stresses=("position",))
-    assert {name for name, _ in stress.levels(only, open_sources(only))[0]} == {"position"}
+    only = replace(plan, scope=replace(scope, stresses=("position",)))
+    assert {name for name, _ in stress_levels(only, only.sources())[0]} == {"position"}
 
 
 def test_causes_of_a_model_without_attention_are_left_out_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reason = "softmax attention, and a state-space model has none"
-    given: dict[str, Any] = {"data": "world:fresh", "only": ["causes"], "sizes": Sizes(causes=2)}
+    given: dict[str, Any] = {"data": "world:fresh", "only": ["causes"], "sizes": {"causes": 2}}
     found = fl.study("tiny-ssm", out=tmp_path / "s", **given)  # type: ignore[operator]
     assert [reason in note for note in found.notes] == [True]
     assert found.failed.keys() == {"causes"}, "there are no answers, and no model or part failed"

@@ -42,11 +42,11 @@ def command(
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
     from floatlens.evaluation.ablate.condition import conditions
-    from floatlens.evaluation.sources import open_sources, problems_of
+    from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
 
     running.check_out(out)
-    asking = common.ask(sampling, reading, running)
-    plan = common.plan(models, data, reading, asking, passages=reading.passages)
+    asking = asking_of(sampling, reading, running)
+    plan = plan_of(models, data, reading, asking, passages=reading.passages)
     chosen = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
     seeds = common.parse_numbers(controls, "--controls") or []
     if intervention:

@@ -49,8 +49,8 @@ def command(
     from floatlens.cli.progress import bar
     from floatlens.cli.study import show
     from floatlens.store.local import cores
-    from floatlens.studies.run import study
-    from floatlens.studies.sizes import DEMO as SIZES
+    from floatlens.studies.plan import DEMO as SIZES
+    from floatlens.studies.study import study
 
     if not resume:
         clear(out)

@@ -45,14 +45,14 @@ def command(
     from floatlens.data.readers.registry import named_data
     from floatlens.data.retrieval import index_of
     from floatlens.evaluation import deployment
-    from floatlens.evaluation.sources import RETRIEVED, open_sources, problems_of
+    from floatlens.evaluation.sources import RETRIEVED, asking_of, open_sources, plan_of, problems_of
 
     if trace and out is None:
         raise FloatLensError("--trace needs --out, the folder for the traces")
     running.check_out(out)
-    asking = common.ask(sampling, reading, running)
+    asking = asking_of(sampling, reading, running)
     generated = reading.passages if all(named_data(each) for each in data) else None
-    plan = common.plan(models, data, reading, asking, passages=generated, corpus=None)
+    plan = plan_of(models, data, reading, asking, passages=generated, corpus=None)
     engine = common.make_engine(running)
     sources = open_sources(plan)
     corpus = index_of(reading.corpus) if reading.corpus else ()

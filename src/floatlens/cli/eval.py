@@ -46,13 +46,13 @@ def command(
         floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
     """
     from floatlens.evaluation.planning import CLOSED, OPEN
-    from floatlens.evaluation.sources import open_sources
+    from floatlens.evaluation.sources import asking_of, open_sources, plan_of
 
     if closed_book and both:
         raise FloatLensError("--closed-book and --both cannot be combined; --both asks without and with passages")
     running.check_out(out)
     conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,)
-    plan = common.plan(models, data, reading, common.ask(sampling, reading, running, order), conditions=conditions)
+    plan = plan_of(models, data, reading, asking_of(sampling, reading, running, order), conditions=conditions)
     engine = common.make_engine(running)
     sources = open_sources(plan)
 

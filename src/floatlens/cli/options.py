@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from floatlens.errors import FloatLensError
-from floatlens.options import Data, Run, Sampling
+from floatlens.options import Run
 
 if TYPE_CHECKING:
     from floatlens.data.template import Template
-    from floatlens.evaluation.planning import Asking
-    from floatlens.evaluation.sources import EvaluationPlan
     from floatlens.store.engine import Engine
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
@@ -51,45 +49,6 @@ Detail = Annotated[
 ]
 Out = Annotated[str | None, typer.Option(help="Run folder for the results: a path, or a URL such as s3://….")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
-
-def plan(models: Sequence[str], data: Sequence[str], reading: Data, asking: Asking, **changes: Any) -> EvaluationPlan:
-    """Return the evaluation plan."""
-    from floatlens.evaluation.sources import EvaluationPlan
-
-    given: dict[str, Any] = {
-        "split": reading.split,
-        "limit": reading.limit,
-        "seed": reading.seed,
-        "passages": reading.passages or None,
-        "max_passages": reading.max_passages,
-        "corpus": reading.corpus,
-        "columns": reading.columns,
-        "layout": reading.layout,
-        "strict": reading.strict,
-    }
-    named, sets = tuple(dict.fromkeys(models)), tuple(dict.fromkeys(data))
-    return EvaluationPlan(models=named, data=sets, asking=asking, **{**given, **changes})
-
-
-def ask(sampling: Sampling, reading: Data, running: Run, order: str = "last") -> Asking:
-    """Return how questions are asked."""
-    from floatlens.data.template import DEFAULT
-    from floatlens.evaluation.planning import Asking
-
-    return Asking(
-        max_new_tokens=sampling.max_new_tokens,
-        steps=sampling.steps,
-        batch_size=running.batch_size,
-        seed=sampling.seed or 0,
-        order=order,
-        template=reading.template or DEFAULT,
-        sampler={
-            "block_length": sampling.block_length,
-            "temperature": sampling.temperature,
-            **(sampling.sampler or {}),
-        },
-    )
 
 
 def make_engine(running: Run) -> Engine:
@@ -189,6 +148,9 @@ PARSERS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "layers": (str | None, parse_numbers),
     "matrices": (str | None, lambda text, option: tuple(parse_names(text))),
     "matrix_layers": (str | None, parse_numbers),
+    "only": (str | None, lambda text, option: tuple(parse_names(text))),
+    "skip": (str | None, lambda text, option: tuple(parse_names(text))),
+    "stress_interventions": (list[str] | None, lambda texts, option: tuple(texts)),
     "record": (str | None, lambda text, option: ("default", *parse_names(text))),
     "record_steps": (str | None, parse_numbers),
     "template": (str | None, _read_template),

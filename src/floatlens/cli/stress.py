@@ -62,7 +62,7 @@ def command(
     """
     from floatlens.data.readers.registry import named_data
     from floatlens.evaluation.metrics import SCORES
-    from floatlens.evaluation.sources import open_sources, problems_of
+    from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
     from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_jobs
 
     test = STRESSES[name]
@@ -72,9 +72,9 @@ def command(
         raise FloatLensError("--trace needs --out, the folder for the traces")
     recording = Recording(detail=detail) if trace else None
     running.check_out(out)
-    asking = common.ask(sampling, reading, running)
+    asking = asking_of(sampling, reading, running)
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
-    plan = common.plan(models, data, reading, asking, passages=generated, corpus=None)
+    plan = plan_of(models, data, reading, asking, passages=generated, corpus=None)
     values = common.parse_numbers(levels, "--levels")
     seeds = common.parse_numbers(controls, "--controls") or []
     engine = common.make_engine(running)

@@ -75,7 +75,7 @@ def command(
         floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
     """
     from floatlens.evaluation.planning import CLOSED
-    from floatlens.evaluation.sources import open_sources, problems_of, write_problems
+    from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of, write_problems
     from floatlens.interventions.intervention import parse_intervention
     from floatlens.models.checkpoint import find
 
@@ -94,7 +94,7 @@ def command(
     # The questions are the first ones; the seed is only the sampler's.
     changes = {"conditions": (condition,), "seed": None, "max_passages": reading.max_passages or None}
     seed = sampling.seed or 0
-    plan = common.plan([model], [data] if data else [], reading, common.ask(sampling, reading, running), **changes)
+    plan = plan_of([model], [data] if data else [], reading, asking_of(sampling, reading, running), **changes)
     interventions = [parse_intervention(spec) for spec in intervention or ()]
     engine = common.make_engine(running)
     sources = open_sources(plan)

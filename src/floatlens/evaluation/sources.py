@@ -15,8 +15,10 @@ from floatlens.data.read import expand, label, read
 from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import named_data
 from floatlens.data.sample import Sample, first_passages, gold_among
+from floatlens.data.template import DEFAULT
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, Asking
+from floatlens.options import Data, Run, Sampling
 
 if TYPE_CHECKING:
     from floatlens.data.retrieval import Index
@@ -63,6 +65,30 @@ class EvaluationPlan:
     def recorded(self) -> dict[str, Any]:
         """Return all fields, for the manifest."""
         return {**asdict(self), "asking": self.asking.recorded(), "columns": dict(self.columns or {})}
+
+
+def plan_of(
+    models: Sequence[str], data: Sequence[str], reading: Data, asking: Asking, **changes: Any
+) -> EvaluationPlan:
+    """Return the evaluation plan of models and data by the options of the command line."""
+    names = ("split", "limit", "seed", "max_passages", "corpus", "columns", "layout", "strict")
+    given: dict[str, Any] = {name: getattr(reading, name) for name in names}
+    given |= {"models": tuple(dict.fromkeys(models)), "data": tuple(dict.fromkeys(data)), "asking": asking}
+    return EvaluationPlan(**{**given, "passages": reading.passages or None, **changes})
+
+
+def asking_of(sampling: Sampling, reading: Data, run: Run, order: str = "last") -> Asking:
+    """Return how questions are asked by the options of the command line."""
+    shared = {"block_length": sampling.block_length, "temperature": sampling.temperature}
+    return Asking(
+        max_new_tokens=sampling.max_new_tokens,
+        steps=sampling.steps,
+        batch_size=run.batch_size,
+        seed=sampling.seed or 0,
+        order=order,
+        template=reading.template or DEFAULT,
+        sampler={**shared, **(sampling.sampler or {})},
+    )
 
 
 class DataSource:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,42 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write
 from floatlens.findings import style
-from floatlens.findings.finding import FINDINGS, Finding, condition_of, folders_for
+from floatlens.findings.finding import CONDITIONS, FINDINGS, Finding, ReportTable, condition_of, folders_for
 from floatlens.findings.spelling import count
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
+from floatlens.store.local import run_all
 from floatlens.store.runs import RunTraces
-from floatlens.studies.section import Drawing, Section
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
+
+
+@dataclass
+class Drawing:
+    """A figure: the stem of its files, its title, and how to read it."""
+
+    stem: str
+    title: str
+    reading: str
+
+
+@dataclass
+class Section:
+    """A finding in the report; `problem` is the reason if it could not be analysed."""
+
+    name: str
+    title: str
+    paper: str = ""
+    question: str = ""
+    seen: list[str] = field(default_factory=list)
+    drawings: list[Drawing] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problem: str = ""
 
 
 def analyse(
@@ -59,6 +86,21 @@ def analyse(
     if done is not None:
         done()
     return section
+
+
+def analyse_findings(
+    names: Sequence[str], homes: Sequence[Path], target: Path, jobs: int = 1, watch: ProgressCallback | None = None
+) -> list[Section]:
+    """Analyse findings on the runs of models, in parallel where there are cores."""
+    shown = {setting: shown_samples(homes, condition) for setting, condition in CONDITIONS.items()}
+    tasks = [(name, homes, target, shown[FINDINGS[name].setting]) for name in names]
+    found = run_all(analyse, tasks, jobs, watch)
+    return [
+        each
+        if isinstance(each, Section)
+        else Section(name, name.capitalize(), problem=f"{type(each).__name__}: {each}")
+        for name, each in zip(names, found, strict=True)
+    ]
 
 
 def available(runs: Sequence[Path]) -> tuple[str, ...]:

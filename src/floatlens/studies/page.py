@@ -7,13 +7,15 @@ explorer's JSON. A Content-Security-Policy blocks anything that would slip throu
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -22,16 +24,50 @@ from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_for_number
 from floatlens.stats import NOT_SUPPORTED, SUPPORTED
-from floatlens.studies import whiskers
-from floatlens.studies.about import About
-from floatlens.studies.aloud import say_aloud, say_corrected
-from floatlens.studies.download import Download, csv_of
-from floatlens.studies.drawing import inlined
-from floatlens.studies.section import Section
+from floatlens.studies.analyse import Section
+from floatlens.studies.drawing import inlined, whisker, whisker_reach
+from floatlens.studies.sentences import say_aloud, say_corrected
+from floatlens.version import __version__
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 MOST_OPEN = 10  # a report with more sections is folded: their headings, questions and sentences stay open
+ROOM = 1_500_000  # maximum characters of a figure's data; more than 300,000 rows of a heat map
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 VERDICTS = ("supported", "not supported", "inconclusive", "too few samples", "not measured")
+
+
+@dataclass
+class About:
+    """The header and footer of the report."""
+
+    title: str
+    models: list[dict[str, str]] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    traces: int = 0
+    answers: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    manifests: list[tuple[str, str]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    errors: list[dict[str, str]] = field(default_factory=list)
+    errors_left_out: int = 0
+    version: str = __version__
+
+    @property
+    def line(self) -> str:
+        """Return the line under the title."""
+        parts = [f"{count(len(self.models), 'model')}", f"{count(self.traces, 'trace')}", count(self.answers, "answer")]
+        return ", ".join(parts) + (f" on {listed(self.data)}" if self.data else "")
+
+
+@dataclass(frozen=True)
+class Download:
+    """An embedded file, or the reason why there is none."""
+
+    name: str
+    address: str = ""
+    rows: int = 0
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +133,7 @@ def matrix(sections: Sequence[Section]) -> dict[str, Any]:
     made = []
     for (name, text), cells in rows.items():
         every = [claim for several in cells.values() for claim in several]
-        reach = whiskers.reach(every)
+        reach = whisker_reach(every)
         shown = [[_cell(claim, reach) for claim in cells.get(column, [])] for column in columns]
         statistic = f"{every[0]['statistic']}; smallest effect that matters: {number(every[0].get('effect'))}"
         made.append({"section": name, "claim": text, "statistic": statistic, "cells": shown})
@@ -106,7 +142,7 @@ def matrix(sections: Sequence[Section]) -> dict[str, Any]:
 
 def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the claims of one section with their verdicts and reasons."""
-    reach = {text: whiskers.reach([c for c in claims if c["claim"] == text]) for text in {c["claim"] for c in claims}}
+    reach = {text: whisker_reach([c for c in claims if c["claim"] == text]) for text in {c["claim"] for c in claims}}
     return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
 
 
@@ -131,7 +167,7 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
         "rule": claim["rule"],
         "effect": number(claim.get("effect")),
         "corrected": corrected(claim),
-        "whisker": Markup(whiskers.drawn(claim, reach, text)),
+        "whisker": Markup(whisker(claim, reach, text)),
     }
 
 
@@ -158,6 +194,27 @@ def _figures(section: Section, folder: Path) -> list[Figure]:
             Figure(drawing.stem, drawing.title, drawing.reading, made, csv_of(folder / f"{drawing.stem}.parquet"))
         )
     return found
+
+
+def csv_of(table: Path) -> Download:
+    """Convert a parquet table to a compressed CSV in a data: URL.
+
+    Text that a spreadsheet would run as a formula is prefixed with an apostrophe, since tokens may be anything.
+    """
+    frame = pd.read_parquet(table)
+    for column in frame.columns:
+        if frame[column].dtype == object or isinstance(frame[column].dtype, pd.StringDtype):
+            frame[column] = frame[column].map(lambda cell: _quiet(cell) if isinstance(cell, str) else cell)
+    text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    packed = base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)).decode("ascii")
+    name = f"{table.stem}.csv"
+    if len(packed) > ROOM:
+        return Download(name, rows=len(frame), missing=f"too large for this page; it is {table.name} in the run folder")
+    return Download(name, f"data:application/gzip;base64,{packed}", len(frame))
+
+
+def _quiet(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 @cache

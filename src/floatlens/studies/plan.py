@@ -1,64 +1,82 @@
-"""The plan of a study: models, data, parts, sizes and settings, as one value that can be sent to a worker process."""
+"""The plan of a study: models, data and options, as one value that can be sent to a worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
-from floatlens.evaluation.sources import EvaluationPlan
+from floatlens.evaluation.sources import DataSource, asking_of, open_sources, plan_of
 from floatlens.findings.finding import CONDITIONS, FINDINGS, traced_conditions
 from floatlens.models.checkpoint import find
-from floatlens.options import Load, Recording, recorded
+from floatlens.options import Data, Load, Recording, Run, Sampling, Scope, recorded
 from floatlens.store.manifest import describe
-from floatlens.studies.parts.registry import PARTS
-from floatlens.studies.sizes import Sizes
-from floatlens.trace.summarise import Detail
+
+PARTS = ("traces", "knowledge", "stress", "causes")  # in the order of work: later parts can use results of earlier ones
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Number of questions per data set and part; None means all.
+
+    `traces` counts questions traced with passages, `short` questions traced without.
+    """
+
+    traces: int | None = 24
+    knowledge: int | None = 100
+    stress: int | None = 50
+    causes: int | None = 50
+    short: int | None = 24
+
+    def limited(self, limit: int | None) -> Sizes:
+        """Return sizes with no part larger than `limit`.
+
+        >>> Sizes().limited(20)
+        Sizes(traces=20, knowledge=20, stress=20, causes=20, short=20)
+        """
+        if limit is None:
+            return self
+        if limit < 1:
+            raise FloatLensError(f"limit {limit} is not a positive number; omit it for the default sizes")
+        return Sizes(**{name: min(size, limit) if size is not None else limit for name, size in asdict(self).items()})
+
+
+DEMO = {"traces": 5, "knowledge": 24, "stress": 40, "causes": 12, "short": 14}
+FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyPlan(EvaluationPlan):
-    """The plan of a study: an evaluation without and with passages, and the further data that the findings need.
+class StudyPlan:
+    """The plan of a study: questions without and with passages, and the further data that the findings need."""
 
-    Parameters
-    ----------
-    sizes: number of questions of each part; `limit`, the number to read per data set, follows from it.
-    interventions: specs of the interventions; None for those that the claims need.
-    wide: use every suitable data set for stress tests, not only the first.
-    setting: which questions are traced, see `findings.finding`.
-    traced_only: models that are only traced on short questions.
-    traced_data, traced_tokens: data sets and new tokens of these models; by default those of the others.
-    short_data: data sets that serve short questions only.
-    answer_tokens: new tokens of questions with passages, if different from `asking`.
-    stresses: names of the stress tests; None for all.
-    stress_interventions: specs of interventions under which the stress tests are also run, each with its control.
-    offset: first question of each data set, for questions that no earlier study has used.
-    load: how models are loaded.
-    detail: how much of a trace is stored, see `Trace.save`.
-    """
-
-    conditions: tuple[str, ...] = (CLOSED, OPEN)
-    findings: tuple[str, ...] = field(default_factory=lambda: tuple(FINDINGS.names()))
-    sizes: Sizes = field(default_factory=Sizes)
-    interventions: tuple[str, ...] | None = None
-    wide: bool = False
-    setting: str = "paper"
-    traced_only: tuple[str, ...] = ()
-    traced_data: tuple[str, ...] = ()
-    traced_tokens: int | None = None
-    short_data: tuple[str, ...] = ()
-    answer_tokens: int | None = None
-    stresses: tuple[str, ...] | None = None
-    stress_interventions: tuple[str, ...] = ()
-    offset: int = 0
+    models: tuple[str, ...]
+    data: tuple[str, ...]
+    scope: Scope = Scope()
+    reading: Data = Data()
+    sampling: Sampling = Sampling()
     load: Load = Load()
-    detail: Detail = "full"
+    run: Run = Run()
+
+    @cached_property
+    def findings(self) -> tuple[str, ...]:
+        """The names of the findings."""
+        return choose_findings(self.scope.only, self.scope.skip)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Number of questions of each part."""
+        own = self.scope.sizes
+        if own is not None and (unknown := set(own) - {each.name for each in fields(Sizes)}):
+            raise FloatLensError(f"unknown part {min(unknown)!r} in sizes; use {', '.join(asdict(Sizes()))}")
+        sizes = Sizes(**own) if own is not None else FULL if self.scope.full else Sizes()
+        return sizes.limited(self.reading.limit)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that the findings need; later parts can use results of earlier ones."""
+        """The parts that the findings need."""
         needed = {FINDINGS[name].part for name in self.findings}
         if any(FINDINGS[name].reads == "both" for name in self.findings):
             needed |= {"traces", "knowledge"}
@@ -66,57 +84,77 @@ class StudyPlan(EvaluationPlan):
 
     def parts_of(self, model: str) -> tuple[str, ...]:
         """The parts for one model."""
-        return tuple(name for name in self.parts if name == "traces" or model not in self.traced_only)
+        return tuple(name for name in self.parts if name == "traces" or model not in self.scope.traced_only)
 
     def of_model(self, model: str) -> StudyPlan:
         """Return the plan with the data sets and the answer length of one model."""
-        if model not in self.traced_only:
+        if model not in self.scope.traced_only:
             return self
-        asking = replace(self.asking, max_new_tokens=self.traced_tokens or self.asking.max_new_tokens)
-        own: dict[str, Any] = {"data": self.traced_data, "short_data": ()} if self.traced_data else {}
-        return replace(self, asking=asking, **own)
+        tokens = self.scope.traced_tokens or self.sampling.max_new_tokens
+        own: dict[str, Any] = {}
+        if self.scope.traced_data:
+            own = {"data": tuple(self.scope.traced_data), "scope": replace(self.scope, short_data=())}
+        return replace(self, sampling=replace(self.sampling, max_new_tokens=tokens), **own)
+
+    @property
+    def asking(self) -> Asking:
+        """How short questions are asked."""
+        return asking_of(self.sampling, self.reading, self.run)
 
     @property
     def answering(self) -> Asking:
         """How questions with passages are asked, and those without that they are compared with."""
-        return replace(self.asking, max_new_tokens=self.answer_tokens or self.asking.max_new_tokens)
+        return replace(self.asking, max_new_tokens=self.scope.answer_tokens or self.sampling.max_new_tokens)
 
     @property
     def traced(self) -> tuple[str, ...]:
         """The conditions under which questions are traced."""
-        return traced_conditions([FINDINGS[name] for name in self.findings], self.setting)
+        return traced_conditions([FINDINGS[name] for name in self.findings], self.scope.setting)
 
     def recording(self, condition: str) -> Recording:
         """Return what is recorded under a condition: the statistics that its findings need beyond the default ones."""
-        readers = [FINDINGS[name] for name in self.findings]
+        setting, readers = self.scope.setting, [FINDINGS[name] for name in self.findings]
         names = {
             name: None
             for each in readers
             for name in each.records
-            if CONDITIONS[each.setting if self.setting == "paper" else self.setting] == condition
+            if CONDITIONS[each.setting if setting == "paper" else setting] == condition
         }
-        return Recording(record=("default", *names), detail=self.detail)
+        return Recording(record=("default", *names), detail=self.scope.detail)
 
-    def reading(self) -> StudyPlan:
-        """Return the plan with the number of questions to read for its largest part."""
+    def sources(self) -> list[DataSource]:
+        """Open the data sets, each with the number of questions that the largest part needs."""
         most = [getattr(self.sizes, name) for name in self.parts]
         most += [self.sizes.short] if SHORT in self.traced else []
-        return replace(self, limit=None if None in most else self.offset + max(most))
+        limit = None if None in most else self.scope.offset + max(most)
+        given = plan_of(self.models, self.data, self.reading, self.asking, conditions=(CLOSED, OPEN), limit=limit)
+        return open_sources(given)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the plan for the manifest; sizes are recorded separately, because a time budget may reduce them."""
-        known = {name: value for name, value in super().recorded().items() if name not in ("sizes", "load")}
-        return {**known, "load": recorded(self.load)}
+        """Return the options that results depend on, for the manifest."""
+        return {
+            "models": list(self.models),
+            "data": list(self.data),
+            "findings": list(self.findings),
+            "sizes": asdict(self.sizes),
+            "scope": recorded(self.scope),
+            "read": recorded(replace(self.reading, template=None)),
+            "sampling": recorded(self.sampling),
+            "load": recorded(self.load),
+            "template": self.asking.template.text,
+            **recorded(self.run),
+        }
 
-    def manifest(self, asked: dict[str, Any], models: Sequence[str]) -> dict[str, Any]:
+    def manifest(self, asked: Mapping[str, Any], models: Sequence[str]) -> dict[str, Any]:
         """Return the manifest of the study, or of one model's run in it."""
+        corpus = [self.reading.corpus] if self.reading.corpus else []
         return describe(
             "study",
             asked,
             checkpoints=[find(model, self.load) for model in models],
-            data=[*self.data, *self.traced_data, *([self.corpus] if self.corpus else [])],
+            data=[*self.data, *self.scope.traced_data, *corpus],
             template=self.asking.template.text,
-            seeds={"questions": self.seed, "sampler": self.asking.seed},
+            seeds={"questions": self.reading.seed, "sampler": self.sampling.seed or 0},
         )
 
 

@@ -30,7 +30,6 @@ from floatlens.trace.trace import Trace
 if TYPE_CHECKING:
     from floatlens.lens import Lens
     from floatlens.studies.plan import StudyPlan
-    from floatlens.studies.sizes import Sizes
 
 REPLAYED = 12  # number of questions that a claim needs; --full replays all traced questions
 RECORD = ("received", "received_writing")
@@ -44,19 +43,11 @@ def compared(plan: StudyPlan) -> dict[str, list[str]]:
     """
     if "drift" not in plan.findings or SHORT not in plan.traced:
         return {}
-    found = {model: find(model, plan.load) for model in plan.models if model not in plan.traced_only}
+    found = {model: find(model, plan.load) for model in plan.models if model not in plan.scope.traced_only}
     models = [model for model, each in found.items() if can_replay(each.family, each.sampler)]
     kinds = {model: found[model].family.kind for model in models}
     others = {model: [other for other in models if kinds[other] != kinds[model]] for model in models}
     return {m: [*([m] if kinds[m] == "mdm" else []), *rest] for m, rest in others.items() if rest}
-
-
-def units(plan: StudyPlan, sizes: Sizes) -> int:
-    """Return the approximate number of short traces that replays cost per model, without looking up models."""
-    several = len([model for model in plan.models if model not in plan.traced_only]) > 1
-    if not several or "drift" not in plan.findings or SHORT not in plan.traced:
-        return 0
-    return 2 * (sizes.short or REPLAYED if plan.wide else REPLAYED)
 
 
 def replay_answers(
@@ -65,7 +56,6 @@ def replay_answers(
     plan: StudyPlan,
     homes: Mapping[str, str | Path],
     engine: Engine | None = None,
-    retry_errors: bool = False,
     watch: ProgressCallback | None = None,
 ) -> int:
     """Replay the answers of `sources` through a model, and return how many; `homes` are the runs of all models compared."""
@@ -74,7 +64,7 @@ def replay_answers(
     manifest = plan.manifest({"model": model, "replays": list(sources)}, [model])
     with RunFolder.create(runs[model].inside(REPLAYS), manifest, resume=True) as folder, does.keep_workers():
         lens = worker.planning_lens(model, does.in_process)
-        questions = chosen_questions(runs, None if plan.wide else REPLAYED)
+        questions = chosen_questions(runs, None if plan.scope.full else REPLAYED)
         prompts = [
             replayed_prompt(lens, traces[model], traces[source], sample_id=f"{data}, replay of {source}, {number}")
             for sample, traces in questions.items()
@@ -82,9 +72,9 @@ def replay_answers(
             for source in sources
         ]
         if prompts:
-            recording = Recording(record=RECORD, detail=plan.detail)
+            recording = Recording(record=RECORD, detail=plan.scope.detail)
             job = TraceJob(model, "", "replay", prompts, plan.asking, len(prompts), recording=recording)
-            journal = Journal(folder, retry_errors=retry_errors, kind=TraceRecord)
+            journal = Journal(folder, retry_errors=plan.run.retry_errors, kind=TraceRecord)
             run_jobs([job], worker, journal, engine=does, watch=watch)
         folder.finish()
         return len(prompts)

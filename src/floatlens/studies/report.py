@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.files import atomic_write
-from floatlens.findings.finding import CONDITIONS, FINDINGS
+from floatlens.findings.finding import CONDITIONS
+from floatlens.findings.spelling import listed
+from floatlens.findings.style import short
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
-from floatlens.store.local import run_all
 from floatlens.store.runs import model_runs
-from floatlens.studies.about import About, about
-from floatlens.studies.analyse import FIGURES, analyse, available, shown_samples
-from floatlens.studies.page import render
-from floatlens.studies.section import Section
+from floatlens.studies.analyse import FIGURES, Section, analyse_findings, answers_in, available, shown_samples
+from floatlens.studies.page import About, render
+from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
 FILMS = 3_000_000  # maximum bytes per film
 MOST_FILMS = 3
+SHOWN_ERRORS = 20
 
 
 def make(
@@ -50,11 +53,7 @@ def make(
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target = Path(temporary)
-        tasks = [(name, homes, target, shown_samples(homes, CONDITIONS[FINDINGS[name].setting])) for name in names]
-        found: list[Any] = run_all(analyse, tasks, jobs, watch)
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
+        found = analyse_findings(names, homes, target, jobs, watch)
         return _write(out, header, found, target, homes)
 
 
@@ -79,3 +78,64 @@ def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
     if len(ordered) > MOST_FILMS and all(trace.kind == "mdm" for trace in kept):
         kept[-1:] = [next((trace for trace in ordered if trace.kind != "mdm"), kept[-1])]
     return [film(trace, budget=FILMS) for trace in kept if trace.has_head_mean("received")]
+
+
+def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
+    """Collect the summary from the run folders."""
+    folders = [RunFolder.open(home) for home in homes]
+    answers = answers_in(folders)
+    models: dict[str, dict[str, str]] = {}
+    found = About("")
+    settings: dict[str, str] = {}
+    data: dict[str, None] = dict.fromkeys(str(d) for d in answers["data"]) if "data" in answers else {}
+    for folder in folders:
+        for _, path in folder.samples():
+            found.traces += 1
+            attributes = read_attributes(path, path)
+            models.setdefault(str(attributes.get("model", "")), _of_trace(attributes))
+            settings |= _sampler(attributes)
+    if "kind" in answers:
+        for model, part in answers.groupby("model", sort=False):
+            kind = str(part["kind"].iloc[0]).upper()
+            models.setdefault(str(model), {"name": str(model), "kind": kind, "family": "", "layers": ""})
+    errors = [error for folder in folders for error in folder.errors()]
+    found.models = sorted(models.values(), key=lambda model: model["kind"] != "MDM")
+    found.data, found.answers, found.settings = list(data), len(answers), settings
+    found.errors, found.errors_left_out = errors[:SHOWN_ERRORS], max(0, len(errors) - SHOWN_ERRORS)
+    names = [short(model["name"]) for model in found.models]
+    found.title = f"Where attention floats in {listed(names)}" if names else "FloatLens report"
+    for run in runs:
+        manifest = RunFolder.open(run).manifest
+        found.manifests.append((Path(run).name, json.dumps(manifest, indent=2, ensure_ascii=False)))
+        results = _results(Path(run))
+        found.failed |= results.get("failed", {})
+        found.notes += results.get("notes", [])
+    return found
+
+
+def _of_trace(attributes: dict[str, Any]) -> dict[str, str]:
+    return {
+        "name": str(attributes.get("model", "")),
+        "kind": str(attributes.get("kind", "")).upper(),
+        "family": str(attributes.get("family", "")),
+        "layers": str(attributes.get("n_layers", "")),
+        "revision": str(attributes.get("revision", "")),
+    }
+
+
+def _sampler(attributes: dict[str, Any]) -> dict[str, str]:
+    """Return the sampler's settings by model."""
+    given = json.loads(str(attributes.get("settings", "{}")))
+    text = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
+    return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": text}
+
+
+def _results(run: Path) -> dict[str, Any]:
+    """Return what a study says of itself: failed parts, questions left out, notes."""
+    path = run / "results.json"
+    found = untrusted.read_json(path, run) if path.exists() else {}
+    failed, notes = found.get("failed", {}), found.get("notes", [])
+    texts = isinstance(failed, dict) and isinstance(notes, list)
+    if not texts or not all(isinstance(text, str) for text in (*failed.values(), *notes)):
+        raise FloatLensError(f"{path}: failed and notes must be texts; finish the run again with --resume")
+    return {"failed": failed, "notes": notes}

@@ -1,6 +1,6 @@
 """Verdicts in one line, and in sentences."""
 
-from floatlens.studies.aloud import count_verdicts, decided, say_aloud
+from floatlens.studies.sentences import count_verdicts, decided, say_aloud
 
 
 def verdict(id, verdict, *models, value=0.3, n=20):

@@ -1,0 +1,290 @@
+"""The work of a study on one model: its parts in the model's own run folder, independent of failures in other parts.
+
+A part is a function of `ModelStudy`; `plan.PARTS` has their order, and findings name the part that they need.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from floatlens.data.sample import Sample
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.ablate.condition import Condition, conditions, standard
+from floatlens.evaluation.ablate.job import ablate
+from floatlens.evaluation.answers import AnswerRecord, answers_table
+from floatlens.evaluation.jobs import AnswerJob, ModelWorker
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking, Key
+from floatlens.evaluation.run import Journal, run_jobs
+from floatlens.evaluation.sources import DataSource
+from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_jobs
+from floatlens.interventions.intervention import NO_ATTENTION
+from floatlens.models.describe import is_state_space
+from floatlens.store.engine import Engine, ProgressCallback
+from floatlens.store.folder import ERRORS, RunFolder
+from floatlens.store.local import LocalEngine
+from floatlens.store.runs import CAUSES
+from floatlens.studies.plan import StudyPlan
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+
+STATUS = "parts.json"
+KNOWN = ("world:common",)  # memorised by the bundled models, so it is not informative about the use of passages
+PREFERRED = {"layout": "world:hops"}  # the world's data set made for a stress test
+# The interventions that the claims need, at one or two doses; --full runs the standard ones at all doses.
+USUAL = (
+    "mask-anchors(rule=top({n})) @ 1,4",
+    "pin-anchors(rule=sigma(3))",
+    "pin-anchors(rule=sigma(3), across=layers)",
+    "move-anchors(by=8, rule=sigma(3))",
+    "ablate-heads(heads=top({n})) @ 1,4",
+    "mask-anchors(rule=top(4), layers=shallow)",
+    "mask-anchors(rule=top(4), layers=deep)",
+    "ablate-heads(heads=top(2), layers=shallow)",
+    "ablate-heads(heads=top(2), layers=deep)",
+)
+SEEDS = (0,)  # seeds of the controls; --full uses two for the finding causes
+
+
+@dataclass
+class ModelOutcome:
+    """The outcome for one model: seconds per part, reasons of failed parts, and remarks."""
+
+    model: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ModelStudy:
+    """What the parts of one model share: the questions, the run folder, the engine and all answers so far.
+
+    `lens` is for planning; workers in other processes load their own.
+    """
+
+    plan: StudyPlan
+    model: str
+    lens: Lens
+    sources: Sequence[DataSource]
+    folder: RunFolder
+    journal: Journal
+    worker: ModelWorker
+    engine: Engine = field(default_factory=LocalEngine)
+    watch: ProgressCallback | None = None
+    rows: dict[Key, AnswerRecord] = field(default_factory=dict)
+    tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
+    notes: list[str] = field(default_factory=list)
+
+    def task(self, source: DataSource, count: int | None, condition: str, asking: Asking) -> AnswerJob:
+        """Describe the first questions of a data set, to ask the model under one condition."""
+        samples = first(source, count, self.plan)
+        return AnswerJob(self.model, source.label, condition, samples, asking, len(samples))
+
+    def ask(self, tasks: Sequence[AnswerJob], *, trace: bool = False) -> None:
+        """Answer all tasks; questions that an earlier part or a killed run has answered are not asked again."""
+        jobs = [replace(task, recording=self.plan.recording(task.condition)) if trace else task for task in tasks]
+        made = run_jobs(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
+        self.rows.update({record.key: record for record in made.records})
+
+    @property
+    def with_passages(self) -> list[DataSource]:
+        """The data sets that are asked with passages; the others serve short traces only."""
+        return sources_with_passages(self.sources, self.plan)
+
+
+def study_model(
+    model: str,
+    plan: StudyPlan,
+    path: str | Path,
+    engine: Engine | None = None,
+    watch: ProgressCallback | None = None,
+) -> ModelOutcome:
+    """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
+    does, retry = engine or LocalEngine(), plan.run.retry_errors
+    asked = {"model": model, **plan.recorded()}
+    with RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder, does.keep_workers():
+        storage = folder.storage
+        before = ModelOutcome(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
+        if before is not None and not before.failed and not (retry and has_failures(folder)):
+            return before
+        own, worker = plan.of_model(model), ModelWorker(plan.load)
+        lens = worker.planning_lens(model, does.in_process)
+        journal = Journal(folder, retry_errors=retry, share_prompts=True)
+        shared = ModelStudy(own, model, lens, own.sources(), folder, journal, worker, does, watch)
+        outcome = ModelOutcome(model, notes=shared.notes)
+        for name in plan.parts_of(model):
+            began = time.perf_counter()
+            try:
+                RUN[name](shared)
+            except Exception as error:  # any failure is reported in its section; the other parts continue
+                logging.getLogger(__name__).debug("part %s of %s failed", name, model, exc_info=True)
+                text = " ".join(str(error).split())
+                outcome.failed[name] = text if isinstance(error, FloatLensError) else f"{type(error).__name__}: {text}"
+            outcome.seconds[name] = round(time.perf_counter() - began, 2)
+        answers = answers_table(list(shared.rows.values()))
+        folder.write_table("answers", pd.concat([answers, *shared.tables], ignore_index=True))
+        folder.write_text(STATUS, json.dumps(outcome.__dict__, indent=2, ensure_ascii=False) + "\n")
+        folder.finish()
+        return outcome
+
+
+def has_failures(folder: RunFolder) -> bool:
+    """Whether a question failed in a model's run, with or without interventions."""
+    return any(folder.storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}"))
+
+
+def run_traces(shared: ModelStudy) -> None:
+    """Trace short questions without passages, and questions with passages; their answers serve Table 1."""
+    plan = shared.plan
+    shared.ask(
+        [
+            shared.task(source, count, condition, plan.asking if condition == SHORT else plan.answering)
+            for source, condition, count in traced(plan, shared.sources, shared.model)
+        ],
+        trace=True,
+    )
+
+
+def traced(
+    plan: StudyPlan, sources: Sequence[DataSource], model: str | None = None
+) -> list[tuple[DataSource, str, int | None]]:
+    """The data sets, conditions and numbers of questions to trace; `traced_only` models have only short questions.
+
+    Beside data sets for short questions only, the others give no more of these than of questions with passages.
+    """
+    made: list[tuple[DataSource, str, int | None]] = []
+    sizes, scope = plan.sizes, plan.scope
+    few = sizes.short if sizes.traces is None or sizes.short is None else min(sizes.short, sizes.traces)
+    if SHORT in plan.traced or model in scope.traced_only:
+        for source in sources:
+            fewer = scope.short_data and source.name not in scope.short_data
+            made.append((source, SHORT, few if fewer else sizes.short))
+    if OPEN in plan.traced and model not in scope.traced_only:
+        made += [(source, OPEN, sizes.traces) for source in sources_with_passages(sources, plan)]
+    return made
+
+
+def run_knowledge(shared: ModelStudy) -> None:
+    """Ask every question without and with passages, for Table 1."""
+    plan = shared.plan
+    shared.ask(
+        [
+            shared.task(source, plan.sizes.knowledge, condition, plan.answering)
+            for source in shared.with_passages
+            for condition in (CLOSED, OPEN)
+        ]
+    )
+
+
+def run_stress(shared: ModelStudy) -> None:
+    """Ask the same questions at increasing difficulty, for each stress test on the first suitable data set."""
+    made, notes = stress_levels(shared.plan, shared.sources)
+    shared.notes += notes
+    specs = shared.plan.scope.stress_interventions
+    under = conditions(specs, None, SEEDS) if specs else [Condition.plain()]
+    shared.ask(
+        [
+            job
+            for (name, data), several in made.items()
+            for job in stress_jobs(STRESSES[name], [shared.model], {data: several}, conditions=under)
+        ]
+    )
+
+
+def stress_levels(
+    plan: StudyPlan, sources: Sequence[DataSource]
+) -> tuple[dict[tuple[str, str], list[StressLevel]], list[str]]:
+    """Return levels by stress and data set, and a note for each stress without a suitable data set.
+
+    Distractors are drawn from all questions; only the first ones are asked.
+    """
+    made: dict[tuple[str, str], list[StressLevel]] = {}
+    notes = []
+    usable = sources_with_passages(sources, plan)
+    for name, stress in STRESSES.items():
+        if plan.scope.stresses is not None and name not in plan.scope.stresses:
+            continue
+        reason = ""
+        for source in sorted(usable, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
+            try:
+                options = StressOptions(seed=plan.reading.seed or 0)
+                found = stress.levels(first(source, None, plan), plan.answering, options)
+            except FloatLensError as error:
+                reason = str(error)
+                continue
+            made[name, source.label] = [replace(one, samples=one.samples[: plan.sizes.stress]) for one in found]
+            if not plan.scope.full:
+                break
+        if not any(name == key[0] for key in made):
+            notes.append(f"stress {name} was left out: {reason or 'no data set has passages'}")
+    return made, notes
+
+
+def run_causes(shared: ModelStudy) -> None:
+    """Ask the same questions under interventions, each with its matched random control, on the stress tests' data.
+
+    The answers without interventions are generated again, because effects are measured along each of their steps.
+    """
+    if is_state_space(shared.lens.config):
+        shared.notes.append(
+            f"causes of {shared.model} were left out: interventions change softmax attention, and {NO_ATTENTION}"
+        )
+        return
+    plan = shared.plan
+    source = min(shared.with_passages, key=lambda source: source.name in KNOWN)  # not memorised
+    specs, seeds = choose_interventions(plan, shared.lens.shape["layers"] or 1)
+    manifest = plan.manifest({"model": shared.model, "interventions": specs, "controls": seeds}, [shared.model])
+    with RunFolder.create(shared.folder.inside(CAUSES), manifest, resume=True) as folder:
+        shared.tables.append(
+            ablate(
+                [shared.model],
+                {source.label: first(source, plan.sizes.causes, plan)},
+                specs,
+                seeds=seeds,
+                asking=plan.answering,
+                folder=folder,
+                watch=shared.watch,
+                engine=shared.engine,
+                worker=shared.worker,
+                retry_errors=plan.run.retry_errors,
+            )
+        )
+        folder.finish()
+
+
+def choose_interventions(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
+    """Return the interventions and the seeds of their controls."""
+    if plan.scope.interventions is not None:
+        return list(plan.scope.interventions), list(SEEDS)
+    return (standard(layers), [0, 1]) if plan.scope.full else (list(USUAL), list(SEEDS))
+
+
+RUN: dict[str, Callable[[ModelStudy], None]] = {
+    "traces": run_traces,
+    "knowledge": run_knowledge,
+    "stress": run_stress,
+    "causes": run_causes,
+}
+
+
+def first(source: DataSource, count: int | None, plan: StudyPlan) -> list[Sample]:
+    """Return the first questions of a data set after the offset; with a seed, in a random order."""
+    held, seed = list(source.samples())[plan.scope.offset :], plan.reading.seed
+    if seed is not None:
+        held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
+    return held[:count]
+
+
+def sources_with_passages(sources: Sequence[Any], plan: StudyPlan) -> list[Any]:
+    """Return the data sets that are asked with passages; the others serve short traces only."""
+    return [source for source in sources if source.name not in plan.scope.short_data]
