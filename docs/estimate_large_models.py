@@ -1,4 +1,4 @@
-"""Write the output of `floatlens inspect` for LLaDA-8B and Dream-7B into docs/howto/large-models.md.
+"""Write the output of `floatlens models` for LLaDA-8B and Dream-7B into docs/howto/large-models.md.
 
     python docs/estimate_large_models.py
 
@@ -32,7 +32,7 @@ CONFIGS = {
         "rms_norm_eps": 1e-6, "max_position_embeddings": 131072, "tie_word_embeddings": False,
     },
 }  # fmt: skip
-WORDS = {"inspect": ("--dtype", "bfloat16")}
+WORDS = {"models": ("--dtype", "bfloat16")}
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def test_completion_can_be_shown_and_installed(shell: str, place: str, tmp_path:
 
 def test_models_and_inspect_print_json(folder: Path) -> None:
     assert {f["name"] for f in json.loads(run("models", "--json").stdout)["families"]} >= {"llada", "dream", "causal"}
-    about = json.loads(run("inspect", folder, "--json").stdout)
+    about = json.loads(run("models", folder, "--json").stdout)
     assert about["family"] == "llada" and about["layers"] == 3
 
 
@@ -212,7 +212,7 @@ def test_every_command_on_data_lists_all_skipped_lines_in_its_run(folder: Path, 
 def test_study_reads_data_and_loads_models_as_eval_does(folder: Path, tmp_path: Path, odd_data: Path) -> None:
     template = tmp_path / "template.txt"
     template.write_text("Read well.\n\n{passages}\n\nQ: {question}")
-    family = json.loads(run("inspect", folder, "--json").stdout)["family"]
+    family = json.loads(run("models", folder, "--json").stdout)["family"]
     words = ("study", folder, "--data", odd_data, "--only", "knowledge", "--max-new-tokens", 4, "--jobs", 1, *COLUMNS)
     options = ("--template", template, "--layout", "columns", "--family", family)
     done = run(*words, *options, "--out", tmp_path / "run", "--json")
@@ -259,7 +259,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("inspect", "nowhere"), "floatlens: model 'nowhere' is not a folder"),
+        (("models", "nowhere"), "floatlens: model 'nowhere' is not a folder"),
         (("trace", "FOLDER", "--out", "OUT"), "pass exactly one of --prompt"),
         (("trace", "FOLDER", "--prompt", "x", "--data", "y", "--out", "OUT"), "pass exactly one of --prompt"),
         (("trace", "FOLDER", "--data", "world", "--replay", "x", "--out", "OUT"), "--replay needs one prompt"),
@@ -283,7 +283,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
             "cannot be created: Not a directory; choose another --out",
         ),
         (("trace", "FOLDER", "--prompt", "x", "--out", "x" * 300), "the name is too long for the disk"),
-        (("inspect", "FOLDER", "--dtype", "float8"), "float8"),
+        (("models", "FOLDER", "--dtype", "float8"), "float8"),
         (("trace", "FOLDER", "--prompt", "x", "--out", "OUT", "--trace-dtype", "int8"), "int8"),
     ],
 )
@@ -295,7 +295,7 @@ def test_what_a_user_can_mend_is_one_sentence_and_code_2(folder: Path, tmp_path:
 
 
 def test_debug_adds_the_traceback(folder: Path) -> None:
-    assert "Traceback" in run("--debug", "inspect", "nowhere", code=2).stderr
+    assert "Traceback" in run("--debug", "models", "nowhere", code=2).stderr
 
 
 def test_a_wrong_option_is_code_2() -> None:
@@ -310,7 +310,7 @@ def test_a_wrong_option_is_code_2() -> None:
         ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--batch-size", -1),
         ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--max-passages", -1),
         ("trace", "tiny-mdm", "--data", "world", "--out", "OUT", "--passages", -1),
-        ("inspect", "tiny-mdm", "--positions", 0),
+        ("models", "tiny-mdm", "--positions", 0),
     ],
 )
 def test_a_number_out_of_its_range_is_refused_by_the_option(words: tuple, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
         ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--intervention", "mask-anchor(top(1))"],
         ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--intervention", "mask-anchors(rul=top(1))"],
         ["ablate", "tiny-mdm", "--data", "world", "--intervention", "mask-anchors(rule=topp({n}))"],
-        ["inspect", str(Path(__file__).parent)],
+        ["models", str(Path(__file__).parent)],
         ["plan", "no-such-model.gguf", "--data", "world", "--gpus", "8xA100"],
     )
     for words, wanted in ((["--help"], 0), *((words, 2) for words in mistakes)):

@@ -20,7 +20,7 @@ from tests.commands import run
 HAVE = {name: {Load, Data, Sampling, Run} for name in ("trace", "eval", "stress", "deploy", "ablate", "study")}
 HAVE["trace"] |= {Recording}
 HAVE["study"] |= {Scope}
-HAVE |= {"explore": {Load}, "inspect": {Load}}
+HAVE |= {"explore": {Load}, "models": {Load}}
 # Commands that need only some options of a group: they read no data or no weights, or have only the bundled ones.
 SOME = {
     "doctor": {"device"},

@@ -178,7 +178,7 @@ CONFIGS = {
 def test_a_nasty_config_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_bytes(CONFIGS[name])
-    refused("inspect", tmp_path / "model")
+    refused("models", tmp_path / "model")
     refused("trace", tmp_path / "model", "--prompt", "x", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

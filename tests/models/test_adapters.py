@@ -208,7 +208,7 @@ def test_commands_take_an_adapter_and_record_it(tmp_path: Path) -> None:
         trace = fl.Trace.open(folder_of_run.samples()[0][1])
     expected = fl.load(str(base), adapter=folder, family="canvas").trace("Who?", max_new_tokens=3)
     assert trace.final_tokens.tolist() == expected.final_tokens.tolist() and trace.attention == "block"
-    about = json.loads(run("inspect", *given, "--json").stdout)
+    about = json.loads(run("models", *given, "--json").stdout)
     assert about["adapter"] == {"folder": str(folder), "rank": 4, "alpha": 8, "made_for": str(base)}
 
 

@@ -97,7 +97,7 @@ def test_the_memory_of_a_trace_is_that_of_an_answer_and_of_observation() -> None
 
 
 def test_a_model_is_described_with_the_cost_of_a_trace() -> None:
-    shown = run("inspect", "tiny-mdm").stdout
+    shown = run("models", "tiny-mdm").stdout
     assert "a trace" in shown and "on one A100" in shown and "on one CPU core" in shown
-    found = json.loads(run("inspect", "tiny-mdm", "--json").stdout)
+    found = json.loads(run("models", "tiny-mdm", "--json").stdout)
     assert found["trace_memory_bytes"] > found["weight_bytes"] and set(found["trace_seconds"]) == set(DEVICES)

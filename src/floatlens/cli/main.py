@@ -30,8 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("report", "Write one self-contained HTML report of existing runs."),
     "diff": ("diff", "Show what differs between two runs."),
     "doctor": ("doctor", "Check observation on this machine, and measure the cost of a trace."),
-    "models": ("models", "List the supported families of models and the bundled models."),
-    "inspect": ("inspect", "Describe a checkpoint and its memory use."),
+    "models": ("models", "List the families of models, or describe a checkpoint and its memory use."),
     "import": ("import_npz", "Convert .npz files of the paper's scripts to traces."),
 }
 

