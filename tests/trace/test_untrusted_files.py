@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -17,8 +18,7 @@ import xarray as xr
 import zarr
 
 from floatlens import FloatLensError, Trace
-from floatlens.trace import safe_pickle
-from floatlens.trace.npz import read_npz
+from floatlens.trace.npz import read_npz, unpickle
 from tests.explorer.traces import planted
 
 
@@ -417,7 +417,7 @@ def test_shared_references_cost_nothing_and_endless_nesting_is_refused(tmp_path:
     shared: list[Any] = []
     for _ in range(60):
         shared = [shared, shared]
-    assert len(safe_pickle.load(__import__("io").BytesIO(pickle.dumps(shared, 3)))) == 2
+    assert len(unpickle(io.BytesIO(pickle.dumps(shared, 3)))) == 2
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(FloatLensError, match="levels deep"):

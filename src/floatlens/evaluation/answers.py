@@ -149,7 +149,7 @@ def _read(path: Path) -> pd.DataFrame:
         ) from None
     if missing := [name for name in NEEDED if name not in table]:
         raise FloatLensError(f"{file} lacks the column {missing[0]!r}, so it is not a table of answers by FloatLens")
-    for name in table.columns.intersection(AnswerRecord.NUMBERS):
+    for name in table.columns.intersection(list(AnswerRecord.NUMBERS)):
         try:
             table[name] = pd.to_numeric(table[name])
         except (ValueError, TypeError):

@@ -62,7 +62,7 @@ def trace_of(log: PassLog, facts: ModelFacts, *, row: int, generation: int, samp
     start = log.starts[number][row]
     steps = [step for step in steps if step.tokens_BT is not None and step.tokens_BT.shape[1] >= start]
     diffusion = log.is_diffusion(number)
-    moments = diffusion_steps(log, steps, row) if diffusion else appending_steps(log, steps, row, facts.end_ids)
+    moments = row_steps(log, steps, row, facts.end_ids)
     steps = steps[: len(moments)]
     length = moments[-1].tokens_BT.shape[1]
     first, last = span(steps[-1].real_BT, row, length)
@@ -118,73 +118,45 @@ def revised(step: Step, mask: int) -> bool:
     return bool(((before_BT != after_BT) & (before_BT != mask) & (after_BT != mask)).any())
 
 
-def diffusion_steps(log: PassLog, steps: Sequence[ObservedStep], row: int) -> list[Step]:
-    """The steps of a row of a diffusion model."""
-    found = []
+def row_steps(log: PassLog, steps: Sequence[ObservedStep], row: int, end_ids: Collection[int]) -> list[Step]:
+    """The steps of a row; those of an autoregressive model up to the one that writes its end token."""
+    found: list[Step] = []
+    diffusion = log.is_diffusion(steps[0].generation)
     for index, step in enumerate(steps):
         assert step.tokens_BT is not None
         tokens_T = step.tokens_BT[row]
-        after_T = next_tokens(log, steps, index, row)
-        if after_T is None:
-            after_T = tokens_T.clone()
-            if step.proposed_BT is not None:
-                after_T = torch.where(tokens_T == log.mask, step.proposed_BT[row], tokens_T)
-        T = len(tokens_T)
-        committed_T = torch.zeros(len(after_T), dtype=torch.bool)
-        committed_T[:T] = (after_T[:T] != tokens_T) & (after_T[:T] != log.mask)
+        T, after_T = len(tokens_T), tokens_after(log, steps, index, row)
+        committed_T = torch.arange(len(after_T)) >= T
+        if diffusion:
+            committed_T[:T] = (after_T[:T] != tokens_T) & (after_T[:T] != log.mask)
+            committed_T[T:] = False
         confidence_T = torch.full((len(after_T),), torch.nan)
         if step.confidence_BT is not None:
-            confidence_T[:T] = step.confidence_BT[row, :T]
-        found.append(one_row(index, tokens_T, after_T, committed_T, confidence_T, step.active))
-    return found
-
-
-def appending_steps(log: PassLog, steps: Sequence[ObservedStep], row: int, end_ids: Collection[int]) -> list[Step]:
-    """The steps of a row of an autoregressive model, up to the one that writes its end token."""
-    found: list[Step] = []
-    for index, step in enumerate(steps):
-        assert step.tokens_BT is not None
-        tokens_T = step.tokens_BT[row]
-        T = len(tokens_T)
-        after_T = next_tokens(log, steps, index, row)
-        if after_T is None and step.proposed_BT is not None and len(steps) > 1:  # a single pass writes nothing
-            after_T = torch.cat([tokens_T, step.proposed_BT[row, T:]])
-        after_T = tokens_T if after_T is None else after_T
-        committed_T = torch.zeros(len(after_T), dtype=torch.bool)
-        committed_T[T:] = True
-        confidence_T = torch.full((len(after_T),), torch.nan)
-        if step.confidence_BT is not None and len(after_T) > T:
-            confidence_T[T] = step.confidence_BT[row, T]
-        found.append(one_row(index, tokens_T, after_T, committed_T, confidence_T, step.active))
-        if any(int(token) in end_ids for token in after_T[T:]):
+            known = step.confidence_BT[row, : len(after_T)]
+            confidence_T[: len(known)] = known
+        active = None if step.active is None or len(step.active) == T else step.active
+        found.append(Step(index, tokens_T[None], after_T[None], committed_T[None], confidence_T[None], active))
+        if not diffusion and any(int(token) in end_ids for token in after_T[T:]):
             break
     return found
 
 
-def next_tokens(log: PassLog, steps: Sequence[ObservedStep], index: int, row: int) -> torch.Tensor | None:
-    """The tokens of a row after a step; None if they are not known."""
-    step = steps[index]
+def tokens_after(log: PassLog, steps: Sequence[ObservedStep], index: int, row: int) -> torch.Tensor:
+    """The tokens of a row after a step: those of the next pass, else the finished ones, else the most likely ones."""
+    step, proposed_BT = steps[index], steps[index].proposed_BT
     assert step.tokens_BT is not None
+    tokens_T = step.tokens_BT[row]
     if step.after_BT is not None:
         following = steps[index + 1].tokens_BT if index + 1 < len(steps) else None
-        known = step.after_BT[row] if following is None else following[row]
-        if following is None and len(known) > len(step.tokens_BT[row]) + 1 and step.proposed_BT is not None:
-            known = known[: step.proposed_BT.shape[1]]
-        return known
-    return None
-
-
-def one_row(
-    index: int,
-    tokens_T: torch.Tensor,
-    after_T: torch.Tensor,
-    committed_T: torch.Tensor,
-    confidence_T: torch.Tensor,
-    active: range | None,
-) -> Step:
-    """A step of a batch of one."""
-    whole = active is None or len(active) == len(tokens_T)
-    return Step(index, tokens_T[None], after_T[None], committed_T[None], confidence_T[None], None if whole else active)
+        if following is not None:
+            return following[row]
+        known = step.after_BT[row]
+        return known if proposed_BT is None or len(known) <= len(tokens_T) + 1 else known[: proposed_BT.shape[1]]
+    if proposed_BT is None:
+        return tokens_T
+    if log.is_diffusion(step.generation):
+        return torch.where(tokens_T == log.mask, proposed_BT[row], tokens_T)
+    return torch.cat([tokens_T, proposed_BT[row, len(tokens_T) :]]) if len(steps) > 1 else tokens_T  # one pass: nothing
 
 
 def cut(step: Step, first: int, last: int) -> Step:
@@ -192,14 +164,8 @@ def cut(step: Step, first: int, last: int) -> Step:
     active = step.active
     if active is not None:
         active = range(max(active.start, first) - first, min(active.stop, last) - first)
-    return Step(
-        step.index,
-        step.tokens_BT[:, first:last],
-        step.after_BT[:, first:last],
-        step.committed_BT[:, first:last],
-        step.confidence_BT[:, first:last],
-        active,
-    )
+    names = ("tokens_BT", "after_BT", "committed_BT", "confidence_BT")
+    return replace(step, active=active, **{name: getattr(step, name)[:, first:last] for name in names})
 
 
 def crop(
