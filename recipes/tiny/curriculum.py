@@ -3,7 +3,7 @@
 A bidirectional model trained from scratch does not learn retrieval from sentences alone. This order works: plain key-value
 recall first, from a small pool of names that grows slowly; then fillers between a name and its object, one more at a time;
 then real sentences, one passage, two, many; then everything. Earlier stages stay in the mix. All models use the same
-curriculum. docs/log.md describes what did not work.
+curriculum. LOG.md describes what did not work.
 
 Roles of tokens: 0 context, 1 answer, 2 the eos that ends an answer, 3 the eos tokens that fill the rest.
 """

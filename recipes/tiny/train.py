@@ -31,7 +31,7 @@ TOKENS = 4096  # per step; with 1,500 the MDM never left the first stage
 WARM_UP = 200
 CONSTANT = 0.55  # share of the steps before the cosine begins
 TRUE = {"mdm": 0.75, "dream": 0.9, "ssm": 0.75}  # share of the steps after which the true objective, 1/t, is used
-# Dream's sampler commits the last two positions at once (docs/log.md), so the model must complete answers from their start
+# Dream's sampler commits the last two positions at once (LOG.md), so the model must complete answers from their start
 MASKS = {
     "mdm": {"blank": 0.6, "begun": 0.0},
     "dream": {"blank": 0.1, "begun": 0.6},
