@@ -124,10 +124,8 @@ def _drift() -> Iterator[PublishedFact]:
 
 
 def _layers() -> Iterator[PublishedFact]:
-    found = definitions.layer_distance(np.stack([mass(layer) for layer in figures.TEMPORAL_LAYERS], axis=1))
-    yield PublishedFact(
-        "layers", "distance of anchor mass, layers 0 and 31", {"between": found.between, "within": found.within}
-    )
+    between, within = definitions.layer_distance(np.stack([mass(layer) for layer in figures.TEMPORAL_LAYERS], axis=1))
+    yield PublishedFact("layers", "distance of anchor mass, layers 0 and 31", {"between": between, "within": within})
     spread = {}
     for layer in figures.TEMPORAL_LAYERS:
         a_ST = received(layer)

@@ -168,7 +168,7 @@ def test_folders_without_answers_are_named(tmp_path):
     with pytest.raises(FloatLensError, match="lacks the column 'model'"):
         knowledge(tmp_path)
     (tmp_path / "answers.parquet").write_bytes(b"no")
-    with pytest.raises(FloatLensError, match="cannot be read"):
+    with pytest.raises(FloatLensError, match="not a readable parquet file"):
         knowledge(tmp_path)
     with pytest.raises(FloatLensError, match="no answers under stress"):
         stress(planted({"mdm": books(0.1, 0.5)}))

@@ -60,12 +60,8 @@ def test_an_answer_is_looked_for_as_words():
     assert why_not(trace) == ""
 
 
-def test_the_query_only_score_comes_per_head_where_recorded_and_per_layer_from_flow():
+def test_the_query_only_score_is_that_of_the_first_step_where_recorded():
     trace = planted(gold=2)
-    flow = trace.data["flow"].isel(step=0).sel(region="query", region_to="doc2").values
-    np.testing.assert_allclose(heads(trace)["query_layer"].squeeze(), flow, rtol=1e-6)
-    trace.data["flow"].loc[{"region": "query"}] = 0.0  # the prompt was read before the first step: nothing was observed
-    assert np.isnan(heads(trace)["query_layer"]).all()
     assert heads(trace)["query"].isnull().all()
     mass = np.random.default_rng(0).random((12, 6, 4))
     trace.data = trace.data.assign(query_mass=(("step", "layer", "head"), mass))

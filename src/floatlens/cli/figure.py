@@ -57,9 +57,9 @@ def command(
     """
     from floatlens.cli.progress import bar
     from floatlens.findings import style
-    from floatlens.findings.finding import FINDINGS, folders_for
+    from floatlens.findings.finding import FINDINGS, traces_for
     from floatlens.findings.verdict import write_claims
-    from floatlens.store.runs import RunTraces, model_runs
+    from floatlens.store.runs import model_runs
 
     finding = FINDINGS[name]
     folders = [folder for run in runs for folder in model_runs(run)]
@@ -74,7 +74,7 @@ def command(
     traces: Any = [folder.path for folder in folders]
     with bar("traces") as watch:
         if finding.reads in ("traces", "both"):
-            opened = RunTraces(folders_for(finding, folders), limit, lambda count: watch(name, count))
+            opened = traces_for(finding, folders, limit, lambda count: watch(name, count))
             traces = opened if finding.reads == "traces" else (opened, traces)
         measured = finding.measure(traces, **measured_by)
     target = out or runs[0]

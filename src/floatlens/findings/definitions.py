@@ -247,19 +247,8 @@ def dwell(anchors: Array) -> Array:
 # Layers and tasks: distances between and within groups
 
 
-class BetweenWithin(NamedTuple):
-    """Mean distance between groups and within groups; `difference` is 0 if the groups do not matter."""
-
-    between: float
-    within: float
-
-    @property
-    def difference(self) -> float:
-        return self.between - self.within
-
-
-def layer_distance(p_SLT: Array) -> BetweenWithin:
-    """Total-variation distance of the anchor mass between different layers against within a layer.
+def layer_distance(p_SLT: Array) -> tuple[float, float]:
+    """Total-variation distance of the anchor mass between different layers, and within a layer.
 
     Both are means over pairs of *different* steps, so anchors that move in step in all layers give a difference of 0.
     Steps without anchors are left out; NaN where no pair remains.
@@ -267,16 +256,15 @@ def layer_distance(p_SLT: Array) -> BetweenWithin:
     >>> p = np.zeros((4, 2, 3))
     >>> p[:, 0, 0] = p[:, 1, 2] = 1  # each layer has its own fixed sink
     >>> layer_distance(p)
-    BetweenWithin(between=1.0, within=0.0)
+    (1.0, 0.0)
     """
     there = has_anchors(p_SLT)
     within, n_within = _sums([p_SLT[there[:, layer], layer] for layer in range(p_SLT.shape[1])])
     at_once, n_at_once = _sums([p_SLT[step, there[step]] for step in range(len(p_SLT))])
     every, n_every = _sums([p_SLT[there]])
     n_between = n_every - n_within - n_at_once
-    return BetweenWithin(
-        (every - within - at_once) / n_between if n_between else NAN, within / n_within if n_within else NAN
-    )
+    between = every - within - at_once
+    return between / n_between if n_between else NAN, within / n_within if n_within else NAN
 
 
 class LengthMatched(NamedTuple):

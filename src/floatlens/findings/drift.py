@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import find_anchors, parse_rule
@@ -85,12 +87,12 @@ class Drift(Finding):
             "head_similarity": _head_similarity(trace, layers),
             **_shift(trace, a),
         }
-        apart = definitions.layer_distance(p_SLT)
+        between, within = definitions.layer_distance(p_SLT)
         found = xr.Dataset(
             {
                 **{name: ("layer", numbers) for name, numbers in by_layer.items()},
-                "between_layers": apart.between,
-                "within_layers": apart.within,
+                "between_layers": between,
+                "within_layers": within,
                 "anchor_mass": (
                     "position",
                     definitions.anchor_mass(p_SLT.sum(axis=(0, 1)), np.ones(a.shape[-1], bool)),
@@ -456,28 +458,26 @@ def _cells(trace: Trace, layer: int, a_ST: Array, anchors_ST: Array, positions: 
 
 
 def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: slice | None) -> Figure:
-    models = list(dict.fromkeys(trace.model for trace, *_ in panels))
-    rows = max(sum(trace.model == m for trace, *_ in panels) for m in models)
+    by_model = {trace.model: [panel for panel in panels if panel[0].model == trace.model] for trace, *_ in panels}
+    rows = max(map(len, by_model.values()))
     with style.sheet():
-        width = max(style.WIDTH, COLUMN * len(models))
+        width = max(style.WIDTH, COLUMN * len(by_model))
         figure = style.new_figure(0.9 + 1.35 * rows, width)
-        grid = figure.subplots(rows, len(models), squeeze=False)
-        used: dict[str, int] = dict.fromkeys(models, 0)
-        used_rows = {model: sum(trace.model == model for trace, *_ in panels) for model in models}
-        for trace, layer, a_ST, anchors_ST in panels:
-            row, column = used[trace.model], models.index(trace.model)
-            used[trace.model] += 1
-            readable = int(TOKENS_PER_INCH * width / len(models))
-            last = row == used_rows[trace.model] - 1
-            _panel(grid[row, column], trace, layer, a_ST, anchors_ST, positions, readable if last else 0, figure=figure)
-            if row == 0:
-                kind = trace.kind.upper()
-                grid[row, column].set_title(f"{style.short(trace.model)}\n{kind}", pad=14, weight="bold")
-            if column and grid[row, column].get_ylabel() == grid[row, 0].get_ylabel():
-                grid[row, column].set_ylabel("")
-        for column, model in enumerate(models):
-            for row in range(used[model], rows):
-                grid[row, column].set_axis_off()
+        grid = figure.subplots(rows, len(by_model), squeeze=False)
+        for column, several in zip(grid.T, by_model.values(), strict=True):
+            for row, axes in enumerate(column):
+                if row >= len(several):
+                    axes.set_axis_off()
+                    continue
+                last = row == len(several) - 1
+                mesh = _panel(
+                    axes, *several[row], positions, int(TOKENS_PER_INCH * width / len(by_model)) if last else 0
+                )
+                figure.colorbar(mesh, ax=axes, pad=0.01, aspect=12).ax.tick_params(labelsize=6)
+                if axes is not grid[row, 0] and axes.get_ylabel() == grid[row, 0].get_ylabel():
+                    axes.set_ylabel("")
+            trace = several[0][0]
+            column[0].set_title(f"{style.short(trace.model)}\n{trace.kind.upper()}", pad=14, weight="bold")
         style.caption(
             figure,
             f"Received attention (mean over heads and queries); hatched or framed: anchors by {parse_rule(rule).id}; "
@@ -487,25 +487,17 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
 
 
 def _panel(
-    axes: Any,
-    trace: Trace,
-    layer: int,
-    a_ST: Array,
-    anchors_ST: Array,
-    positions: slice | None,
-    readable: int,
-    figure: Figure,
-) -> None:
+    axes: Axes, trace: Trace, layer: int, a_ST: Array, anchors_ST: Array, positions: slice | None, readable: int
+) -> AxesImage:
     """Draw one map. `readable` is the number of tokens that fit the axis, 0 for a panel without labels."""
     start, stop, _ = (positions or slice(None)).indices(a_ST.shape[1])
-    shown = slice(start, stop)
-    values = a_ST[:, shown]
+    shown, steps = slice(start, stop), trace.data["step"].values
+    values, tokens = a_ST[:, shown], trace.strings()[shown]
     mesh = draw.attention_map(axes, values)
     draw.hatch_anchors(axes, anchors_ST[:, shown])
-    draw.name_rows(axes, trace.data["step"].values.tolist())
-    draw.commit_front(axes, trace.data["committed_at"].values[shown], trace.data["step"].values)
+    draw.name_rows(axes, steps.tolist())
+    draw.commit_front(axes, trace.data["committed_at"].values[shown], steps)
     draw.mark_regions(axes, trace.regions, shown, trace.gold)
-    tokens = trace.strings()[shown]
     draw.name_on_hover(axes, values, tokens, start)
     axes.set_ylabel(("mean of layers" if layer == AVERAGE else f"layer {layer}") + "\nstep")
     if readable:
@@ -514,7 +506,7 @@ def _panel(
         axes.set_xlabel("position")
     else:
         axes.set_xticklabels([])
-    figure.colorbar(mesh, ax=axes, pad=0.01, aspect=12).ax.tick_params(labelsize=6)
+    return mesh
 
 
 drift = register_finding(Drift())

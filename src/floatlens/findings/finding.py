@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -28,7 +27,9 @@ from floatlens.findings.samples import by_model, is_measured, mean, models_of, p
 from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, Verdict
 from floatlens.registry import Registry
-from floatlens.stats import INCONCLUSIVE, SMALLEST_N, TOO_FEW
+from floatlens.stats import INCONCLUSIVE, NAN, SMALLEST_N, TOO_FEW
+from floatlens.store.folder import RunFolder
+from floatlens.store.runs import RunTraces
 from floatlens.version import __version__
 
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
@@ -278,32 +279,26 @@ class Claim:
     rejected_if: str = ""
     needs: str = ""
 
-    def verdict(self, measured: xr.Dataset, **about: Any) -> Verdict:
-        """Test the claim on the models in `about`, or on all models of a kind together."""
-        found = self.test(measured, **about)
+    def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
+        """Test the claim on the given models (`mdm`, `arm`, `model`), or on all models of a kind together."""
+        found = self.test(measured, **models)
         decided = found.judge(self.effect)
         reason = found.reason
         if found.blocked:
             decided, reason = (decided if decided == TOO_FEW else INCONCLUSIVE), found.blocked
         elif decided == TOO_FEW and not (found.n == 0 and reason):
             reason = f"{found.n} samples have a value; at least {SMALLEST_N} are needed"
-        return Verdict(
-            self.finding,
-            self.sentence,
-            self.statistic,
-            found.value,
-            found.interval,
-            decided,
-            str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
-            found.n,
-            found.models,
-            reason,
-            found.details,
-            self.id,
-            self.effect,
-            self.source,
-            float("nan") if decided == TOO_FEW else 1.0 if found.blocked else found.p_value(self.effect),
-        )
+        rule = str(measured.attrs.get("claim_rule", measured.attrs.get("rule", "")))
+        p = NAN if decided == TOO_FEW else 1.0 if found.blocked else found.p_value(self.effect)
+        about: dict[str, Any] = {
+            "id": self.id,
+            "effect": self.effect,
+            "source": self.source,
+            "details": found.details,
+            "p": p,
+        }
+        numbers = (found.value, found.interval, decided, rule, found.n, found.models, reason)
+        return Verdict(self.finding, self.sentence, self.statistic, *numbers, **about)
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
         """Test the claim on every model, or pair of models, that it applies to.
@@ -366,11 +361,7 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
 # tokens, one step per token, one block), and retrieval heads, flow, knowledge and stress with passages.
 
 CONDITIONS = {"short": SHORT, "passages": OPEN}
-SETTINGS = {
-    "paper": "short questions for anchors, passages for heads, flow, knowledge and stress",
-    "short": "every trace without passages",
-    "passages": "every trace with passages",
-}
+SETTINGS = ("paper", *CONDITIONS)  # as in the paper, all short, all with passages
 
 
 def check_setting(name: str) -> str:
@@ -396,27 +387,10 @@ def condition_of(sample_id: str) -> str:
     return parts[1] if len(parts) == 3 and parts[1] in CONDITIONS.values() else ""
 
 
-@dataclass(frozen=True)
-class OfSetting:
-    """A run folder with the traces of one condition."""
-
-    folder: Any
-    condition: str
-
-    @property
-    def path(self) -> Path:
-        return Path(self.folder.path)
-
-    def __str__(self) -> str:
-        return str(self.folder)
-
-    def samples(self) -> list[tuple[str, Path]]:
-        found = self.folder.samples()
-        return [(name, path) for name, path in found if not self.condition or condition_of(name) == self.condition]
-
-
-def folders_for(finding: Finding, folders: Sequence[Any]) -> list[OfSetting]:
-    """The folders restricted to the traces of the finding's setting, or with all traces if there are none of it."""
+def traces_for(
+    finding: Finding, folders: Sequence[RunFolder], limit: int | None = None, watch: Any = None
+) -> RunTraces:
+    """The traces of the finding's setting, or all traces if there are none of it; see `RunTraces` for the parameters."""
     wanted = CONDITIONS[finding.setting]
     known = {condition_of(name) for folder in folders for name, _ in folder.samples()}
-    return [OfSetting(folder, wanted if wanted in known else "") for folder in folders]
+    return RunTraces(folders, limit, watch, lambda name: wanted not in known or condition_of(name) == wanted)

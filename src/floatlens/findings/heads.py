@@ -4,7 +4,7 @@ The score of Wu et al. 2024 (arXiv 2404.15574), per step: a head scores when, at
 its most attended key is the same token inside the gold evidence. For an autoregressive model (ARM) that step is the one
 that generates the token. There are two more scores: the mass score (attention on the gold evidence at that step), and a
 query-only score that needs no generation (arXiv 2506.09944): attention from the question to the gold documents at the
-first step, per head if `query_mass` was recorded, otherwise per layer from the region flow.
+first step, if `query_mass` was recorded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class Heads(Finding):
         return xr.Dataset(
             {
                 **{name: (("layer", "head"), values) for name, values in found.items()},
-                "query_layer": ("layer", _query_flow(trace)),
                 "overlap_steps": overlap,
                 "n_tokens": n_tokens,
                 "reason": np.array(reason, dtype=object),
@@ -146,21 +145,6 @@ def _folded(text: str) -> str:
     return f" {' '.join(words)} "
 
 
-def _query_flow(trace: Trace) -> Array:
-    """Attention from the question's region to the gold documents at the first step, per layer; NaN without both."""
-    nothing = np.full(trace.data.sizes["layer"], np.nan)
-    if "flow" not in trace.data or "query" not in trace.data["region"].values:
-        return nothing
-    gold = [g for g in trace.gold if g in trace.data["region_to"].values]
-    if not gold:
-        return nothing
-    row_LR = trace.data["flow"].isel(step=0).sel(region="query")
-    if not np.nan_to_num(row_LR.values).any():  # the prompt was read before the first step
-        return nothing
-    flow_LR = row_LR.sel(region_to=gold).transpose("layer", "region_to")
-    return np.asarray(flow_LR.values.sum(axis=1), dtype=float)
-
-
 def table(traces: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model and layer: mean scores over usable samples, heads above 0.1 and 0.5."""
     parts = []
@@ -171,7 +155,6 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
             "layer": part["layer"].values,
             "depth": mean_over(part["depth"].values, 0),
             **{name: mean_over(values, 1) for name, values in scores.items()},
-            "query_layer": mean_over(part["query_layer"].values, 0),
             "above_0.1": (scores["hit"] > RETRIEVES).sum(axis=1),
             "above_0.5": (scores["hit"] > STRONG).sum(axis=1),
             "heads": np.isfinite(scores["hit"]).sum(axis=1),

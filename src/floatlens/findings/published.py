@@ -28,25 +28,11 @@ def absorption_rows(last_layer: int) -> pd.DataFrame:
     >>> rows.groupby("model")["layer"].max().unique().tolist(), sorted(rows["rule"].unique())
     ([5.0], ['first', 'top(n=1)'])
     """
-    curves = paper.absorption()
-    parts = []
-    for model in map(str, curves["model"].values):
-        curve = curves.sel(model=model).dropna("layer", subset=["mean"])
-        layers = curve["layer"].values
-        parts.append(
-            pd.DataFrame(
-                {
-                    "model": NAMES[model],
-                    "rule": RULES[model],
-                    "layer": layers / layers.max() * last_layer,
-                    "mean": curve["mean"].values,
-                    "std": (curve["high"].values - curve["low"].values) / 2,
-                    "anchors": 1.0,
-                    "n": 0,
-                }
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+    frame = paper.absorption().to_dataframe().reset_index().dropna(subset="mean")
+    layer = frame["layer"] / frame.groupby("model")["layer"].transform("max") * last_layer
+    std = (frame["high"] - frame["low"]) / 2
+    frame = frame.assign(rule=frame["model"].map(RULES), model=frame["model"].map(NAMES), layer=layer, std=std)
+    return frame.assign(anchors=1.0, n=0)[["model", "rule", "layer", "mean", "std", "anchors", "n"]]
 
 
 def head_rows() -> pd.DataFrame:
@@ -70,25 +56,12 @@ def flow_rows() -> pd.DataFrame:
 def knowledge_rows(score: str) -> pd.DataFrame:
     """The averages of Table 1, one row per model and condition; scores between 0 and 1."""
     average = paper.table1()["average"] / 100
-    rows = []
-    for model in map(str, average["model"].values):
-        gain = float(
-            average.sel(model=model, condition="open-book") - average.sel(model=model, condition="closed-book")
-        )
-        for condition in map(str, average["condition"].values):
-            mean = float(average.sel(model=model, condition=condition))
-            about = {"model": NAMES[model], "data": "Table 1 of the paper", "condition": condition, "score": score}
-            numbers = {
-                "mean": mean,
-                "low": mean,
-                "high": mean,
-                "n": 0,
-                "gain": gain,
-                "gain_low": gain,
-                "gain_high": gain,
-            }
-            rows.append({**about, **numbers})
-    return pd.DataFrame(rows)
+    gain = average.sel(condition="open-book") - average.sel(condition="closed-book")
+    frame = xr.Dataset({"mean": average, "gain": gain}).to_dataframe().reset_index()
+    frame = frame.assign(model=frame["model"].map(NAMES), data="Table 1 of the paper", score=score, n=0)
+    frame = frame.assign(low=frame["mean"], high=frame["mean"], gain_low=frame["gain"], gain_high=frame["gain"])
+    numbers = ["mean", "low", "high", "n", "gain", "gain_low", "gain_high"]
+    return frame[["model", "data", "condition", "score", *numbers]]
 
 
 def temporal_trace() -> Trace:

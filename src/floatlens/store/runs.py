@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, overload
+from typing import overload
 
 from floatlens.errors import FloatLensError
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
@@ -54,28 +54,25 @@ def _existing(run: RunFolder, places: Iterable[tuple[str, ...]]) -> list[RunFold
     return found
 
 
-class TraceFolder(Protocol):
-    """A folder of traces: a run, or some of the traces of one."""
-
-    def samples(self) -> list[tuple[str, Path]]: ...
-
-
 class RunTraces(Sequence[Trace]):
     """A sequence of traces on disk.
 
     Parameters
     ----------
     limit: maximum number of traces per run folder.
+    keep: called with the name of a sample; returns whether its trace is used. By default, all are.
     watch: called with the number of traces; returns a function that is called once per trace while iterating.
     """
 
     def __init__(
         self,
-        folders: Sequence[TraceFolder],
+        folders: Sequence[RunFolder],
         limit: int | None = None,
         watch: Callable[[int], Callable[[], None]] | None = None,
+        keep: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        self.paths = [path for folder in folders for _, path in folder.samples()[:limit]]
+        every = [[path for name, path in folder.samples() if keep(name)][:limit] for folder in folders]
+        self.paths = [path for paths in every for path in paths]
         if not self.paths:
             names = ", ".join(str(folder) for folder in folders)
             raise FloatLensError(f"{names} has no traces; create some with `floatlens trace`")
@@ -85,7 +82,7 @@ class RunTraces(Sequence[Trace]):
     def replays(self) -> Iterator[Trace]:
         """The traces of replayed texts of a study, in addition to those of its models' own answers."""
         for folder in self.folders:
-            inside = getattr(folder, "path", Path()) / REPLAYS
+            inside = folder.path / REPLAYS
             if (inside / MANIFEST).exists():
                 yield from (Trace.open(path) for _, path in RunFolder.open(inside).samples())
 

@@ -20,12 +20,11 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write
 from floatlens.findings import style
-from floatlens.findings.finding import CONDITIONS, FINDINGS, Finding, ReportTable, condition_of, folders_for
+from floatlens.findings.finding import CONDITIONS, FINDINGS, Finding, ReportTable, condition_of, traces_for
 from floatlens.findings.spelling import count
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import run_all
-from floatlens.store.runs import RunTraces
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
@@ -159,13 +158,13 @@ def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
 
 def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     if finding.reads == "traces":
-        return RunTraces(folders_for(finding, folders))
+        return traces_for(finding, folders)
     answers = answers_in(folders)
     if answers.empty:
         raise FloatLensError(
             f"there are no answers for {finding.name}; create them with floatlens eval or floatlens stress"
         )
-    return (RunTraces(folders_for(finding, folders)), answers) if finding.reads == "both" else answers
+    return (traces_for(finding, folders), answers) if finding.reads == "both" else answers
 
 
 def _mapped(source: Any, folders: Sequence[RunFolder], shown: Sequence[str]) -> Any:
