@@ -12,7 +12,7 @@ from .data.sample import Passage as Passage
 from .data.sample import Sample as Sample
 from .decode.registry import register_sampler as register_sampler
 from .errors import FloatLensError as FloatLensError
-from .evaluation.run import evaluate as evaluate
+from .evaluation.loop import evaluate as evaluate
 from .evaluation.stress.stress import register_stress as register_stress
 from .findings.finding import register_claim as register_claim
 from .findings.finding import register_finding as register_finding

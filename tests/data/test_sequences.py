@@ -9,7 +9,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.data.sequences import ids_prompt, read_marks, text_prompt
-from floatlens.evaluation.planning import Asking, question_of
+from floatlens.evaluation.planning import Asking, build_prompt
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level, word_piece
 
@@ -95,7 +95,6 @@ def test_a_file_of_plain_texts_is_continued_without_a_template(tmp_path: Path) -
     assert [s.continuation for s in samples] == [True, True] and [s.answers for s in samples] == [[], ["Tarn"]]
     lens = fl.load("tiny-mdm")
     for sample in samples:
-        asked = question_of(lens, sample, Asking(max_new_tokens=4))
-        assert asked.prompt is not None and asked.prompt.ids == lens.text_prompt(sample.question).ids
-    too_long = question_of(lens, samples[0], Asking(max_new_tokens=10**6))
-    assert too_long.error is not None and "shorten the text" in too_long.error
+        assert build_prompt(lens, sample, Asking(max_new_tokens=4)).ids == lens.text_prompt(sample.question).ids
+    with pytest.raises(fl.FloatLensError, match="shorten the text"):
+        build_prompt(lens, samples[0], Asking(max_new_tokens=10**6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -16,18 +17,11 @@ import floatlens as fl
 from floatlens.cli.main import run as command
 from floatlens.data.read import read
 from floatlens.data.sample import Sample
-from floatlens.evaluation.ablate.condition import conditions, standard
-from floatlens.evaluation.ablate.effects import results
-from floatlens.evaluation.ablate.job import (
-    MEASURES,
-    AblationBatch,
-    AblationRecord,
-    ablate,
-    share_conditions,
-    well_formed,
-)
-from floatlens.evaluation.ablate.replay import gold_surprise, replay
-from floatlens.evaluation.planning import Asking, Question
+from floatlens.evaluation.ablate import MEASURES, Ablation, AblationRecord, ablate, effects, well_formed
+from floatlens.evaluation.conditions import conditions, standard
+from floatlens.evaluation.loop import Batch
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.replay import gold_surprise, replay
 from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
@@ -163,7 +157,7 @@ def test_a_killed_study_resumes_with_the_same_numbers(
     with pytest.raises(Killed):
         ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=folder, watch=watch)
     assert 7 <= len(folder.results()) < len(whole)
-    resumed = ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=RunFolder.open(folder.path))
+    resumed = ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=folder)
     pd.testing.assert_frame_equal(resumed, whole)
 
 
@@ -199,16 +193,23 @@ def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[
 def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(
     lenses: dict[str, fl.Lens], samples: list[Sample]
 ) -> None:
-    asked = [Question(s, p) for s, p in zip(samples[:2], prompts(lenses["tiny-arm"], samples), strict=False)]
     chosen = conditions(["mask-anchors(top({n}))"], [1, 2], seeds=[0])
-    some = frozenset((c.name, question.id) for c in chosen[1:] for question in asked)
-    batch = AblationBatch(("tiny-arm", "data"), None, asked, chosen, some, ASKING, "arm")
-    assert [len(part.conditions) for part in share_conditions(batch, 3)] == [2, 2]
-    assert len(share_conditions(batch, 99)) == 4
+    made = Ablation("tiny-arm", "data", "ablation", (), ASKING, conditions=tuple(chosen))
+    cases = [case for sample in samples[:2] for case in made.cases(lenses["tiny-arm"], sample)]
+    some = frozenset(case.record.key for case in cases if case.record.condition != "none")
+
+    def sizes(workers: int) -> list[int]:
+        parts = dataclasses.replace(made, workers=workers).divide(cases, some, batches=3)
+        return [len({case.record.condition for case in part}) for part in parts]
+
+    assert (
+        sizes(1) == [1] * 4 and sizes(2) == [2, 2] and sizes(99) == [1] * 4
+    )  # the one that has its results is left out
+    batch = Batch(made, cases, some)
     parts = [part for one in batch.split() for part in one.split()]
-    assert len(parts) == 2 * len(chosen) and all(len(part.split()) == 1 for part in parts)
+    assert len(parts) == 2 * (len(chosen) - 1) and all(len(part.split()) == 1 for part in parts)
     lost = [row for part in parts for row in part.lost("its worker died")]
-    assert {(row.condition, row.id) for row in lost} == some and {row.error for row in lost} == {"its worker died"}
+    assert {row.key for row in lost} == some and {row.error for row in lost} == {"its worker died"}
 
 
 def test_the_standard_study_holds_what_the_claims_need() -> None:
@@ -314,7 +315,7 @@ def test_form_and_content_are_told_apart_by_depth() -> None:
 
 def test_results_pair_the_same_questions() -> None:
     mdm = {"none": 1.0, MASK: 0.25, CONTROLS[MASK]: 0.75}
-    entries = {entry["condition"]: entry for entry in results(planted({"m": mdm}))}
+    entries = {entry["condition"]: entry for entry in effects(planted({"m": mdm}))}
     assert set(entries) == {"none", MASK}
     entry = entries[MASK]
     assert entry["accuracy"] == pytest.approx(0.25) and entry["n"] == 40

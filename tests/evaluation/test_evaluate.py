@@ -13,11 +13,13 @@ import floatlens as fl
 from floatlens.data.read import read
 from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.jobs import AnswerJob, ModelWorker
+from floatlens.evaluation.answers import AnswerRecord
+from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, evaluate, run_experiments
 from floatlens.evaluation.planning import CLOSED, Asking
-from floatlens.evaluation.run import Journal, evaluate, run_jobs
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
+from floatlens.store.engine import JobFailure
+from floatlens.store.local import LocalEngine
 
 
 @dataclass
@@ -169,19 +171,37 @@ def test_one_failing_question_does_not_take_its_batch_along(tokenizer):
     assert [r.error for r in rows] == [None, None, None, "the size of tensor a must match", None, None]
 
 
+class Deadly(LocalEngine):
+    """No worker survives a batch with more than the first question."""
+
+    def run(self, worker, jobs):
+        self.seen = []
+        for batch in jobs:
+            self.seen.append(batch)
+            yield batch, JobFailure("its worker was killed")
+
+
 def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer):
     lens, asking = Oracle(tokenizer), Asking(batch_size=4)
-    job = AnswerJob("oracle", "d", "open-book", questions(4), asking)
-    journal = Journal()
-    (record,) = run_jobs(
-        [AnswerJob("oracle", "d", "open-book", questions(1), asking)], ModelWorker(lambda _: lens)
+    worker, journal, engine = ModelWorker(lambda _: lens), Journal(), Deadly()
+    run_experiments([Experiment("oracle", "d", "open-book", questions(1), asking)], worker, journal)
+    made = run_experiments(
+        [Experiment("oracle", "d", "open-book", questions(4), asking)], worker, journal, engine=engine
+    )
+    (batch,) = engine.seen
+    assert len(batch.cases) == 4 and len(batch.missing) == 3  # the answered question keeps the batch as it was
+    assert [record.error for record in made.records] == [None, *["its worker was killed"] * 3]
+    assert sorted(one.cases[0].record.id for one in batch.split()) == ["q1", "q2", "q3"]
+
+
+@pytest.mark.parametrize("change", [{"f1": "high"}, {"gold": "Molen"}, {"gold": [3]}, {"unknown": 1}, {"steps": "x"}])
+def test_a_result_with_other_fields_is_refused(tokenizer, change):
+    (record,) = run_experiments(
+        [Experiment("oracle", "d", "open-book", questions(1), Asking())], ModelWorker(lambda _: Oracle(tokenizer))
     ).records
-    journal.note(record)
-    (part,) = job.plan(lens, journal)
-    (batch,) = part.batches
-    assert len(batch.prompts) == 4 and part.done == 1  # the answered question keeps the batch as it was
-    assert {lost.id for lost in batch.lost("its worker was killed")} == {"q1", "q2", "q3"}
-    assert sorted(one.records[0].id for one in batch.split()) == ["q1", "q2", "q3"]
+    assert AnswerRecord.from_result(record.key, record.value()) == record
+    with pytest.raises(FloatLensError, match="the result of oracle"):
+        AnswerRecord.from_result(record.key, {**record.value(), **change})
 
 
 def test_settings_that_cannot_work_stop_the_run(tokenizer):

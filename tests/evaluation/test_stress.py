@@ -10,16 +10,15 @@ import pytest
 
 from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.jobs import ModelWorker
+from floatlens.evaluation.loop import ModelWorker, answer_all
 from floatlens.evaluation.planning import Asking
-from floatlens.evaluation.run import ask_models
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import (
     STRESSES,
     StressLevel,
     StressOptions,
     register_stress,
-    stress_jobs,
+    stress_experiments,
 )
 
 
@@ -134,7 +133,7 @@ def test_a_stress_of_ones_own_is_one_function(monkeypatch):
         return [StressLevel("quiet", 0.0, list(samples), asking), StressLevel("loud", 1.0, loud, asking)]
 
     made = STRESSES["shout"].levels(samples(2), Asking(), StressOptions())
-    jobs = list(stress_jobs(STRESSES["shout"], ["m"], {"d": made}))
+    jobs = list(stress_experiments(STRESSES["shout"], ["m"], {"d": made}))
     assert [job.condition for job in jobs] == ["shout=quiet", "shout=loud"] and jobs[1].labels["x"] == 1.0
     assert list(STRESSES)[-1] == "shout"
     with pytest.raises(FloatLensError, match="the stress 'noise' is already registered"):
@@ -159,7 +158,7 @@ def test_a_run_gives_a_curve_a_range_and_a_slope_for_each_model(tokenizers):
     made = {"d": levels("position", samples(passages=4))}
     lenses = {"mdm": (4, "mdm"), "arm": (2, "arm")}
     worker = ModelWorker(lambda name: Forgetful(tokenizers["byte_level"], *lenses[name]))
-    answers, _ = ask_models(stress_jobs(STRESSES["position"], list(lenses), made), worker)
+    answers, _ = answer_all(stress_experiments(STRESSES["position"], list(lenses), made), worker)
     assert len(answers) == 2 * 4 * 12
     table = curves.curves(answers)
     assert list(table[table["model"] == "arm"]["mean"]) == [1, 1, 0, 0]

@@ -18,9 +18,9 @@ from floatlens.data.prompt import Prompt, Region
 from floatlens.data.sample import Passage, Sample
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.job import ablate
-from floatlens.evaluation.ablate.replay import Baseline, divergence, gold_surprise, replay
+from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.replay import Baseline, divergence, gold_surprise, replay
 from tests.interventions.by_hand import Hand, Seen, by_hand
 from tests.interventions.test_exact import cap, close, mask_positions, scale, sink, zero
 from tests.models import checkpoints

@@ -162,7 +162,7 @@ def test_a_resumed_run_must_be_the_same(
     before = (undisturbed["trace"] / "index.jsonl").read_bytes()
     line = (*words["trace"], "--out", undisturbed["trace"], "--resume", "--max-new-tokens", 5)
     assert fork_server.run(*line, errors=tmp_path / "err") == 2
-    assert "other settings (max_new_tokens: 4, now 5)" in (tmp_path / "err").read_text()
+    assert "other settings (sampling.max_new_tokens: 4, now 5)" in (tmp_path / "err").read_text()
     assert (undisturbed["trace"] / "index.jsonl").read_bytes() == before
     manifest = json.loads((undisturbed["trace"] / "manifest.json").read_text())
     assert manifest["arguments"][0] == "trace" and manifest["machine"]["cores"] == os.cpu_count()

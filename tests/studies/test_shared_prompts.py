@@ -8,9 +8,8 @@ import floatlens as fl
 from floatlens.data.read import read
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.jobs import AnswerJob, ModelWorker
+from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.planning import OPEN, Asking
-from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.lens import Lens
 
 ASKING = Asking(max_new_tokens=4, batch_size=3)
@@ -39,12 +38,12 @@ class Asked:
 
         monkeypatch.setattr(Lens, "generate", generate)
 
-    def __call__(self, *jobs: AnswerJob) -> list[AnswerRecord]:
-        return run_jobs(jobs, self.worker, self.journal).records
+    def __call__(self, *jobs: Experiment) -> list[AnswerRecord]:
+        return run_experiments(jobs, self.worker, self.journal).records
 
 
-def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) -> AnswerJob:
-    return AnswerJob("tiny-arm", "fresh", condition, samples, asking)
+def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) -> Experiment:
+    return Experiment("tiny-arm", "fresh", condition, samples, asking)
 
 
 def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:

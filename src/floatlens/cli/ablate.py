@@ -41,7 +41,7 @@ def command(
 
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
-    from floatlens.evaluation.ablate.condition import conditions
+    from floatlens.evaluation.conditions import conditions
     from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
 
     running.check_out(out)
@@ -58,8 +58,7 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json
-    from floatlens.evaluation.ablate.effects import results
-    from floatlens.evaluation.ablate.job import ablate
+    from floatlens.evaluation.ablate import ablate, effects
     from floatlens.findings.causes import causes
 
     check_settings(plan, loading)
@@ -82,7 +81,7 @@ def command(
             )
         check_answered(answers)
         found: dict[str, Any] = {
-            "results": results(answers),
+            "results": effects(answers),
             "claims": judge(causes, answers, folder, "causes"),
             "problems": problems_of(sources),
             "settings": asking.recorded(),
@@ -103,7 +102,7 @@ def check_interventions(
     seeds: Sequence[int],
 ) -> None:
     """Raise an error for interventions on layers or heads that a model does not have, before any weight is read."""
-    from floatlens.evaluation.ablate.condition import conditions, standard
+    from floatlens.evaluation.conditions import conditions, standard
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
 

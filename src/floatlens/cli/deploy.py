@@ -67,15 +67,14 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_answered, check_settings, finish_run, open_run, print_json, records_of
-    from floatlens.evaluation.jobs import AnswerJob, ModelWorker
-    from floatlens.evaluation.run import ask_models
+    from floatlens.evaluation.loop import Experiment, ModelWorker, answer_all
     from floatlens.findings.by_role import attention_by_role
     from floatlens.store.runs import RunTraces
 
     check_settings(plan, loading)
     recording = Recording(record=("received_writing",)) if trace else None
     jobs = (
-        AnswerJob(model, label, stage, samples, asking, len(samples), recording=recording)
+        Experiment(model, label, stage, samples, asking, len(samples), recording=recording)
         for model in plan.models
         for label, stages in streams.items()
         for stage, samples in stages.items()
@@ -83,7 +82,7 @@ def command(
     also = {"corpus": reading.corpus, "retrieved": reading.passages or RETRIEVED, "trace": trace}
     with open_run(out, "deploy", plan, loading, also, running.resume) as folder:
         with bar("questions") as watch:
-            answers, _ = ask_models(
+            answers, _ = answer_all(
                 jobs,
                 ModelWorker(loading),
                 folder,

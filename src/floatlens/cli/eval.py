@@ -59,19 +59,18 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_settings, finish_run, open_run
-    from floatlens.evaluation.jobs import AnswerJob, ModelWorker
-    from floatlens.evaluation.run import ask_models
+    from floatlens.evaluation.loop import Experiment, ModelWorker, answer_all
 
     check_settings(plan, loading)
     jobs = (
-        AnswerJob(model, source.label, condition, source.samples(), plan.asking, source.count)
+        Experiment(model, source.label, condition, source.samples(), plan.asking, source.count)
         for model in plan.models
         for source in sources
         for condition in plan.conditions
     )
     with open_run(out, "eval", plan, loading, {}, running.resume) as folder:
         with bar("questions") as watch:
-            answers, rates = ask_models(
+            answers, rates = answer_all(
                 jobs,
                 ModelWorker(loading),
                 folder,

@@ -63,7 +63,7 @@ def command(
     from floatlens.data.readers.registry import named_data
     from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
-    from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_jobs
+    from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_experiments
 
     test = STRESSES[name]
     if score not in SCORES:
@@ -92,9 +92,8 @@ def command(
     from floatlens.cli.ablate import check_interventions
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json, records_of
-    from floatlens.evaluation.ablate.condition import Condition, conditions
-    from floatlens.evaluation.jobs import ModelWorker
-    from floatlens.evaluation.run import ask_models
+    from floatlens.evaluation.conditions import Condition, conditions
+    from floatlens.evaluation.loop import ModelWorker, answer_all
     from floatlens.evaluation.stress import curves
     from floatlens.findings.stress import stress as finding
 
@@ -109,8 +108,8 @@ def command(
     also |= {key: value for key, value in asdict(options).items() if key != "index"}
     with open_run(out, "stress", plan, loading, also, running.resume) as folder:
         with bar("questions") as watch:
-            answers, _ = ask_models(
-                stress_jobs(test, plan.models, made, recording, under),
+            answers, _ = answer_all(
+                stress_experiments(test, plan.models, made, recording, under),
                 ModelWorker(loading),
                 folder,
                 engine=engine,

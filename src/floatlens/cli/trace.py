@@ -103,8 +103,7 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.progress import bar
     from floatlens.cli.shared import make_console, noted_warnings, print_json, print_notes, problem_lines
-    from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
-    from floatlens.evaluation.run import Journal, run_jobs
+    from floatlens.evaluation.loop import Journal, ModelWorker, TraceExperiment, TraceRecord, run_experiments
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store import manifest
@@ -154,7 +153,7 @@ def command(
         template=plan.asking.template.text,
         seeds={"seed": seed},
     )
-    job = TraceJob(
+    job = TraceExperiment(
         model,
         data or "",
         condition,
@@ -167,7 +166,7 @@ def command(
     with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
         journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
         worker = ModelWorker(loading)
-        records = run_jobs([job], worker, journal, engine=engine, watch=watch).records
+        records = run_experiments([job], worker, journal, engine=engine, watch=watch).records
         write_problems(folder, sources)
         folder.finish()
     problems = problems_of(sources)

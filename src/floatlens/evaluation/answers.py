@@ -12,10 +12,12 @@ import pandas as pd
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
-from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key, Question
+from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key
 from floatlens.trace.generation import Generation
 
 if TYPE_CHECKING:
+    from floatlens.data.prompt import Prompt
+    from floatlens.data.sample import Sample
     from floatlens.lens import Lens
     from floatlens.trace.trace import Trace
 
@@ -62,10 +64,9 @@ class AnswerRecord:
     COUNTS: ClassVar[tuple[str, ...]] = ("steps",)  # columns of integers that may be missing
 
     @classmethod
-    def from_question(cls, question: Question, **columns: Any) -> Self:
-        """Return the record of a question before it is answered."""
-        sample, prompt = question.sample, question.prompt
-        record = cls(sample.id, sample.question, sample.answers, error=question.error, **columns)
+    def before(cls, sample: Sample, prompt: Prompt | None, error: str | None, **columns: Any) -> Self:
+        """Return the record of a question before it is answered; without a prompt, `error` is the reason."""
+        record = cls(sample.id, sample.question, sample.answers, error=error, **columns)
         if record.condition not in WITHOUT_PASSAGES:
             record.recall, record.answer_recall = sample.meta.get("recall"), sample.meta.get("answer_recall")
         if prompt is not None:
@@ -114,6 +115,40 @@ class AnswerRecord:
             return replace(self, error=other.error)
         same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
         return replace(self, **same, **score(other.answer, self.gold)._asdict())
+
+
+@dataclass
+class TraceRecord:
+    """A traced question: its trace is in the run folder, unless there is an error."""
+
+    id: str
+    model: str
+    error: str | None = None
+
+    @classmethod
+    def from_result(cls, key: Key, value: Mapping[str, Any]) -> TraceRecord:
+        if len(key) != 2:
+            raise FloatLensError(f"the result {', '.join(key)} is not one of floatlens trace; use another --out")
+        name = f"the result of {', '.join(key)}"
+        return untrusted.make_record(cls, {"id": key[1], "model": key[0], **value}, name)
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.id
+
+    @property
+    def name(self) -> str:
+        return self.id
+
+    @property
+    def trace_id(self) -> str:
+        return self.id
+
+    def value(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+    def with_trace(self, lens: Lens, trace: Trace) -> TraceRecord:
+        return self
 
 
 def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:

@@ -9,9 +9,9 @@ copied.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from floatlens.data.prompt import Prompt, build, fit, trim_passages
 from floatlens.data.sample import Sample
@@ -25,6 +25,7 @@ OPEN, CLOSED = "open-book", "closed-book"
 SHORT = "short"  # also without passages, for traces of short questions, whose answers may have a different length
 WITHOUT_PASSAGES = (CLOSED, SHORT)
 WINDOW = 64  # number of batches whose prompts are sorted by length together; bounds the memory
+T = TypeVar("T")
 Key = tuple[str, ...]  # of a result in the run folder, such as (model, data, condition, id of the question)
 
 
@@ -61,105 +62,61 @@ class Asking:
         return {**asdict(self), "template": self.template.text}
 
 
-@dataclass(frozen=True)
-class Question:
-    """A sample with its prompt, or with the reason why no prompt can be built."""
-
-    sample: Sample
-    prompt: Prompt | None = None
-    error: str | None = None
-
-    @property
-    def id(self) -> str:
-        return self.sample.id
-
-
-@dataclass(frozen=True)
-class QuestionWindow:
-    """Questions that are planned together, in order, and their batches.
-
-    `origins` has the questions with the same prompt as another one, with the key of its result; they are not in a batch.
-    """
-
-    questions: list[Question]
-    batches: list[list[Question]]
-    origins: dict[str, Key]
-
-
-Origin = Callable[[Question], Key | None]
-
-
-def plan_windows(
-    lens: Lens,
-    samples: Iterable[Sample | Prompt],
-    asking: Asking,
-    condition: str = OPEN,
-    origin: Origin = lambda question: None,
-) -> Iterator[QuestionWindow]:
-    """Plan the batches of a stream of samples. `lens` needs its tokenizer and its context length, not its weights.
-
-    `origin` returns the key of the result with the answer to the same prompt, or None if the question is to be asked.
-    """
-    for part in _windows(samples, asking.batch_size * WINDOW):
-        questions = [question_of(lens, sample, asking, condition) for sample in part]
-        origins = {q.id: key for q in questions if q.prompt is not None and (key := origin(q)) is not None}
-        asked = [q for q in questions if q.prompt is not None and q.id not in origins]
-        # The longest prompts first: if memory runs out, it does so early.
-        asked.sort(key=lambda q: len(q.prompt.ids) if q.prompt is not None else 0, reverse=True)
-        size = asking.batch_size if lens.batched else 1
-        yield QuestionWindow(questions, list(_batches(asked, size)), origins)
-
-
-def question_of(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Question:
-    """Build the prompt of a sample. A `Prompt` is used unchanged.
+def build_prompt(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Prompt:
+    """Build the prompt of a sample, or raise FloatLensError with the reason why there is none. A `Prompt` is used unchanged.
 
     Passages are left out under closed book and for short questions, and required under open book. Those that do not fit
-    the context are dropped.
+    the context are dropped. `lens` needs its tokenizer and its context length, not its weights.
     """
     if isinstance(sample, Prompt):
-        return Question(Sample(sample.sample_id, sample.question, sample.answers), sample)
+        return sample
     if sample.infill or sample.continuation:
-        return _text_of(lens, sample, asking)
+        return _text_prompt(lens, sample, asking)
     passages = [] if condition in WITHOUT_PASSAGES else sample.passages
     if condition == OPEN and not passages:
         retrieved = "answer_recall" in sample.meta
-        reason = "no passage was retrieved for the question" if retrieved else "the question has no passages"
-        return Question(sample, error=reason)
-    try:
-        if lens.tokenizer is None:
-            raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files")
-        shown = trim_passages(sample.question, passages, lens.context_length)
-        prompt = build(
-            lens.tokenizer,
-            sample.question,
-            shown,
-            answers=sample.answers,
-            order=asking.order,
-            template=asking.template,
-            chat=asking.chat,
+        raise FloatLensError(
+            "no passage was retrieved for the question" if retrieved else "the question has no passages"
         )
-        if lens.context_length:
-            room = lens.context_length - asking.max_new_tokens - (lens.block_length or 0)  # blocks are written whole
-            prompt = fit(prompt, lens.tokenizer, room)
-    except FloatLensError as error:
-        return Question(sample, error=str(error))
-    dropped = prompt.dropped + len(passages) - len(shown)
-    return Question(sample, replace(prompt, dropped=dropped, sample_id=sample.id))
+    if lens.tokenizer is None:
+        raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files")
+    shown = trim_passages(sample.question, passages, lens.context_length)
+    prompt = build(
+        lens.tokenizer,
+        sample.question,
+        shown,
+        answers=sample.answers,
+        order=asking.order,
+        template=asking.template,
+        chat=asking.chat,
+    )
+    if lens.context_length:
+        room = lens.context_length - asking.max_new_tokens - (lens.block_length or 0)  # blocks are written whole
+        prompt = fit(prompt, lens.tokenizer, room)
+    return replace(prompt, dropped=prompt.dropped + len(passages) - len(shown), sample_id=sample.id)
 
 
-def _text_of(lens: Lens, sample: Sample, asking: Asking) -> Question:
+def _text_prompt(lens: Lens, sample: Sample, asking: Asking) -> Prompt:
     """Build the prompt of a text with masks or to continue, under any condition: it has no passages."""
-    try:
-        prompt = lens.infill_prompt(sample.question) if sample.infill else lens.text_prompt(sample.question)
-        written = len(prompt.tail or ()) if sample.infill else asking.max_new_tokens
-        length, context = len(prompt.ids) + written, lens.context_length
-        if context is not None and length > context:
-            raise FloatLensError(
-                f"the text has {length} tokens, but the model's context is {context}; shorten the text"
-            )
-    except FloatLensError as error:
-        return Question(sample, error=str(error))
-    return Question(sample, replace(prompt, answers=list(sample.answers), sample_id=sample.id))
+    prompt = lens.infill_prompt(sample.question) if sample.infill else lens.text_prompt(sample.question)
+    written = len(prompt.tail or ()) if sample.infill else asking.max_new_tokens
+    length, context = len(prompt.ids) + written, lens.context_length
+    if context is not None and length > context:
+        raise FloatLensError(f"the text has {length} tokens, but the model's context is {context}; shorten the text")
+    return replace(prompt, answers=list(sample.answers), sample_id=sample.id)
+
+
+def plan_batches(prompts: Mapping[T, Prompt], size: int) -> list[list[T]]:
+    """Return what is decoded together, the longest prompts first: if memory runs out, it does so early.
+
+    Texts to replay or to fill need equal numbers of tokens and of steps.
+    """
+    groups: dict[object, list[T]] = {}
+    for item, prompt in sorted(prompts.items(), key=lambda entry: len(entry[1].ids), reverse=True):
+        script, tail = prompt.script, prompt.tail
+        key = (script and (len(script.ids), script.steps), tail and (len(tail), tail.count(tail[0])))
+        groups.setdefault(key, []).append(item)
+    return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
 class SharedPrompts:
@@ -178,40 +135,21 @@ class SharedPrompts:
         """Forget the questions without a result: the work on them failed."""
         self.first = {about: one for about, one in self.first.items() if one[0] in have}
 
-    def origins(self, key: Key, asking: Asking, *, ask_all: bool = False) -> Origin:
-        """Return the function that finds the origin of each question of a job, to be called in their order.
+    def origin(self, key: Key, prompt: Prompt, asking: Asking, experiment: object, *, ask_all: bool) -> Key | None:
+        """Return the key of the result with the answer to the same prompt, or None if the question is to be asked.
 
-        `key` is the start of the keys of the job's results. With `ask_all` every prompt is run, because more than its
+        Called for the questions of an experiment in their order. With `ask_all` every prompt is run, because more than its
         answer is needed.
         """
-        job = object()
         settings = json.dumps(asking.generation(), sort_keys=True, default=str)
-
-        def origin(question: Question) -> Key | None:
-            assert question.prompt is not None
-            mine = (*key, question.id)
-            prompt = question.prompt
-            about = (key[0], tuple(prompt.ids), prompt.script, prompt.tail, settings)
-            first, of = self.first.setdefault(about, (mine, job))
-            return None if ask_all or (first == mine and of is job) else first
-
-        return origin
+        about = (key[0], tuple(prompt.ids), prompt.script, prompt.tail, settings)
+        first, of = self.first.setdefault(about, (key, experiment))
+        return None if ask_all or (first == key and of is experiment) else first
 
 
-def _batches(questions: Sequence[Question], size: int) -> Iterator[list[Question]]:
-    """Questions that can be decoded together: texts to replay or to fill need equal numbers of tokens and of steps."""
-    groups: dict[object, list[Question]] = {}
-    for question in questions:
-        assert question.prompt is not None
-        script, tail = question.prompt.script, question.prompt.tail
-        key = (script and (len(script.ids), script.steps), tail and (len(tail), tail.count(tail[0])))
-        groups.setdefault(key, []).append(question)
-    for group in groups.values():
-        yield from (group[i : i + size] for i in range(0, len(group), size))
-
-
-def _windows(samples: Iterable[Sample | Prompt], size: int) -> Iterator[list[Sample | Prompt]]:
-    window: list[Sample | Prompt] = []
+def windows(samples: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the samples in lists of `size`; they are planned together."""
+    window: list[T] = []
     for sample in samples:
         window.append(sample)
         if len(window) == size:

@@ -19,8 +19,8 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens import stats
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.condition import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.evaluation.answers import Answers, answers_of
+from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, check_score, parts_of, per_question

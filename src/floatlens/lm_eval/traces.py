@@ -7,7 +7,7 @@ from typing import Any
 
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.jobs import TraceRecord
+from floatlens.evaluation.loop import TraceRecord
 from floatlens.lens import Generation, Lens
 from floatlens.store import manifest
 from floatlens.store.folder import MANIFEST, RunFolder

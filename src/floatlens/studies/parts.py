@@ -18,14 +18,13 @@ import pandas as pd
 
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.condition import Condition, conditions, standard
-from floatlens.evaluation.ablate.job import ablate
+from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
-from floatlens.evaluation.jobs import AnswerJob, ModelWorker
+from floatlens.evaluation.conditions import Condition, conditions, standard
+from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking, Key
-from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.evaluation.sources import DataSource
-from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_jobs
+from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.store.engine import Engine, ProgressCallback
@@ -85,15 +84,15 @@ class ModelStudy:
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
-    def task(self, source: DataSource, count: int | None, condition: str, asking: Asking) -> AnswerJob:
+    def task(self, source: DataSource, count: int | None, condition: str, asking: Asking) -> Experiment:
         """Describe the first questions of a data set, to ask the model under one condition."""
         samples = first(source, count, self.plan)
-        return AnswerJob(self.model, source.label, condition, samples, asking, len(samples))
+        return Experiment(self.model, source.label, condition, samples, asking, len(samples))
 
-    def ask(self, tasks: Sequence[AnswerJob], *, trace: bool = False) -> None:
+    def ask(self, tasks: Sequence[Experiment], *, trace: bool = False) -> None:
         """Answer all tasks; questions that an earlier part or a killed run has answered are not asked again."""
         jobs = [replace(task, recording=self.plan.recording(task.condition)) if trace else task for task in tasks]
-        made = run_jobs(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
+        made = run_experiments(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
         self.rows.update({record.key: record for record in made.records})
 
     @property
@@ -196,7 +195,7 @@ def run_stress(shared: ModelStudy) -> None:
         [
             job
             for (name, data), several in made.items()
-            for job in stress_jobs(STRESSES[name], [shared.model], {data: several}, conditions=under)
+            for job in stress_experiments(STRESSES[name], [shared.model], {data: several}, conditions=under)
         ]
     )
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from floatlens.data.prompt import Prompt
 from floatlens.decode.replay import can_replay
-from floatlens.evaluation.jobs import ModelWorker, TraceJob, TraceRecord
+from floatlens.evaluation.loop import Journal, ModelWorker, TraceExperiment, TraceRecord, run_experiments
 from floatlens.evaluation.planning import SHORT
-from floatlens.evaluation.run import Journal, run_jobs
 from floatlens.findings.drift import FEWEST_TOKENS
 from floatlens.findings.finding import condition_of
 from floatlens.findings.received import answer_positions
@@ -73,9 +72,9 @@ def replay_answers(
         ]
         if prompts:
             recording = Recording(record=RECORD, detail=plan.scope.detail)
-            job = TraceJob(model, "", "replay", prompts, plan.asking, len(prompts), recording=recording)
+            job = TraceExperiment(model, "", "replay", prompts, plan.asking, len(prompts), recording=recording)
             journal = Journal(folder, retry_errors=plan.run.retry_errors, kind=TraceRecord)
-            run_jobs([job], worker, journal, engine=does, watch=watch)
+            run_experiments([job], worker, journal, engine=does, watch=watch)
         folder.finish()
         return len(prompts)
 

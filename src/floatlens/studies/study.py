@@ -14,7 +14,7 @@ import pandas as pd
 from floatlens.data.template import parse
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
-from floatlens.evaluation.ablate.condition import conditions
+from floatlens.evaluation.conditions import conditions
 from floatlens.evaluation.planning import CLOSED, OPEN
 from floatlens.evaluation.sources import problems_of, write_problems
 from floatlens.evaluation.table import table1

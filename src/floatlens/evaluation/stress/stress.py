@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate.condition import PLAIN, Condition
+from floatlens.evaluation.conditions import PLAIN, Condition
 from floatlens.evaluation.planning import Asking
 from floatlens.registry import Registry
 
 if TYPE_CHECKING:
     from floatlens.data.retrieval import Index
-    from floatlens.evaluation.jobs import AnswerJob
+    from floatlens.evaluation.loop import Experiment
     from floatlens.options import Recording
 
 
@@ -87,18 +87,18 @@ def register_stress(name: str, *, axis: str, about: str, priority: int = 0) -> C
     return register
 
 
-def stress_jobs(
+def stress_experiments(
     test: StressTest,
     models: Iterable[str],
     levels: Mapping[str, Sequence[StressLevel]],
     recording: Recording | None = None,
     conditions: Sequence[Condition] = (Condition.plain(),),
-) -> Iterator[AnswerJob]:
+) -> Iterator[Experiment]:
     """Yield the jobs of a stress test: every model, data set (by its label), level and condition.
 
     `condition` of a job is the test with its level and the intervention, `x` the value on the axis.
     """
-    from floatlens.evaluation.jobs import AnswerJob
+    from floatlens.evaluation.loop import Experiment
 
     for model in models:
         for data, several in levels.items():
@@ -106,7 +106,7 @@ def stress_jobs(
                 for under in conditions:
                     changed = under.role != PLAIN
                     labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
-                    yield AnswerJob(
+                    yield Experiment(
                         model,
                         data,
                         f"{test.name}={level.name}" + (f" under {under.name}" if changed else ""),

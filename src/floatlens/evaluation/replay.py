@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.data.sample import Sample, normalise
+from floatlens.data.sample import normalise
 from floatlens.decode.network import Network
 from floatlens.decode.passes import Passes, make_passes
 from floatlens.decode.replay import left_to_right
 from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import Asking, Question
+from floatlens.evaluation.loop import Case
+from floatlens.evaluation.planning import Asking
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, in_force
 from floatlens.lens import Generation, Lens
@@ -35,7 +36,7 @@ class Baseline:
     """A batch as it runs without interventions: its answers, its trajectory, and the logits of its answers' tokens."""
 
     lens: Lens
-    questions: Sequence[Question]
+    cases: Sequence[Case]
     settings: Settings
     batch: PromptBatch
     answers: list[Generation]
@@ -44,7 +45,7 @@ class Baseline:
     gold: list[list[int]]
 
     @classmethod
-    def run(cls, lens: Lens, questions: Sequence[Question], asking: Asking) -> Baseline:
+    def run(cls, lens: Lens, cases: Sequence[Case], asking: Asking) -> Baseline:
         """Run the batch."""
         if not lens.has_mask and lens.family.kind == "mdm":
             raise FloatLensError(
@@ -52,7 +53,7 @@ class Baseline:
                 f"use lens.intervene(...) with lens.generate or lens.trace"
             )
         settings = lens.settings(**asking.generation())
-        batch = lens._batch([question.prompt for question in questions if question.prompt is not None], settings)
+        batch = lens._batch([case.prompt for case in cases if case.prompt is not None], settings)
         steps: list[Step] = []
 
         def keep_steps() -> Iterator[Step]:
@@ -61,8 +62,8 @@ class Baseline:
                 yield step
 
         answers = lens.finish(batch, settings, keep_steps())
-        gold = [gold_ids(lens, question.sample, settings.max_new_tokens) for question in questions]
-        made = cls(lens, questions, settings, batch, answers, steps, {}, gold)
+        gold = [gold_ids(lens, case.record.gold, settings.max_new_tokens) for case in cases]
+        made = cls(lens, cases, settings, batch, answers, steps, {}, gold)
         made.logits = made._answer_logits()
         return made
 
@@ -73,7 +74,7 @@ class Baseline:
         """
         lens, settings = self.lens, self.settings
         if not interventions:
-            answers, kl = self.answers, [0.0 if self._counted(row) else math.nan for row in range(len(self.questions))]
+            answers, kl = self.answers, [0.0 if self._counted(row) else math.nan for row in range(len(self.cases))]
             surprise = self._surprise()
         else:
             with lens.intervene(*interventions):
@@ -107,7 +108,7 @@ class Baseline:
     def _divergence(self) -> list[float]:
         changed = self._answer_logits()
         means = []
-        for row in range(len(self.questions)):
+        for row in range(len(self.cases)):
             positions = [position for position in self._counted(row) if (row, position) in self.logits]
             if not positions:
                 means.append(math.nan)
@@ -119,17 +120,17 @@ class Baseline:
     def _surprise(self) -> list[float | None]:
         rows = [row for row, ids in enumerate(self.gold) if ids]
         if not rows:
-            return [None] * len(self.questions)
+            return [None] * len(self.cases)
         gold = [ids or [self.lens.pad_id] for ids in self.gold]
         found = gold_surprise(self.lens, self.batch, self.settings, gold)
-        return [found[row] if row in rows else None for row in range(len(self.questions))]
+        return [found[row] if row in rows else None for row in range(len(self.cases))]
 
 
-def gold_ids(lens: Lens, sample: Sample, most: int) -> list[int]:
+def gold_ids(lens: Lens, answers: Sequence[str], most: int) -> list[int]:
     """Return the tokens of the first gold answer, at most `most`."""
-    if not sample.answers or lens.tokenizer is None:
+    if not answers or lens.tokenizer is None:
         return []
-    return [int(i) for i in lens.tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]][:most]
+    return [int(i) for i in lens.tokenizer(answers[0], add_special_tokens=False)["input_ids"]][:most]
 
 
 def passes_of(lens: Lens, batch: PromptBatch, settings: Settings) -> Passes:

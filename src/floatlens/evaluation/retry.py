@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -15,45 +15,35 @@ R = TypeVar("R")
 SAMPLE_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
 
 
-class BatchRetry(Generic[T, R]):
-    """Calls `run` with batches. When memory runs out, the batch is halved, and later batches have at most that size.
+class BatchRetry:
+    """Calls a function with batches. When memory runs out, the batch is halved, and later ones have at most that size.
 
     >>> def run(batch):
     ...     if len(batch) > 2:
     ...         raise MemoryError
     ...     return [10 // n for n in batch]
-    >>> BatchRetry(run)([5, 1, 2])
+    >>> BatchRetry()(run, [5, 1, 2])
     [2, 10, 5]
     """
 
-    def __init__(self, run: Callable[[list[T]], Sequence[R]]) -> None:
-        self.run = run
-        self.size: int | None = None
+    def __init__(self) -> None:
+        self.size: int | None = None  # the largest that fits
 
-    def __call__(self, items: Sequence[T]) -> list[R | BaseException]:
+    def __call__(self, run: Callable[[list[T]], Sequence[R]], items: Sequence[T]) -> list[R | BaseException]:
         """The result of each item, or the error that it raises when run alone."""
         left: list[T] = list(items)
         done: list[R | BaseException] = []
         while left:
             batch = left[: self.size or len(left)]
             try:
-                done += self.run(batch)
+                done += run(batch)
             except SAMPLE_ERRORS as error:
                 if is_out_of_memory(error) and len(batch) > 1:
                     self.size = len(batch) // 2
                     free_gpu_memory()
                     continue
-                done += [error] if len(batch) == 1 else self._run_one_by_one(batch)
+                done += [error] if len(batch) == 1 else [self(run, [item])[0] for item in batch]
             left = left[len(batch) :]
-        return done
-
-    def _run_one_by_one(self, batch: Sequence[T]) -> list[R | BaseException]:
-        done: list[R | BaseException] = []
-        for item in batch:
-            try:
-                done += self.run([item])
-            except SAMPLE_ERRORS as error:
-                done.append(error)
         return done
 
 
