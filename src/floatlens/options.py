@@ -156,6 +156,8 @@ class Recording:
 
     def __post_init__(self) -> None:
         check_detail(self.detail)
+        if self.trace_dtype not in ("float16", "float32"):
+            raise FloatLensError(f"--trace-dtype {self.trace_dtype} is not known; use float16 or float32")
 
 
 @dataclass(frozen=True)
