@@ -25,12 +25,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floatlens.attention.call import SELF, Inputs
 from floatlens.attention.function_mode import FunctionMode, is_of_sequence
-from floatlens.attention.hidden import Tap, tapped
+from floatlens.attention.hidden import hidden_observed
 from floatlens.attention.session import Session
 from floatlens.attention.state_space import is_mixer, mixers_observed
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
-from floatlens.models.describe import attention_layers, shape
+from floatlens.models.describe import attention_layers
 
 NAME = "floatlens"
 FUNCTIONS_ONLY = ("git",)  # model types in which only the vision tower uses the attention interface
@@ -323,21 +323,6 @@ def observing(
 
     with _installed(model, make, configs), mixers_observed(model, session), hidden_observed(model, session):
         yield session
-
-
-@contextmanager
-def hidden_observed(model: Any, session: Session) -> Iterator[None]:
-    """Show the hidden states after every layer to `session`, if one of its statistics needs them."""
-    if not session.hidden:
-        yield
-        return
-    if model not in _taps:
-        _taps[model] = Tap(model, shape(model.config)["layers"] if hasattr(model, "config") else None)
-    with tapped(_taps[model], session.see_hidden, lens="lens_token" in session.hidden):
-        yield
-
-
-_taps: WeakKeyDictionary[torch.nn.Module, Tap] = WeakKeyDictionary()
 
 
 @contextmanager

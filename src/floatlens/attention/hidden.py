@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 
 from floatlens.attention.call import PositionLayout
 from floatlens.attention.statistic import Statistic
 from floatlens.errors import FloatLensError
+from floatlens.models.describe import shape
+
+if TYPE_CHECKING:
+    from floatlens.attention.session import Session
 
 
 @dataclass(frozen=True)
@@ -95,86 +100,82 @@ class HiddenStatistic(Statistic):
 
 
 class Tap:
-    """The layers of a model, and the function from a hidden state to logits."""
+    """The layers of a model, their hooks, and the function from a hidden state to logits."""
 
-    def __init__(self, model: Any, layers: int | None) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = type(model).__name__
-        lists = [
-            (name, module)
+        count = shape(model.config)["layers"] if hasattr(model, "config") else None
+        lists = {
+            name: module
             for name, module in model.named_modules()
-            if isinstance(module, torch.nn.ModuleList) and (layers is None or len(module) == layers)
-        ]
-        outer = [
-            (name, module) for name, module in lists if not any(name.startswith(f"{other}.") for other, _ in lists)
-        ]
+            if isinstance(module, torch.nn.ModuleList) and count in (None, len(module))
+        }
+        outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
         if len(outer) != 1:
             raise FloatLensError(
-                f"{type(model).__name__} has {len(outer)} lists of {layers} layers; hidden states are read from a model "
+                f"{self.model} has {len(outer)} lists of {count} layers; hidden states are read from a model "
                 f"with one; leave out massive, lens_token, hidden_change and hidden_cos (key_change and others need none)"
             )
-        name, self.layers = outer[0]
-        parent = model.get_submodule(name.rpartition(".")[0])
-        children = list(parent.children())
+        self.layers = lists[outer[0]]
+        children = list(model.get_submodule(outer[0].rpartition(".")[0]).children())
         after = children[children.index(self.layers) + 1 :]
         self.norm = next((module for module in after if "norm" in type(module).__name__.lower()), None)
-        self.head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        self.head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        self.last: torch.Tensor | None = None  # the last layer's state of the running pass
         self.busy = False  # while the lens itself calls the head
+
+    def normed(self, h_BQE: torch.Tensor) -> torch.Tensor:
+        """States after the model's final norm."""
+        return h_BQE if self.norm is None else self.norm(h_BQE)
 
     def unembed(self, h_BQE: torch.Tensor) -> torch.Tensor:
         """Logits (B, Q, V) of hidden states: the logit lens."""
-        if self.head is None:
-            raise FloatLensError(f"{self.model} has no output embeddings for the logit lens")
+        assert self.head is not None
         self.busy = True
         try:
-            return self.head(h_BQE if self.norm is None else self.norm(h_BQE))
+            return self.head(self.normed(h_BQE))
         finally:
             self.busy = False
 
-    @contextmanager
-    def checked(self, last: list[torch.Tensor]) -> Iterator[None]:
-        """Raise an error if the input of the model's head is not its last hidden state (`last`) after the final norm."""
+    def show(self, session: Session, layer: int, output: Any) -> None:
+        """Show the states after a layer to the session."""
+        state = output[0] if isinstance(output, tuple) else output
+        if layer == len(self.layers) - 1:
+            self.last = state
+        with torch.no_grad():
+            session.see_hidden(layer, state, self.unembed)
 
-        def check(_: Any, args: tuple[Any, ...]) -> None:
-            if self.busy or not last:
-                return
-            state = last[0][:, -args[0].shape[1] :]
-            normed = state if self.norm is None else self.norm(state)
-            if normed.shape != args[0].shape or not torch.allclose(normed, args[0], rtol=1e-2, atol=1e-3):
-                raise FloatLensError(
-                    f"the head of {self.model} is more than a norm and its output embeddings, so the "
-                    f"logit lens does not apply; leave out lens_token"
-                )
-
-        if self.head is None:
-            raise FloatLensError(f"{self.model} has no output embeddings for the logit lens")
-        handle = self.head.register_forward_pre_hook(check)
-        try:
-            yield
-        finally:
-            handle.remove()
+    def check(self, _: Any, args: tuple[Any, ...]) -> None:
+        """Raise an error if the input of the model's head is not its last hidden state after the final norm."""
+        if self.busy or self.last is None:
+            return
+        normed = self.normed(self.last[:, -args[0].shape[1] :])
+        if normed.shape != args[0].shape or not torch.allclose(normed, args[0], rtol=1e-2, atol=1e-3):
+            raise FloatLensError(
+                f"the head of {self.model} is more than a norm and its output embeddings, so the "
+                f"logit lens does not apply; leave out lens_token"
+            )
 
 
-Shown = Callable[[int, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]], None]
+_taps: WeakKeyDictionary[torch.nn.Module, Tap] = WeakKeyDictionary()
 
 
 @contextmanager
-def tapped(tap: Tap, show: Shown, *, lens: bool) -> Iterator[None]:
-    """Call `show(layer, states, unembed)` after every layer; `lens`: check that the logit lens applies."""
-    last: list[torch.Tensor] = []
-
-    def hook(layer: int) -> Callable[..., None]:
-        def after(_: Any, __: Any, output: Any) -> None:
-            state = output[0] if isinstance(output, tuple) else output
-            if layer == len(tap.layers) - 1:
-                last[:] = [state]
-            with torch.no_grad():
-                show(layer, state, tap.unembed)
-
-        return after
-
+def hidden_observed(model: Any, session: Session) -> Iterator[None]:
+    """Show the hidden states after every layer to `session`, if one of its statistics needs them."""
+    if not session.hidden:
+        yield
+        return
+    if model not in _taps:
+        _taps[model] = Tap(model)
+    tap = _taps[model]
+    if "lens_token" in session.hidden and tap.head is None:
+        raise FloatLensError(f"{tap.model} has no output embeddings for the logit lens; leave out lens_token")
     with ExitStack() as stack:
+        stack.callback(setattr, tap, "last", None)
         for layer, module in enumerate(tap.layers):
-            stack.callback(module.register_forward_hook(hook(layer)).remove)
-        if lens:
-            stack.enter_context(tap.checked(last))
+            hook = partial(lambda number, _, __, output: tap.show(session, number, output), layer)
+            stack.callback(module.register_forward_hook(hook).remove)
+        if "lens_token" in session.hidden:
+            stack.callback(tap.head.register_forward_pre_hook(tap.check).remove)
         yield

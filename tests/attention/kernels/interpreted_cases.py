@@ -76,10 +76,10 @@ def compare(sums: ColumnSums, call: Call) -> None:
 
 
 MASKS = {
-    "full": IntervalMask.full(),
-    "causal": IntervalMask.causal(),
-    "block-causal": IntervalMask.block_causal(6),
-    "sliding": IntervalMask.sliding(20),
+    "full": IntervalMask(),
+    "causal": IntervalMask(ahead=0),
+    "block-causal": IntervalMask(block=6),
+    "sliding": IntervalMask(back=19, ahead=0),
     "both sides": IntervalMask(back=18, ahead=3),
 }
 
@@ -151,15 +151,15 @@ def log_of_sums(call: Call) -> torch.Tensor:
 def test_the_first_pass_finds_the_natural_log_of_the_sums() -> None:
     q, k, region = inputs((2, 2, 34, 8), 20, 1, torch.float32, seed=0)
     start = torch.tensor([0, 17])
-    call = exact_call(q, k, region, IntervalMask.causal(), start, 0.3)
-    found = column_sums(q, k, scaling=0.3, mask=IntervalMask.causal(), start_B=start, tiles=SMALL).lse_BHQ
+    call = exact_call(q, k, region, IntervalMask(ahead=0), start, 0.3)
+    found = column_sums(q, k, scaling=0.3, mask=IntervalMask(ahead=0), start_B=start, tiles=SMALL).lse_BHQ
     torch.testing.assert_close(found, log_of_sums(call), atol=1e-5, rtol=0)
 
 
 def test_the_log_is_read_in_base_e() -> None:
     """A row's sum that is told twice as large halves the weights."""
     q, k, _ = inputs((1, 1, 16, 8), 16, 1, torch.float32, seed=1)
-    call = exact_call(q, k, torch.zeros(1, 16), IntervalMask.full(), torch.tensor([0]), 8**-0.5)
+    call = exact_call(q, k, torch.zeros(1, 16), IntervalMask(), torch.tensor([0]), 8**-0.5)
     lse = log_of_sums(call)
     once, twice = (column_sums(q, k, lse_BHQ=told, tiles=SMALL) for told in (lse, lse + math.log(2)))
     torch.testing.assert_close(twice.pooled_BHRT, once.pooled_BHRT / 2)
@@ -168,12 +168,12 @@ def test_the_log_is_read_in_base_e() -> None:
 def test_parts_of_the_queries_add_up_to_all_of_them() -> None:
     """As when a cache is extended in chunks, or when only some positions in the middle are computed anew."""
     q, k, region = inputs((1, 2, 34, 8), 34, 2, torch.float32, seed=2)
-    call = exact_call(q, k, region, IntervalMask.block_causal(4), torch.tensor([0]), 8**-0.5)
+    call = exact_call(q, k, region, IntervalMask(block=4), torch.tensor([0]), 8**-0.5)
     parts = [
         column_sums(
             q[:, :, a:b],
             k,
-            mask=IntervalMask.block_causal(4, offset=a),
+            mask=IntervalMask(block=4, offset=a),
             regions=Regions(region[:, a:b], 3),
             tiles=SMALL,
         )
@@ -206,6 +206,6 @@ def test_queries_and_keys_may_lie_in_memory_in_any_order() -> None:
 
 def test_queries_that_are_all_padding_add_nothing() -> None:
     q, k, region = inputs((1, 1, 34, 8), 4, 1, torch.float32, seed=5)
-    mask = IntervalMask.full(offset=0)
+    mask = IntervalMask(offset=0)
     sums = column_sums(q, k, mask=mask, start_B=torch.tensor([20]), regions=Regions(region[:, :4], 3), tiles=SMALL)
     assert not any(bool(getattr(sums, name).any()) for name in SUMMED)

@@ -19,10 +19,10 @@ from tests.attention.test_stream_equals_exact import compare, layout
 
 STATISTICS = ["received", "entropy", "qk", "qk_norm", "qk_cos", "flow", "query_mass", "received_writing", "value_norm"]
 MASKS = {
-    "full": IntervalMask.full(),
-    "causal": IntervalMask.causal(),
-    "block": IntervalMask.block_causal(4),
-    "sliding": IntervalMask.sliding(5),
+    "full": IntervalMask(),
+    "causal": IntervalMask(ahead=0),
+    "block": IntervalMask(block=4),
+    "sliding": IntervalMask(back=4, ahead=0),
     "both sides": IntervalMask(back=6, ahead=2),
 }
 

@@ -22,7 +22,7 @@ LOG2E = math.log2(math.e)
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_HEAD = 256
 MOST_REGIONS = 64  # the sums per region are held in registers
-FULL = IntervalMask.full()
+FULL = IntervalMask()
 
 
 class Regions:
@@ -40,16 +40,9 @@ class Regions:
     """
 
     def __init__(self, region_BQ: torch.Tensor, count: int) -> None:
-        if not 1 <= count <= MOST_REGIONS:
-            raise ValueError(f"there are {count} regions; the kernel takes 1 to {MOST_REGIONS}, use the stream path")
         self.region_BQ = region_BQ.to(torch.int32).contiguous()
         self.count = count
         self._tiles: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    @classmethod
-    def one(cls, rows: int, queries: int, device: torch.device) -> Regions:
-        """All queries in region 0."""
-        return cls(torch.zeros(rows, queries, dtype=torch.int32, device=device), 1)
 
     def tiles(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Order the tiles of `size` queries, those inside one region first: order (B, tiles) and rank (B, tiles + 1).
@@ -158,6 +151,8 @@ def column_sums(
 ) -> ColumnSums:
     """Sum attention weights, their entropy and the factors of their scores over the queries of one call.
 
+    The caller checks what the kernels support: see `is_supported`.
+
     Parameters
     ----------
     q_BHQD, k_BKTD : Tensor
@@ -178,7 +173,6 @@ def column_sums(
     """
     from floatlens.attention.kernels import triton_kernels as kernels
 
-    _check(q_BHQD, k_BKTD, regions, lse_BHQ)
     B, H, Q, D = q_BHQD.shape
     K, T = k_BKTD.shape[1:3]
     device = q_BHQD.device
@@ -213,7 +207,7 @@ def column_sums(
         kernels.query_kernel[(query_tiles, B * H)](
             q, norm, inverse, tile_q, tile_unit, tile_norm, *strides[:3], H, Q, **sides, enable_fp_fusion=True
         )
-        regions = regions or Regions.one(B, Q, device)
+        regions = regions or Regions(torch.zeros(B, Q, device=device), 1)
         pooled, spread = empty(B, H, regions.count, T), empty(B, H, key_tiles)
         qk, qk_norm, qk_cos = empty(B, H, T), empty(B, H, T), empty(B, H, T)
         count = torch.empty(B, T, dtype=torch.int32, device=device)
@@ -232,26 +226,6 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 def _as_int32(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     return x.to(device=device, dtype=torch.int32).contiguous()
-
-
-def _check(q_BHQD: torch.Tensor, k_BKTD: torch.Tensor, regions: Regions | None, lse_BHQ: torch.Tensor | None) -> None:
-    """Raise an error for inputs that the kernels cannot read."""
-    if q_BHQD.dtype != k_BKTD.dtype or q_BHQD.dtype not in TYPES:
-        raise TypeError(
-            f"queries are {q_BHQD.dtype} and keys {k_BKTD.dtype}; both must be one of bfloat16, float16 and float32"
-        )
-    B, H, Q, D = q_BHQD.shape
-    if k_BKTD.shape[0] != B or k_BKTD.shape[3] != D or H % k_BKTD.shape[1]:
-        raise ValueError(
-            f"queries {tuple(q_BHQD.shape)} and keys {tuple(k_BKTD.shape)} do not match; use (B, H, Q, D) and (B, K, T, D) "
-            "with H a multiple of K"
-        )
-    if D > LARGEST_HEAD:
-        raise ValueError(f"the head dim is {D}; the kernel takes at most {LARGEST_HEAD}, use the stream path")
-    if regions is not None and regions.region_BQ.shape != (B, Q):
-        raise ValueError(f"the regions have shape {tuple(regions.region_BQ.shape)}; use (B, Q) = {(B, Q)}")
-    if lse_BHQ is not None and lse_BHQ.shape != (B, H, Q):
-        raise ValueError(f"lse_BHQ has shape {tuple(lse_BHQ.shape)}; use (B, H, Q) = {(B, H, Q)}")
 
 
 class KernelSums:

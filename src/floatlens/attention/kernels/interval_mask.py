@@ -21,7 +21,8 @@ class IntervalMask:
     """Which keys a query may see. Positions are counted in keys: query i is at position `i + offset`.
 
     A query at position p may see key j if `start <= j`, `p - back <= j <= p + ahead` and j is not in a later block than
-    p. Blocks are counted from `start`, the first position of the row that is not padding.
+    p. Blocks are counted from `start`, the first position of the row that is not padding. Causal: ahead=0; sliding window
+    of n keys with its own: back=n-1, ahead=0; block-causal: block=n; full: none of them.
 
     Parameters
     ----------
@@ -32,10 +33,10 @@ class IntervalMask:
     offset : int or None
         Position of the first query. None: the queries are the last positions (`T - Q`).
 
-    >>> IntervalMask.causal().dense(queries=2, keys=3)[0].int()
+    >>> IntervalMask(ahead=0).dense(queries=2, keys=3)[0].int()
     tensor([[1, 1, 0],
             [1, 1, 1]], dtype=torch.int32)
-    >>> IntervalMask.block_causal(2).dense(queries=4, keys=4)[0].int()
+    >>> IntervalMask(block=2).dense(queries=4, keys=4)[0].int()
     tensor([[1, 1, 0, 0],
             [1, 1, 0, 0],
             [1, 1, 1, 1],
@@ -46,32 +47,6 @@ class IntervalMask:
     ahead: int = FAR
     block: int = FAR
     offset: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, smallest in (("back", 0), ("ahead", 0), ("block", 1)):
-            value = getattr(self, name)
-            if not smallest <= value <= FAR:
-                raise ValueError(f"{name} is {value}; use a number between {smallest} and {FAR}")
-
-    @classmethod
-    def full(cls, offset: int | None = None) -> IntervalMask:
-        """Every query sees every key."""
-        return cls(offset=offset)
-
-    @classmethod
-    def causal(cls, offset: int | None = None) -> IntervalMask:
-        """A query sees its own position and all earlier ones."""
-        return cls(ahead=0, offset=offset)
-
-    @classmethod
-    def sliding(cls, window: int, offset: int | None = None) -> IntervalMask:
-        """Causal, with `window` keys per query, its own included (the convention of transformers)."""
-        return cls(back=window - 1, ahead=0, offset=offset)
-
-    @classmethod
-    def block_causal(cls, length: int, offset: int | None = None) -> IntervalMask:
-        """A query sees its own block of `length` positions and all earlier blocks."""
-        return cls(block=length, offset=offset)
 
     def first_query(self, queries: int, keys: int) -> int:
         """Position of the first query."""
@@ -109,7 +84,7 @@ def interval_mask(call: Call) -> tuple[IntervalMask, torch.Tensor | None] | None
     if call.mask is None:
         if start_B is not None and bool((start_B > 0).any()):
             return None  # padding that the queries may see
-        return (IntervalMask.causal(offset) if call.causal else IntervalMask.full(offset)), None
+        return IntervalMask(ahead=0 if call.causal else FAR, offset=offset), None
     if call.mask.shape[1] > 1 or not is_plain(call.mask):
         return None
     visible = call.may_see(0, Q)
@@ -135,10 +110,10 @@ def suggestions(visible_BQT: torch.Tensor, start_B: torch.Tensor | None, offset:
     position_Q = torch.arange(offset, offset + Q, device=seen_QT.device)
     back, ahead = int((position_Q - nearest)[first:].max()), int((furthest - position_Q)[first:].max())
     block = int(furthest[first]) + 1 - start  # a block model's first block ends where its first query's view ends
-    found = [IntervalMask.full(offset), IntervalMask.causal(offset)]
+    found = [IntervalMask(offset=offset), IntervalMask(ahead=0, offset=offset)]
     if back >= 0 and ahead >= 0:
         found += [IntervalMask(back=back, ahead=ahead, offset=offset), IntervalMask(back=back, offset=offset)]
-    found += [IntervalMask.block_causal(size, offset) for size in {block, ahead + 1} if size >= 1]
+    found += [IntervalMask(block=size, offset=offset) for size in {block, ahead + 1} if size >= 1]
     return found
 
 
