@@ -112,11 +112,6 @@ class Lens:
         return self.checkpoint.block_length
 
     @property
-    def takes_block_length(self) -> bool:
-        """Whether the sampler has the setting `block_length`."""
-        return any(field.name == "block_length" for field in dataclasses.fields(SAMPLERS[self.sampler].settings))
-
-    @property
     def batched(self) -> bool:
         """Whether the sampler writes several prompts at once; if not, prompts of a batch are written one by one."""
         return SAMPLERS[self.sampler].batched
@@ -215,45 +210,22 @@ class Lens:
         template: Template = DEFAULT_TEMPLATE,
         chat: bool = True,
     ) -> Prompt:
-        """Build the prompt of a question, with the model's chat template.
+        """Build the prompt of a question, by default in the model's chat template.
 
-        Parameters
-        ----------
-        question
-            The question.
-        passages
-            Texts to answer from; none means closed book.
-        gold
-            0-based index or indices of the passages that hold the answer; by default those marked `gold`.
-        answers
-            The gold answers.
-        order
-            Position of the question: "last", "first", or on "both" sides of the passages.
-        template
-            The text around question and passages; see `floatlens.data.template`.
-        chat
-            Whether to apply the tokenizer's chat template.
+        `gold` are the 0-based indices of the passages that hold the answer, by default those marked `gold`; `order` puts
+        the question "last", "first", or on "both" sides of the passages; `template` is the text around them.
         """
-        self._needs_tokenizer()
-        options: dict[str, Any] = {"order": order, "template": template, "chat": chat}
-        return build(self.tokenizer, question, passages, gold=gold, answers=answers, **options)
+        how: dict[str, Any] = {"gold": gold, "answers": answers, "order": order, "template": template, "chat": chat}
+        return build(self._needs_tokenizer(), question, passages, **how)
 
     def text_prompt(self, text: str, regions: sequences.Regions = None) -> Prompt:
         """Build the prompt of a raw text, such as a protein sequence, without a chat template.
 
-        Special tokens that are written in the text count as such. A warning is issued if more than 20 % of the tokens are
-        unknown to the tokenizer.
-
-        Parameters
-        ----------
-        text
-            The text to continue.
-        regions
-            Custom regions: spans of characters by name, such as {"site": (3, 9)}, or "marks" for a text with marks, as in
-            "[[doc1: Ada lives in Rusk.]] [[query: Where?]]". By default all of it is the region `text`.
+        `regions` are spans of characters by name, such as {"site": (3, 9)}, or "marks" for a text with marks, as in
+        "[[doc1: Ada lives in Rusk.]] [[query: Where?]]"; by default all of it is the region `text`. Special tokens that are
+        written in the text count as such. A warning is issued if more than 20 % of the tokens are unknown.
         """
-        self._needs_tokenizer()
-        made = sequences.text_prompt(self.tokenizer, text, regions)
+        made = sequences.text_prompt(self._needs_tokenizer(), text, regions)
         if self.family.kind == "mdm" and self.mask_id in made.ids:
             raise FloatLensError(
                 "the text contains a mask, but the model writes after the text; use infill to fill masks"
@@ -279,8 +251,7 @@ class Lens:
                 f"the {self.sampler} sampler cannot write inside a text; give its function the parameter tail_BN, or infill "
                 f"with a model whose sampler has it, such as llada or dream"
             )
-        self._needs_tokenizer()
-        made = sequences.infill_prompt(self.tokenizer, text, self.mask_id, regions)
+        made = sequences.infill_prompt(self._needs_tokenizer(), text, self.mask_id, regions)
         if self.family.shifted and not made.ids:
             raise FloatLensError(
                 f"{self.name} predicts each token from the position before it, so it cannot write the first; "
@@ -288,22 +259,16 @@ class Lens:
             )
         return made
 
-    def _needs_tokenizer(self) -> None:
-        if self.tokenizer is None:
-            raise FloatLensError(
-                f"{self.name} has no tokenizer, so it cannot read text; pass token ids: Prompt.from_ids([...])"
-            )
+    def _needs_tokenizer(self) -> PreTrainedTokenizerBase:
+        if self.tokenizer is not None:
+            return self.tokenizer
+        raise FloatLensError(
+            f"{self.name} has no tokenizer, so it cannot read text; pass token ids: Prompt.from_ids([...])"
+        )
 
     def _prompts(self, prompts: Sequence[PromptLike]) -> list[Prompt]:
-        made = []
-        for prompt in prompts:
-            if isinstance(prompt, Prompt):
-                made.append(prompt)
-            elif isinstance(prompt, str):
-                made.append(self.prompt(prompt))
-            else:
-                made.append(Prompt.from_ids(prompt))
-        return made
+        texts = (self.prompt(each) if isinstance(each, str) else each for each in prompts)
+        return [each if isinstance(each, Prompt) else Prompt.from_ids(each) for each in texts]
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
@@ -318,13 +283,8 @@ class Lens:
         """Decode a batch, one `Step` per forward pass."""
         for prompt in batch.prompts:
             settings.fits(len(prompt.ids), self.context_length)
-        vocabulary = self.shape["vocabulary"]
-        scripts = batch.scripts
-        given = [
-            *(p.ids for p in batch.prompts),
-            *(p.tail or () for p in batch.prompts),
-            *(s.ids for s in scripts or ()),
-        ]
+        vocabulary, scripts = self.shape["vocabulary"], batch.scripts
+        given = [*(ids for p in batch.prompts for ids in (p.ids, p.tail or ())), *(s.ids for s in scripts or ())]
         highest = max(max(ids, default=0) for ids in given)
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
@@ -355,13 +315,9 @@ class Lens:
     ) -> AbstractContextManager[None]:
         """Change attention inside a block: `with lens.intervene(MaskAnchors("top(1)")): lens.generate(...)`.
 
-        Parameters
-        ----------
-        *given
-            Interventions, as objects or as texts; nested blocks add to each other. It is an error to name layers or heads
-            that the model does not have, or to combine interventions that contradict each other.
-        reference
-            Prompts that ablate-heads uses to rank heads and compute their means.
+        Interventions are objects or texts; nested blocks add to each other. It is an error to name layers or heads that the
+        model does not have, or to combine interventions that contradict each other. `reference` are the prompts that
+        ablate-heads uses to rank heads and compute their means.
         """
         if self.options.tp_plan is not None:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
@@ -434,9 +390,8 @@ class Lens:
         prompts
             A `Prompt` or a question, or a list of prompts, questions or lists of token ids.
         stop_when_answered
-            Stop as soon as an end token and all tokens before it are written. The answer is the same, because these
-            tokens do not change any more; samplers that revise their tokens ignore this. `steps` of the result counts
-            the passes until then.
+            Stop as soon as an end token and all tokens before it are written: these do not change any more. Samplers that
+            revise their tokens ignore this. `steps` of the result counts the passes until then.
         **options
             The fields of `floatlens.options.Sampling`.
         """
@@ -486,8 +441,7 @@ class Lens:
 
     def _is_answered(self, written: list[int]) -> bool:
         """Whether an end token and all tokens before it are written."""
-        first = next((i for i in written if i == self.mask_id or i in self.end_ids), self.mask_id)
-        return first != self.mask_id
+        return next((i in self.end_ids for i in written if i == self.mask_id or i in self.end_ids), False)
 
     def _filled(
         self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int
@@ -537,11 +491,21 @@ class Lens:
         **options
             The fields of `floatlens.options.Sampling` and `Recording`.
         """
+        ready = self._with_passages(prompt, passages, gold, answers)
+        return self.traces([ready], sample_ids=[sample_id], **options)[0]
+
+    def _with_passages(
+        self,
+        prompt: PromptLike,
+        passages: Sequence[str | Passage],
+        gold: int | Sequence[int] | None,
+        answers: Sequence[str] = (),
+    ) -> PromptLike:
         if isinstance(prompt, str):
-            prompt = self.prompt(prompt, passages, gold=gold, answers=answers)
-        elif passages or gold is not None:
+            return self.prompt(prompt, passages, gold=gold, answers=answers)
+        if passages or gold is not None:
             raise FloatLensError("passages and gold need the question as text; a Prompt has its own")
-        return self.traces([prompt], sample_ids=[sample_id], **options)[0]
+        return prompt
 
     def traces(
         self,
@@ -601,11 +565,8 @@ class Lens:
         **recording
             The fields of `floatlens.options.Recording`.
         """
-        if isinstance(prompt, str):
-            prompt = self.prompt(prompt, passages, gold=gold)
-        elif passages or gold is not None:
-            raise FloatLensError("passages and gold need the question as text; a Prompt has its own")
-        ready = self.with_answer(prompt, answer, order, seed=seed, regions=regions)
+        asked = self._with_passages(prompt, passages, gold)
+        ready = self.with_answer(asked, answer, order, seed=seed, regions=regions)
         return self.traces([ready], sample_ids=[sample_id], seed=seed, **recording)[0]
 
     def infill(
@@ -619,22 +580,9 @@ class Lens:
     ) -> Trace:
         """Fill the masks inside a text and record a trace: `lens.infill("The [MASK] of France is Paris.")`.
 
-        For masked diffusion models and masked language models. `trace.answer` is the text of the filled masks, `trace.text`
-        the complete text.
-
-        Parameters
-        ----------
-        text
-            A text with one [MASK] per token that the model should write; the model's own mask token works as well. A space
-            before a mask belongs to the mask.
-        regions
-            Regions of the text, as for `text_prompt`; by default all of it is `text`. The masks are the region `answer`.
-        answers
-            The correct answers, stored in the trace.
-        sample_id
-            A name that is stored in the trace.
-        **options
-            The fields of `floatlens.options.Sampling` (`steps` is the number of masks by default) and `Recording`.
+        The text has one [MASK], or the model's own mask token, per token to write; a space before a mask belongs to it.
+        `trace.answer` is the text of the filled masks, `trace.text` the complete text. `regions` are those of `text_prompt`;
+        the masks are the region `answer`. The options are those of `trace`; `steps` is the number of masks by default.
         """
         ready = dataclasses.replace(self.infill_prompt(text, regions), answers=list(answers))
         return self.traces([ready], sample_ids=[sample_id], **options)[0]
@@ -654,8 +602,7 @@ class Lens:
         """
         [made] = self._prompts([prompt])
         if isinstance(answer, str):
-            self._needs_tokenizer()
-            ids, own = sequences.answer_tokens(self.tokenizer, answer, regions)
+            ids, own = sequences.answer_tokens(self._needs_tokenizer(), answer, regions)
         else:
             ids = [int(i) for i in answer]
             own = sequences.ids_prompt(ids, regions).regions  # type: ignore[arg-type]
