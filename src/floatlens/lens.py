@@ -202,7 +202,7 @@ class Lens:
     def prompt(
         self,
         question: str,
-        passages: Sequence[str | Passage] = (),
+        passages: str | Passage | Sequence[str | Passage] = (),
         *,
         gold: int | Sequence[int] | None = None,
         answers: Sequence[str] = (),
@@ -471,7 +471,7 @@ class Lens:
     def trace(
         self,
         prompt: PromptLike,
-        passages: Sequence[str | Passage] = (),
+        passages: str | Passage | Sequence[str | Passage] = (),
         *,
         gold: int | Sequence[int] | None = None,
         answers: Sequence[str] = (),
@@ -535,7 +535,7 @@ class Lens:
         *,
         seed: int = 0,
         regions: sequences.Regions = None,
-        passages: Sequence[str | Passage] = (),
+        passages: str | Passage | Sequence[str | Passage] = (),
         gold: int | Sequence[int] | None = None,
         sample_id: str = "",
         **recording: Unpack[RecordingKeywords],

@@ -254,3 +254,15 @@ def test_smollm2_s_own_tokenizer():
 
 def _names(prompt):
     return [r.name for r in prompt.regions if r.name != "bos"]
+
+
+def test_a_single_string_is_one_passage(tokenizers):
+    prompt = build(tokenizers["byte_level"], QUESTION, "Ada lives in Rome")
+    assert prompt.ids == build(tokenizers["byte_level"], QUESTION, ["Ada lives in Rome"]).ids
+    assert [r.name for r in prompt.regions if r.name.startswith("doc")] == ["doc1"]
+
+
+@pytest.mark.parametrize("question", ["", "  \n"])
+def test_an_empty_question_is_refused(tokenizers, question):
+    with pytest.raises(FloatLensError, match="is empty; ask something"):
+        build(tokenizers["byte_level"], question, PASSAGES)

@@ -482,3 +482,14 @@ def test_layers_that_do_not_exist_and_nested_blocks_are_refused(arm: floatlens.L
             pass
         arm.generate(QUESTION, max_new_tokens=2)
     assert watch.steps and "generate" not in arm.model.__dict__
+
+
+@pytest.mark.parametrize("span", [(0, 40), (4, 4), (-1, 3)])
+def test_a_region_that_the_sequence_does_not_have_is_refused(arm: floatlens.Lens, span: tuple[int, int]) -> None:
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    with (
+        floatlens.observe(arm.model, tokenizer=arm.tokenizer, regions={"doc": span}),
+        pytest.raises(FloatLensError, match=r"region 'doc' is .* but the sequence has 5 positions"),
+        torch.no_grad(),
+    ):
+        arm.model(ids)

@@ -100,7 +100,7 @@ class Prompt:
 def build(
     tokenizer: PreTrainedTokenizerBase,
     question: str,
-    passages: Sequence[str | Passage] = (),
+    passages: str | Passage | Sequence[str | Passage] = (),
     *,
     gold: int | Sequence[int] | None = None,
     answers: Sequence[str] = (),
@@ -112,7 +112,7 @@ def build(
 
     Parameters
     ----------
-    passages: strings or `Passage`; none means closed book.
+    passages: strings or `Passage`, or a single one; none means closed book.
     gold: index or indices of the gold passages, from 0; by default those marked `gold`.
     order: position of the question: `last`, `first`, or on `both` sides of the passages.
     template: the text around them (`floatlens.data.template`).
@@ -121,7 +121,12 @@ def build(
     Regions: `bos` (position 0 if that is a special token), `instruction`, `query` (and `query1`, the first, if the
     question occurs twice), `doc1` … `docN`. A part without tokens, such as an empty passage, has no region.
     """
-    shown = tuple(_passage(passage) for passage in passages)
+    if not clean(question):
+        raise FloatLensError(
+            f"the question {question!r} is empty; ask something, or continue raw text with text_prompt"
+        )
+    given = [passages] if isinstance(passages, str | Passage) else passages
+    shown = tuple(_passage(passage) for passage in given)
     indices = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _indices(gold, len(shown))
     shown = tuple(replace(passage, gold=i in indices) for i, passage in enumerate(shown))
     text, ids, regions = _encode(tokenizer, template.segments(clean(question), shown, order), chat, cue=CUE)

@@ -210,6 +210,10 @@ class PassLog:
             prompt, (first, _) = self.prompt(row), span(real_BT, row, T)
             start = self.starts[self.generation][row]
             for index, part in enumerate(prompt.regions, start=1):
+                if not 0 <= part.start < part.end <= T - first:
+                    raise FloatLensError(
+                        f"region {part.name!r} is ({part.start}, {part.end}), but the sequence has {T - first} positions"
+                    )
                 region_BT[row, first + part.start : first + part.end] = index
                 gold_BT[row, first + part.start : first + part.end] |= part.name in gold_names(prompt)
             region_BT[row, start:] = len(prompt.regions) + 1
