@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
@@ -25,11 +26,17 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from floatlens.data.chat_template import render
+from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
-from floatlens.lens import Generation, load
-from floatlens.lm_eval.traces import HarnessTraces
+from floatlens.evaluation.loop import TraceRecord
+from floatlens.lens import Generation, Lens, load
+from floatlens.options import Load
+from floatlens.store import manifest
+from floatlens.store.folder import MANIFEST, RunFolder
+from floatlens.store.storage import Storage
 from floatlens.trace.summarise import Detail, check_detail
+from floatlens.trace.trace import Trace
 
 NUCLEUS = ("top_p", "top_k", "min_p")  # not used in greedy decoding
 DEFAULT_LENGTH = 2048  # context length of a model whose config does not define it
@@ -47,8 +54,6 @@ class FloatLensLM(TemplateLM):
         A Hub id, a folder, a GGUF file, or a bundled name.
     batch_size, device
         Set by the harness's own options; `device_map` is used instead of a device.
-    dtype, device_map, revision, family, adapter, sampler, block_length, allow_pickle
-        See `floatlens.load`.
     mc_num
         Number of maskings per answer in the likelihood of a diffusion model.
     is_check_greedy
@@ -64,8 +69,9 @@ class FloatLensLM(TemplateLM):
         A new run folder for traces of all generated and scored texts.
     detail
         What these traces keep: "full" (every head) or "summary" (means over heads).
-    **settings
-        Settings of the sampler, such as steps or cfg_scale; a task's own, and those of --gen_kwargs, take precedence.
+    **options
+        Options of `floatlens.load`, such as dtype, and settings of the sampler, such as steps or cfg_scale; a task's own,
+        and those of --gen_kwargs, take precedence.
     """
 
     def __init__(
@@ -75,14 +81,6 @@ class FloatLensLM(TemplateLM):
         batch_size: int | str | None = 1,
         max_batch_size: int | None = None,
         device: str | None = None,
-        device_map: str | None = None,
-        dtype: str = "auto",
-        revision: str | None = None,
-        family: str | None = None,
-        adapter: str | None = None,
-        sampler: str | None = None,
-        block_length: int | None = None,
-        allow_pickle: bool = False,
         mc_num: int = 128,
         is_check_greedy: bool = True,
         seed: int = 0,
@@ -90,33 +88,25 @@ class FloatLensLM(TemplateLM):
         max_gen_toks: int = 256,
         trace_to: str | None = None,
         detail: Detail = "full",
-        **settings: Any,
+        **options: Any,
     ) -> None:
         super().__init__()
+        loading = {field.name: options.pop(field.name) for field in fields(Load) if field.name in options}
+        loading["device_map"] = loading.get("device_map") or available(device)
         try:
             self.batch_size = int(batch_size or 1)
         except ValueError:
             raise FloatLensError(f"batch_size {batch_size!r} is not a number; use one such as 8") from None
-        self.lens = load(
-            str(pretrained),
-            family=family,
-            revision=revision,
-            adapter=adapter,
-            sampler=sampler,
-            block_length=block_length,
-            dtype=dtype,
-            device_map=device_map or available(device),
-            allow_pickle=allow_pickle,
-        )
+        self.lens = load(str(pretrained), **loading)
         if self.lens.tokenizer is None:
             raise FloatLensError(f"{pretrained} has no tokenizer, so it cannot read the harness's texts")
         self.tokenizer = self.lens.tokenizer
         self.mc_num, self.is_check_greedy, self.seed = mc_num, is_check_greedy, seed
         self.max_length = max_length or self.lens.context_length or DEFAULT_LENGTH
         self.max_gen_toks = max_gen_toks
-        self.settings = settings
-        self.lens.settings(max_new_tokens=max_gen_toks, sampler=settings)  # raises an error for an unknown setting
-        asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **settings}
+        self.settings = options
+        self.lens.settings(max_new_tokens=max_gen_toks, sampler=options)  # raises an error for an unknown setting
+        asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **options}
         self.traces = HarnessTraces(self.lens, trace_to, asked, check_detail(detail)) if trace_to else None
 
     # --- tokens -------------------------------------------------------------------------------------------------------
@@ -312,3 +302,39 @@ def chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     """Yield pieces of at most `size` items."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+class HarnessTraces:
+    """Traces of the harness's samples, in a run folder that `floatlens figure`, `report` and `explore` read.
+
+    The folder stays locked until the process ends.
+    """
+
+    def __init__(self, lens: Lens, place: str, asked: Mapping[str, Any], detail: Detail = "full") -> None:
+        if Storage(place).exists(MANIFEST):
+            raise FloatLensError(f"trace_to {place} is already a run; use a new folder")
+        self.lens, self.detail = lens, detail
+        seeds = {"seed": asked["seed"]}
+        about = manifest.describe("lm-eval", dict(asked), checkpoints=[lens.checkpoint], seeds=seeds)
+        self.folder = RunFolder.create(place, about)
+
+    def generate(
+        self, names: Sequence[str], prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]
+    ) -> list[Generation]:
+        """Generate after each prompt as `lens.generate` does, and keep the traces."""
+        traces = self.lens.traces([Prompt.from_ids(ids) for ids in prompts], sample_ids=names, sampler=settings)
+        self._save(names, traces)
+        return [Generation.from_trace(self.lens, trace) for trace in traces]
+
+    def replay(self, name: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """Keep the trace of an answer that the harness scores: revealed from left to right, nothing is sampled."""
+        self._save([name], [self.lens.replay(Prompt.from_ids(prompt), answer, sample_id=name)])
+
+    def write_index(self) -> None:
+        """Complete the folder's index, after each of the harness's calls."""
+        self.folder.write_index()
+
+    def _save(self, names: Sequence[str], traces: Sequence[Trace]) -> None:
+        for name, trace in zip(names, traces, strict=True):
+            record = TraceRecord(name, self.lens.name)
+            self.folder.put(record.key, record.value(), self.folder.save_trace(name, trace, detail=self.detail))
