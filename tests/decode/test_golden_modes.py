@@ -148,3 +148,14 @@ def test_speculation_writes_the_text_of_the_autoregressive_model(name: str) -> N
     assert drafted.ids == appended.ids
     trace = spec.trace(prompt, **options)
     assert trace.written[: len(drafted.ids)] == drafted.ids
+
+
+def test_prompts_of_different_lengths_are_written_one_at_a_time() -> None:
+    lens = golden_modes.lens(golden_modes.NAMES[0])
+    rows = [golden_modes.SPECIAL["prompts"][index] for index in (0, 4)]
+    options: dict[str, Any] = {"max_new_tokens": 8, "block_length": 4}
+    alone = [lens.generate([row], **options)[0] for row in rows]
+    assert lens.generate(rows, **options) == alone
+    batch = lens._batch(lens._prompts(rows))
+    with pytest.raises(fl.FloatLensError, match="prompts of equal length"):
+        next(lens.steps(batch, lens.settings(**options)))

@@ -70,6 +70,8 @@ def sample(
     The first token of a block is committed by its first step. A block without masks still takes one pass. As published, a
     row that ends within a block ends the block for all rows, which is why the lens passes one prompt at a time.
     """
+    if real_BP is not None and not bool(real_BP.all()):
+        raise FloatLensError("the nemotron sampler writes prompts of equal length; write them one at a time")
     P, L = ids_BP.shape[1], settings.block_length
     draws = draws or Draws([settings.seed] * len(ids_BP))
     passes = NemotronPasses(network, ids_BP, real_BP, settings, special=special)

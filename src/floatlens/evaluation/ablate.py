@@ -180,7 +180,7 @@ def run_baseline(lens: Lens, cases: Sequence[Case], asking: Asking) -> Iterator[
 
     Rows that would wait for each other run alone: conditions are compared step by step.
     """
-    if lens.rows_wait and len(cases) > 1:
+    if len(cases) > 1 and (lens.rows_wait or not lens.batched):
         for case in cases:
             yield from run_baseline(lens, [case], asking)
         return
