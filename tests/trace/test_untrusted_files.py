@@ -179,6 +179,16 @@ def test_a_trace_with_shuffled_bytes_still_opens(stored: Path) -> None:
     store_again(stored, BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4))
 
 
+def test_a_trace_of_before_there_were_checksums_still_opens(stored: Path) -> None:
+    before = Trace.open(stored).load().data
+    for file in stored.glob("*/zarr.json"):
+        edit(file, lambda array: array["codecs"].pop())
+        for chunk in file.parent.glob("c*"):
+            chunk.write_bytes(chunk.read_bytes()[:-4])
+    edit(stored / "zarr.json", lambda group: group["attributes"].pop("crc32c"))
+    assert Trace.open(stored).load().data.identical(before)
+
+
 @pytest.mark.parametrize("order", [[0, 0], [0], [1, 2], ["1", "0"], None])
 def test_a_transposition_that_does_not_name_each_dimension_once_is_refused(stored: Path, order: Any) -> None:
     def change(found: dict[str, Any]) -> None:
