@@ -643,9 +643,12 @@ class Lens:
         batch = self._batch(ready, chosen)
         new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted
         mask_id = self.mask_id if self.has_mask else None
+        layout = batch.layout(new_tokens, shifted, mask_id)
+        session = make_session(recording, layout, len(batch.prompts))
         recorder = Recorder(
             batch,
-            make_session(recording, batch.layout(new_tokens, shifted, mask_id), len(batch.prompts)),
+            session.statistics,
+            layout,
             new_tokens=new_tokens,
             steps=sorted(range(chosen.step_count) if recording.record_steps is None else recording.record_steps),
             heads=None if recording.heads is None else sorted(recording.heads),
@@ -657,11 +660,12 @@ class Lens:
         ids = sample_ids or [""] * len(batch.prompts)
         specs = [str(one) for one in interventions.in_force(self)]
 
-        def finished(recorder: Recorder) -> list[Trace]:
-            return label_traces(self, recorder, batch, chosen, sample_ids=ids, interventions=specs)
+        def finished() -> list[Trace]:
+            used = {"implementation": session.used, "interventions": specs}
+            return label_traces(self, recorder, chosen, sample_ids=ids, **used)
 
         alone = self.family.attention in ("bidirectional", "two-way") and not self.family.cached
-        alone = alone and not recorder.session.compares
+        alone = alone and not session.compares
         steps_of_batch = self.steps(batch, chosen)
         layers_seen = attention_layers(self.config)
-        return Watch(self.model, steps_of_batch, recorder, finished, alone=alone, attention_layers=layers_seen)
+        return Watch(self.model, steps_of_batch, session, recorder, finished, alone=alone, attention_layers=layers_seen)

@@ -96,13 +96,13 @@ def make_trace(
 def label_traces(
     lens: Lens,
     recorder: Recorder,
-    batch: PromptBatch,
     settings: Settings,
     *,
     sample_ids: Sequence[str],
-    interventions: Sequence[str],
+    **attributes: Any,
 ) -> list[Trace]:
-    """The traces of a batch that a lens has run, one per prompt."""
+    """The traces of a batch that a lens has run, one per prompt, with these `attributes`."""
+    batch = recorder.batch
     common = {
         "revision": str(lens.checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
         "family": lens.family.name,
@@ -114,9 +114,8 @@ def label_traces(
         "sampler": lens.sampler if batch.scripts is None else replay.NAME,
         "settings": settings.asdict(),
         "seed": settings.seed,
-        "implementation": recorder.session.used,
         "evidence_over": EVIDENCE_OVER,
-        "interventions": list(interventions),
+        **attributes,
     }
     traces = []
     for row, prompt in enumerate(batch.prompts):

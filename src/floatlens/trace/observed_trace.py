@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 import xarray as xr
 
-from floatlens.attention.call import PositionLayout
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.attention.statistic import Statistic
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.trace.labels import EVIDENCE_OVER, ModelFacts, make_trace
-from floatlens.trace.pass_log import ObservedStep, PassLog, Results, span
+from floatlens.trace.pass_log import ObservedStep, PassLog, span
 from floatlens.trace.recorder import GROWING, Recorder
 from floatlens.trace.trace import Trace
-
-
-@dataclass
-class KeptResults:
-    """The part of a session that a `Recorder` reads: the results of one row, step by step."""
-
-    statistics: Mapping[str, type[Statistic]]
-    layout: PositionLayout
-    implementation: str
-    results: Results
-
-    def begin(self) -> None:
-        """Do nothing; called by the recorder after each step."""
 
 
 def trace_of(log: PassLog, facts: ModelFacts, *, row: int, generation: int, sample_id: str = "") -> Trace:
@@ -72,11 +57,10 @@ def trace_of(log: PassLog, facts: ModelFacts, *, row: int, generation: int, samp
     prompt = replace(log.prompt(row), ids=moments[0].tokens_BT[0, first:start].tolist())
     shifted = log.family.shifted if log.family is not None else not diffusion
     batch = PromptBatch([prompt], torch.tensor([prompt.ids]).long(), None, [0])
-    layout = batch.layout(last - start, shifted)
-    kept = KeptResults(log.session.statistics, layout, log.session.implementation, {})
     recorder = Recorder(
         batch,
-        kept,  # type: ignore[arg-type]
+        log.session.statistics,
+        batch.layout(last - start, shifted),
         new_tokens=last - start,
         steps=list(range(len(moments))),
         heads=None,
@@ -85,11 +69,11 @@ def trace_of(log: PassLog, facts: ModelFacts, *, row: int, generation: int, samp
         revises=any(revised(moment, log.mask) for moment in moments),
     )
     for step, moment in zip(steps, moments, strict=True):
-        kept.results = {
+        results = {
             name: {layer: crop(log, step, name, value[row], (first, last), start) for layer, value in layers.items()}
             for name, layers in step.results.items()
         }
-        recorder.add(cut(moment, first, last))
+        recorder.add(cut(moment, first, last), results)
     family, session = log.family, log.session
     both = session.bidirectional if session.bidirectional is not None else diffusion
     return make_trace(

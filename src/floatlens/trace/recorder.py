@@ -13,7 +13,7 @@ import xarray as xr
 from floatlens.attention.call import PositionLayout
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import IMPLEMENTATIONS, Session
-from floatlens.attention.statistic import MATRICES, STATISTICS, expand
+from floatlens.attention.statistic import MATRICES, STATISTICS, Statistic, expand
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, NotANumber
 from floatlens.options import Recording
@@ -22,10 +22,11 @@ NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
 Rows: TypeAlias = slice | list[int]  # all rows of a batch, or some
+Results: TypeAlias = Mapping[str, Mapping[int, torch.Tensor]]
 
 
 class Recorder:
-    """Stores the results of a session at the chosen steps, for every row of a batch.
+    """Stores the results of `statistics` at the chosen steps, for every row of a batch.
 
     `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
     `shown_only` are statistics that are not kept. `revises`: the sampler may replace tokens, and these are counted.
@@ -34,7 +35,8 @@ class Recorder:
     def __init__(
         self,
         batch: PromptBatch,
-        session: Session,
+        statistics: Mapping[str, type[Statistic]],
+        layout: PositionLayout,
         *,
         new_tokens: int,
         steps: Sequence[int],
@@ -44,7 +46,8 @@ class Recorder:
         shown_only: Collection[str] = (),
         revises: bool = False,
     ) -> None:
-        self.batch, self.session, self.steps, self.shown_only = batch, session, list(steps), shown_only
+        self.batch, self.statistics, self.layout, self.steps = batch, statistics, layout, list(steps)
+        self.shown_only = shown_only
         self.heads = None if heads is None else list(heads)
         self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
         B, P = batch.ids_BP.shape
@@ -62,8 +65,8 @@ class Recorder:
         self.final = np.full((B, self.N), -1, np.int64)
         self.final[:, :P] = batch.ids_BP.cpu().numpy()
 
-    def add(self, step: Step) -> None:
-        """Record a step; the session still holds the results of its forward pass.
+    def add(self, step: Step, results: Results) -> None:
+        """Record a step and the results of its forward pass, `results[name][layer]` (B, *dims of the statistic).
 
         A row that waits for others takes no step: steps are counted per row.
         """
@@ -84,19 +87,18 @@ class Recorder:
         kept = [row for row in rows if self.last[row] in self.steps]
         for at in sorted({self.steps.index(self.last[row]) for row in kept}):
             taking = [row for row in kept if self.steps.index(self.last[row]) == at]
-            self._keep(at, slice(None) if len(taking) == len(self.last) else taking, step)
-        self.session.begin()
+            self._keep(at, slice(None) if len(taking) == len(self.last) else taking, step, results)
 
     def _numbers(self, rows: Rows) -> list[int]:
         return list(range(len(self.last))) if isinstance(rows, slice) else rows
 
-    def _keep(self, at: int, rows: Rows, step: Step) -> None:
+    def _keep(self, at: int, rows: Rows, step: Step, results: Results) -> None:
         """Record a step of some rows at index `at` of the kept steps."""
         for array in self.arrays.values():
             array[rows, at] = np.nan
         self.tokens[rows, at, : step.tokens_BT.shape[1]] = step.tokens_BT[rows].cpu().numpy()
         self.confidence[rows, at, : step.after_BT.shape[1]] = step.confidence_BT[rows].float().cpu().numpy()
-        for name, layers in self.session.results.items():
+        for name, layers in results.items():
             if name in self.shown_only:
                 continue
             if name == "evidence":
@@ -113,10 +115,10 @@ class Recorder:
         made[:, :taken] = np.nan
         return made
 
-    def _store(self, name: str, at: int, rows: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
+    def _store(self, name: str, at: int, rows: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
         if not layers:
             return
-        dims, order = self.session.statistics[name].dims, sorted(layers)
+        dims, order = self.statistics[name].dims, sorted(layers)
         value_BL = stack_layers([layers[layer].detach() for layer in order])
         if "head" in dims and self.heads is not None:
             value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
@@ -134,11 +136,9 @@ class Recorder:
             where.append(slice(first, first + size))
         self.arrays[name][(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
 
-    def _writing(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
+    def _writing(self, at: int, taking: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store the mean attention of the rows that wrote at the step."""
-        layout, name = self.session.layout, "received_writing"
-        assert layout is not None
-        first, end = layout.writing_span
+        name, (first, end) = "received_writing", self.layout.writing_span
         if not layers or first == end:
             return
         if name not in self.arrays:
@@ -152,11 +152,9 @@ class Recorder:
                 if len(rows):
                     self.arrays[name][row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
 
-    def _evidence(self, at: int, taking: Rows, layers: dict[int, torch.Tensor], step: Step) -> None:
+    def _evidence(self, at: int, taking: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store, over committed tokens that occur in the gold evidence: mean mass on it, share whose top key is a copy."""
-        layout = self.session.layout
-        assert layout is not None
-        gold_BN, tokens_BT, after_BT = layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
+        gold_BN, tokens_BT, after_BT = self.layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
         if not bool(gold_BN.any()):
             return
         T, positions = tokens_BT.shape[1], {}
@@ -193,8 +191,6 @@ class Recorder:
                 f"none of the requested steps was reached: the run ended after step {last}; record an earlier one"
             )
         span = slice(pad, end)
-        layout = self.session.layout
-        assert layout is not None
         data: dict[str, Any] = {
             "tokens": (("step", "position"), self.tokens[row][keep][:, span]),
             "committed_at": (("position",), self.committed_at[row, span]),
@@ -206,15 +202,15 @@ class Recorder:
         # `layer` belongs to the statistics; matrices of other layers have a separate dimension.
         common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
         layers = sorted({layer for chosen in common.values() for layer in chosen})
-        names = layout.region_names[row]
+        names = self.layout.region_names[row]
         own: dict[str, Any] = {}
-        dims_of = {name: kind.dims for name, kind in self.session.statistics.items()}
+        dims_of = {name: kind.dims for name, kind in self.statistics.items()}
         dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
         for name, whole in self.arrays.items():
-            if name in NEEDS_GOLD and not layout.gold_BN[row].any():
+            if name in NEEDS_GOLD and not self.layout.gold_BN[row].any():
                 continue
             dims, array = dims_of[name], whole[row][keep]
-            kind = self.session.statistics.get(name)
+            kind = self.statistics.get(name)
             if kind is not None and kind.final and np.isnan(array).all():  # this prompt has no final rows
                 continue
             for axis, dim in enumerate(dims, start=2):
@@ -225,7 +221,7 @@ class Recorder:
             if name in ("queries", "keys"):
                 dims = tuple("position" if dim == "query" else dim for dim in dims)
             layer_dim = "layer" if self.layers[name] == layers else f"{name}_layer"
-            kind = self.session.statistics.get(name)
+            kind = self.statistics.get(name)
             attributes = {"whole": 1} if kind is not None and kind.whole else {}
             data[name] = (("step", layer_dim, *dims), array, attributes)
             if kind is not None:

@@ -63,14 +63,23 @@ def from_transformers(
     prompt = next(iter(prompts_of(regions)), Prompt("", []))
     batch = PromptBatch([replace(prompt, ids=first.tokens_BT[0].tolist())], first.tokens_BT, None, [0])
     new_tokens = last.after_BT.shape[1] - first.tokens_BT.shape[1]
-    session = Session([*STATISTICS, *matrices], layout=batch.layout(new_tokens, shifted=True))
+    layout = batch.layout(new_tokens, shifted=True)
+    session = Session([*STATISTICS, *matrices], layout=layout)
     recorder = Recorder(
-        batch, session, new_tokens=new_tokens, steps=range(len(passes)), heads=None, shifted=True, special_ids=()
+        batch,
+        session.statistics,
+        layout,
+        new_tokens=new_tokens,
+        steps=range(len(passes)),
+        heads=None,
+        shifted=True,
+        special_ids=(),
     )
     for step, layers in passes:
         for layer, weights_HQT in enumerate(layers):
             session.see_weights(layer, weights_HQT[None])
-        recorder.add(step)
+        recorder.add(step, session.results)
+        session.begin()
     both = bool(torch.stack([layer.mean(0).triu(1).any() for layer in weights]).any())
     return make_trace(
         recorder.dataset(0),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from floatlens.attention.attention import configs_of, observation_paused, observing
+from floatlens.attention.session import Session
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, NotANumber
 from floatlens.trace.recorder import Recorder
@@ -42,19 +43,20 @@ class Watch(Iterator[WatchedStep]):
         self,
         model: PreTrainedModel,
         steps: Iterator[Step],
+        session: Session,
         recorder: Recorder,
-        finished: Callable[[Recorder], list[Trace]],
+        finished: Callable[[], list[Trace]],
         *,
         alone: bool,
         attention_layers: Sequence[int],
     ) -> None:
-        self.model, self.steps, self.recorder, self.finished = model, steps, recorder, finished
+        self.model, self.steps, self.session, self.recorder, self.finished = model, steps, session, recorder, finished
         self.alone, self.attention_layers = alone, attention_layers
         self.configs = configs_of(model)
         self.index, self.over = 0, False
 
     def __next__(self) -> WatchedStep:
-        session = self.recorder.session
+        session = self.session
         # A step that does not depend on earlier ones need not be observed if it is not kept.
         session.paused = self.alone and self.index not in self.recorder.steps
         with observing(self.model, session, self.configs):
@@ -66,7 +68,8 @@ class Watch(Iterator[WatchedStep]):
             check_observed(self.model, session.unobserved(self.attention_layers))
         self.index = step.index + 1
         seen = WatchedStep(step, session.results)
-        self.recorder.add(step)
+        self.recorder.add(*seen)
+        session.begin()
         return seen
 
     def traces(self) -> list[Trace]:
@@ -75,7 +78,7 @@ class Watch(Iterator[WatchedStep]):
             raise FloatLensError(
                 f"the run is at step {self.index} and has not finished; call traces() after the last step"
             )
-        return self.finished(self.recorder)
+        return self.finished()
 
 
 def check_observed(model: PreTrainedModel, missing: Sequence[int]) -> None:
