@@ -261,3 +261,24 @@ def test_a_macro_average_weighs_data_sets_alike_and_its_interval_holds_its_value
 def test_nothing_scored_is_nan_and_one_question_has_no_width():
     assert np.isnan(stats.percentile_mean([]).value) and np.isnan(stats.macro_mean([[]]).value)
     assert stats.percentile_mean([1.0]) == stats.Estimate(1.0, 1.0, 1.0, 1)
+
+
+def test_small_cases_are_those_of_the_closed_forms():
+    for ends, expected in (
+        (stats.student_hall(np.array([1.0, 2.0, 3.0])), (2 - 4.3027 / np.sqrt(3), 2 + 4.3027 / np.sqrt(3))),
+        (stats.agresti_coull(9, 10), (0.574, 1.0)),
+        (stats.bonett_price(0, 0, 12), (-0.198, 0.198)),
+        (stats.bonett_wright(0.0, 19), (-0.454, 0.454)),
+        (stats.percentile_interval(np.arange(41.0)), (1.0, 39.0)),
+    ):
+        assert [float(end) for end in ends] == pytest.approx(expected, abs=1e-3)
+    assert stats.slope([0, 1, 2], np.array([[1.0, 0.5, 0.0]])).tolist() == [-0.5]
+    assert stats.spearman([1, 2, 3], [10, 30, 20]) == 0.5
+    assert stats.sign_flip_p([0.0, 0.0]) == 1.0
+    assert stats.percentile_difference(dict.fromkeys("abc", 1), dict.fromkeys("abc", 0)).p == 0.25
+    assert [stats.finite_or_none(x) for x in (0.5, np.nan)] == [0.5, None]
+
+
+def test_values_are_paired_in_the_order_of_the_left():
+    left, right = stats.pair_by_id({"a": 1.0, "b": 0.0, "c": 2.0}, {"c": 0.0, "a": 0.5})
+    assert (left.tolist(), right.tolist()) == ([1.0, 2.0], [0.5, 0.0])

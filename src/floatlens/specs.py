@@ -80,13 +80,7 @@ def parse_spec(text: str, noun: str, example: str = "") -> Spec:
 
 
 def split_arguments(text: str) -> list[str] | None:
-    """Split at commas outside brackets; None if the brackets do not match.
-
-    >>> split_arguments("a, b(c, d), [e, f]")
-    ['a', 'b(c, d)', '[e, f]']
-    >>> split_arguments("a), (b") is None
-    True
-    """
+    """Split at commas outside brackets; None if the brackets do not match."""
     parts, depth, start = [], 0, 0
     for index, sign in enumerate(text):
         depth += (sign in OPENS) - (sign in CLOSES)
@@ -101,10 +95,6 @@ def split_arguments(text: str) -> list[str] | None:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a list, written with or without brackets.
-
-    >>> split_list("[doc1, gold]"), split_list("query")
-    (['doc1', 'gold'], ['query'])
-    """
+    """The items of a list, written with or without brackets."""
     inside = text.strip().removeprefix("[").removesuffix("]")
     return [part.strip() for part in inside.split(",") if part.strip()]

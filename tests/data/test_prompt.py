@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from floatlens.data.prompt import Prompt, build, fit
+from floatlens.data.prompt import Prompt, Region, build, clean, fit, regions_of, trim_passages
 from floatlens.data.sample import Passage
 from floatlens.data.template import parse, read
+from floatlens.data.tokenize import Token
 from floatlens.errors import FloatLensError
 
 QUESTION = "Where does Ada Tarn live?"
@@ -266,3 +267,17 @@ def test_a_single_string_is_one_passage(tokenizers):
 def test_an_empty_question_is_refused(tokenizers, question):
     with pytest.raises(FloatLensError, match="is empty; ask something"):
         build(tokenizers["byte_level"], question, PASSAGES)
+
+
+def test_passages_that_cannot_fit_are_cut_before_they_are_tokenised():
+    kept = trim_passages("Who?", [Passage("a" * 100), Passage("b" * 99_000), Passage("c")], 512)
+    assert [len(passage.text) for passage in kept] == [100, 512 * 64 - 100 + 1]
+
+
+def test_half_a_surrogate_pair_is_replaced():
+    assert clean(" a\ud800 ") == "a\ufffd"
+
+
+def test_a_token_belongs_to_the_region_of_most_of_its_characters():
+    found = regions_of([Token(1, 0, 4), Token(2, 4, 6)], "a:- bc", [(0, 1, "x"), (4, 6, "y")])
+    assert found == [Region("y", 1, 2)]

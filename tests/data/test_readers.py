@@ -19,7 +19,7 @@ from floatlens.data.read import expand, label, read, take
 from floatlens.data.readers import formats
 from floatlens.data.readers.layouts import parse_columns
 from floatlens.data.readers.problems import Problems
-from floatlens.data.readers.registry import READERS, NamedData, register_reader
+from floatlens.data.readers.registry import READERS, NamedData, ending_of, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 
@@ -445,3 +445,43 @@ def test_prose_is_ordinary_english_that_is_given_in_two_parts() -> None:
     assert [sample.id for sample in read("prose", limit=2)] == ["prose-1", "prose-2"]
     with pytest.raises(FloatLensError, match="unknown data set 'prose:x'"):
         read("prose:x")
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "answers", "gold"),
+    [
+        ("middle", {"question": "Who?", "answers": ["Ann"], "ctxs": [{"text": "b", "isgold": True}]}, ["Ann"], [0]),
+        ("keyvalue", {"ordered_kv_records": [["k", "v"], ["l", "w"]], "key": "l", "value": "w"}, ["w"], [1]),
+        (
+            "hotpot",
+            {
+                "question": "Q?",
+                "answer": "y",
+                "context": [["A", ["x."]], ["B", ["y. ", "z."]]],
+                "supporting_facts": [["B", 0]],
+            },
+            ["y"],
+            [1],
+        ),
+        ("continue", {"continue": "It was the best of"}, [], []),
+        ("infill", {"infill": "The [MASK] of France is Paris.", "answers": ["capital"]}, ["capital"], []),
+        (
+            "kilt",
+            {"input": "Who?", "output": [{"answer": "A"}, {"answer": " "}, {"text": "T"}, "S"]},
+            ["A", "T", "S"],
+            [],
+        ),
+        ("columns", {"question": "Who?", "answer": "Ann", "passages": ["Ann did."], "gold": 0}, ["Ann"], [0]),
+    ],
+)
+def test_a_record_of_each_layout_is_recognised(tmp_path, layout, record, answers, gold):
+    path = write(tmp_path / "d.jsonl", [record])
+    (found,), (chosen,) = read(path), read(path, layout=layout)
+    assert found == chosen and (found.answers, found.gold) == (answers, gold)
+    assert (found.infill, found.continuation) == (layout == "infill", layout == "continue")
+
+
+def test_data_has_a_short_name_and_a_format_by_its_ending():
+    assert [label(name) for name in ("data/nq-open.jsonl.gz", "world:fresh")] == ["nq-open", "world:fresh"]
+    assert ending_of(Path("nq.JSONL.gz")) == ".jsonl"
+    assert expand("nq.jsonl") == ["nq.jsonl"] and len(expand("world")) == 6 and expand("world:hops") == ["world:hops"]

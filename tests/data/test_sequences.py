@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import floatlens as fl
+from floatlens.data.prompt import Region
 from floatlens.data.sequences import ids_prompt, read_marks, text_prompt
 from floatlens.evaluation.planning import Asking, build_prompt
 from tests.models import checkpoints
@@ -98,3 +99,7 @@ def test_a_file_of_plain_texts_is_continued_without_a_template(tmp_path: Path) -
         assert build_prompt(lens, sample, Asking(max_new_tokens=4)).ids == lens.text_prompt(sample.question).ids
     with pytest.raises(fl.FloatLensError, match="shorten the text"):
         build_prompt(lens, samples[0], Asking(max_new_tokens=10**6))
+
+
+def test_regions_of_token_ids_are_spans_of_positions():
+    assert ids_prompt([5, 6, 7], {"b": (2, 3), "a": (0, 2)}).regions == [Region("a", 0, 2), Region("b", 2, 3)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floatlens.data.token_kinds import GROUPS, classify, groups_of, text_of
+from floatlens.data.token_kinds import GROUPS, classify, groups_of, spelled, text_of
 from floatlens.errors import FloatLensError
 
 SENTENCE = ["name", "name", "name", "function", "content", "function", "number", "punctuation"]
@@ -95,3 +95,10 @@ def test_any_strings_get_one_kind_each(tokens):
     kinds = classify(tokens)
     assert len(kinds) == len(tokens)
     assert all(kind in GROUPS or (kind == "" and token == "") for kind, token in zip(kinds, tokens, strict=True))
+
+
+def test_the_text_of_tokens_has_a_space_where_a_word_starts():
+    assert text_of(["ĠAda", "ĠLov", "elace"]) == text_of(["▁Ada", "▁Lov", "elace"]) == " Ada Lovelace"
+    assert text_of(["ada", "love", "##lace"]) == " ada lovelace"
+    assert spelled(["ĠAda", "ĠLov", "elace", "Ċ"]) == [" Ada", " Lov", "elace", "\n"]
+    assert spelled(["ada", "love", "##lace"]) == [" ada", " love", "lace"]

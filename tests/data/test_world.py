@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 
 from floatlens.data.world.datasets import NAMES, samples
-from floatlens.data.world.facts import LIFE, SPLITS, common_names, common_people, names, pairs, split_of
+from floatlens.data.world.facts import LIFE, SPLITS, common_names, common_people, key_word, names, pairs, split_of
 from floatlens.errors import FloatLensError
 from recipes.tiny.curriculum import MIXES
 from recipes.tiny.tokenizer import shared
@@ -135,3 +135,8 @@ def test_an_unknown_data_set_or_split_is_named():
         next(samples("nowhere", "test"))
     with pytest.raises(FloatLensError, match="unknown split of the world 'dev'"):
         next(samples("fresh", "dev"))
+
+
+def test_names_are_told_apart_by_their_key_word():
+    assert [key_word(name) for name in ("Mara Tolvin", "Orvanco Works")] == ["Tolvin", "Orvanco"]
+    assert [len(half) for half in pairs("person")] == [120, 480]

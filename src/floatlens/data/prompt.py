@@ -72,11 +72,7 @@ class Prompt:
 
     @classmethod
     def from_ids(cls, ids: Sequence[int]) -> Prompt:
-        """Return a prompt of raw token ids, without regions.
-
-        >>> Prompt.from_ids([5, 6]).ids
-        [5, 6]
-        """
+        """Return a prompt of raw token ids, without regions."""
         return cls(text="", ids=[int(id_) for id_ in ids])
 
     @classmethod
@@ -169,9 +165,6 @@ def trim_passages(question: str, passages: Sequence[Passage], context: int | Non
     """Cut the passages where no more text can fit in the context; FloatLensError if the question alone does not fit.
 
     This is decided by length, before a tokenizer spends minutes and gigabytes on a text that is far too long.
-
-    >>> len(trim_passages("Who?", [Passage("a" * 100), Passage("b" * 99_000), Passage("c")], 512))
-    2
     """
     if context is None:
         return list(passages)
@@ -190,11 +183,7 @@ def trim_passages(question: str, passages: Sequence[Passage], context: int | Non
 
 
 def clean(text: str) -> str:
-    """Return text that any tokenizer accepts: lone surrogates replaced, outer white space removed as chat templates do.
-
-    >>> clean(" a\\ud800 ")
-    'a\\ufffd'
-    """
+    """Return text that any tokenizer accepts: lone surrogates replaced, outer white space removed as chat templates do."""
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text).strip()
 
 
@@ -202,9 +191,6 @@ def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, in
     """Return the token spans of character spans: a token belongs to the span with most of its non-blank characters.
 
     `spans` are (start, end, name), in order and disjoint. White space between two tokens of a span belongs to the span.
-
-    >>> regions_of([Token(1, 0, 4), Token(2, 4, 6)], "a:- bc", [(0, 1, "x"), (4, 6, "y")])
-    [Region(name='y', start=1, end=2)]
     """
     owner: list[int] = [-1] * len(text)
     for index, (start, end, _) in enumerate(spans):

@@ -31,12 +31,7 @@ def expand(name: str) -> list[str]:
 
 
 def samples(name: str, split: str | None = None, limit: int | None = None, **choices: Any) -> Iterator[Sample]:
-    """The stories as texts to continue; they have no passages and one split.
-
-    >>> sample = next(samples("prose"))
-    >>> sample.question[-17:], sample.answers[0][:19]
-    ('colour: grey over', ' the mud, green whe')
-    """
+    """The stories as texts to continue; they have no passages and one split."""
     for number, story in enumerate(stories()[:limit], 1):
         words = story.split(" ")
         given, rest = " ".join(words[:GIVEN]), " " + " ".join(words[GIVEN:])

@@ -89,21 +89,13 @@ def read(
 
 
 def expand(name: str) -> list[str]:
-    """Return the individual data sets of a name.
-
-    >>> expand("nq.jsonl"), len(expand("world"))
-    (['nq.jsonl'], 6)
-    """
+    """Return the individual data sets of a name."""
     data = named_data(name)
     return data.expand(name) if data else [name]
 
 
 def label(name: str) -> str:
-    """Return a short name for tables.
-
-    >>> label("data/nq-open.jsonl.gz"), label("world:fresh")
-    ('nq-open', 'world:fresh')
-    """
+    """Return a short name for tables."""
     if named_data(name) or name.startswith("hf:"):
         return name
     file = Path(name).name

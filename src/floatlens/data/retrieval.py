@@ -182,11 +182,7 @@ def _parse(line: bytes) -> Document:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case.
-
-    >>> words("Who's Ada?")
-    ['who', 's', 'ada']
-    """
+    """Return the words of a text in lower case."""
     return WORD.findall(text.lower())
 
 

@@ -57,11 +57,7 @@ class Sample:
 
     @property
     def gold(self) -> list[int]:
-        """Indices of the gold passages, counted from 0.
-
-        >>> Sample("1", "Why?", ["so"], [Passage("a"), Passage("b", gold=True)]).gold
-        [1]
-        """
+        """Indices of the gold passages, counted from 0."""
         return [i for i, passage in enumerate(self.passages) if passage.gold]
 
     def with_passages(self, passages: list[Passage]) -> Sample:
@@ -75,12 +71,7 @@ def first_passages(sample: Sample, count: int) -> Sample:
 
 
 def gold_among(sample: Sample, count: int) -> Sample:
-    """Return the question with its gold passages and the first others, `count` in all, in their original order.
-
-    >>> sample = Sample("1", "Q?", ["a"], [Passage("x"), Passage("y"), Passage("z", gold=True)])
-    >>> [passage.text for passage in gold_among(sample, 2).passages]
-    ['x', 'z']
-    """
+    """Return the question with its gold passages and the first others, `count` in all, in their original order."""
     others = max(0, count - len(sample.gold))
     kept: list[Passage] = []
     for passage in sample.passages:
@@ -93,19 +84,11 @@ def gold_among(sample: Sample, count: int) -> Sample:
 
 
 def normalise(text: str) -> str:
-    """Return the text in lower case, without ASCII punctuation and English articles, with single spaces.
-
-    >>> normalise("The  U.S.A.!")
-    'usa'
-    """
+    """Return the text in lower case, without ASCII punctuation and English articles, with single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def contains_words(text: str, phrase: str) -> bool:
-    """Return whether the words of a phrase occur in a text, whole and next to each other, after normalisation.
-
-    >>> contains_words("It is 142", "42"), contains_words("It is 42.", "42")
-    (False, True)
-    """
+    """Return whether the words of a phrase occur in a text, whole and next to each other, after normalisation."""
     wanted = normalise(phrase)
     return bool(wanted) and f" {wanted} " in f" {normalise(text)} "

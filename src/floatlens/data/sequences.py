@@ -56,11 +56,7 @@ def find_spans(text: str, regions: Regions) -> tuple[str, list[NamedSpan]]:
 
 
 def check_spans(regions: Spans, length: int, of: str) -> list[NamedSpan]:
-    """Return the spans in order; raise an error if one is empty, overlaps another or is out of range.
-
-    >>> check_spans({"b": (4, 6), "a": (0, 4)}, 6, "characters")
-    [(0, 4, 'a'), (4, 6, 'b')]
-    """
+    """Return the spans in order; raise an error if one is empty, overlaps another or is out of range."""
     spans = sorted((int(start), int(end), name) for name, (start, end) in regions.items())
     before = 0
     for start, end, name in spans:
@@ -85,11 +81,7 @@ def text_prompt(tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions 
 
 
 def ids_prompt(ids: Sequence[int], regions: Spans | None = None) -> Prompt:
-    """Return the prompt of raw token ids; `regions` are spans of positions by name.
-
-    >>> ids_prompt([5, 6, 7], {"query": (1, 3)}).regions
-    [Region(name='query', start=1, end=3)]
-    """
+    """Return the prompt of raw token ids; `regions` are spans of positions by name."""
     spans = check_spans(regions or {}, len(ids), "positions")
     return Prompt("", [int(i) for i in ids], [Region(name, start, end) for start, end, name in spans])
 
@@ -156,11 +148,7 @@ def _drop_spaces(tokens: Sequence[Token], text: str, mask_id: int) -> list[Token
 
 
 def _runs(start: int, end: int, wanted: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the runs of wanted positions between start and end.
-
-    >>> _runs(0, 5, [True, True, False, False, True])
-    [(0, 2), (4, 5)]
-    """
+    """Return the runs of wanted positions between start and end."""
     runs: list[tuple[int, int]] = []
     for at in range(start, end):
         if wanted[at]:

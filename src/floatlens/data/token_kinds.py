@@ -84,11 +84,7 @@ def classify(tokens: list[str], template: Sequence[bool] | None = None) -> list[
 
 
 def groups_of(kinds: Sequence[str]) -> list[str]:
-    """Return `structural` or `lexical` for each kind; a custom classifier may return these two words itself.
-
-    >>> groups_of(["newline", "name"])
-    ['structural', 'lexical']
-    """
+    """Return `structural` or `lexical` for each kind; a custom classifier may return these two words itself."""
     known = {**GROUPS, "structural": "structural", "lexical": "lexical", "": ""}
     for kind in kinds:
         if kind not in known:
@@ -97,11 +93,7 @@ def groups_of(kinds: Sequence[str]) -> list[str]:
 
 
 def text_of(tokens: list[str]) -> str:
-    """Return the text of token strings, close enough to search it for an answer.
-
-    >>> text_of(["ĠAda", "ĠLov", "elace"]), text_of(["▁Ada", "▁Lov", "elace"]), text_of(["ada", "love", "##lace"])
-    (' Ada Lovelace', ' Ada Lovelace', ' ada lovelace')
-    """
+    """Return the text of token strings, close enough to search it for an answer."""
     parts = []
     for token, (text, starts) in zip(tokens, _pieces(tokens), strict=True):
         spaced = starts and text[:1].isalnum()
@@ -110,11 +102,7 @@ def text_of(tokens: list[str]) -> str:
 
 
 def spelled(tokens: Sequence[str]) -> list[str]:
-    """Return the text of each token by itself, with a space before it where a word starts.
-
-    >>> spelled(["ĠAda", "ĠLov", "elace", "Ċ"]), spelled(["ada", "love", "##lace"])
-    ([' Ada', ' Lov', 'elace', '\\n'], [' ada', ' love', 'lace'])
-    """
+    """Return the text of each token by itself, with a space before it where a word starts."""
     return [f" {text}" if starts and text[:1].isalnum() else text for text, starts in _pieces(tokens)]
 
 

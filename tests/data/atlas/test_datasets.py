@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas.datasets import NAMES, expand, samples
+from floatlens.data.atlas.datasets import NAMES, expand, samples, slug
 from floatlens.data.atlas.facts import SPLITS, chains, facts
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
@@ -130,3 +130,7 @@ def test_the_reader_serves_both_data_sets_with_five_passages_by_default():
 def test_errors_name_the_thing_and_the_way_out(call, says):
     with pytest.raises(FloatLensError, match=says):
         call()
+
+
+def test_ids_are_written_in_ascii():
+    assert slug("capital-São Tomé") == "capital-sao-tome"

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas.facts import RELATIONS, SPLITS, fact, facts, table, with_article
+from floatlens.data.atlas.facts import RELATIONS, SPLITS, fact, facts, family_name, fill, mentions, table, with_article
 from floatlens.data.sample import normalise
 
 from .words import says
@@ -158,3 +158,21 @@ def test_no_training_passage_tells_a_fact_of_another_split():
         if item.split != "train" and item.relation not in LOOSE:
             told = set.intersection(*(by_word.get(word, set()) for word in normalise(item.subject).split()))
             assert not [text for text in told if says(text, item.subject) and says(text, *item.answers)], item
+
+
+def test_templates_are_filled_in_correct_english():
+    assert fill("{s} is wet. It rains in {s}.", {"s": "the Gambia"}) == "The Gambia is wet. It rains in the Gambia."
+    assert [with_article(word) for word in ("English novel", "unit", "hour")] == [
+        "an English novel",
+        "a unit",
+        "an hour",
+    ]
+    assert [family_name(name) for name in ("Ludwig van Beethoven", "Homer")] == ["van Beethoven", "Homer"]
+    assert fact("capital", "the Gambia").title == "The Gambia"
+    poland = fact("capital", "Poland")
+    assert poland.questions[0] == "What is the capital of Poland?"
+    assert poland.statements[0].startswith("Poland is a country in Europe, and its capital is Warsaw. It was the home")
+
+
+def test_only_whole_words_mention_an_answer():
+    assert mentions("It is 42.", ["42"]) and not mentions("It is 142.", ["42"])

@@ -86,29 +86,17 @@ class AtlasFact:
 
     @cached_property
     def title(self) -> str:
-        """Title of the passages about the fact: its subject, or its answer if the row is about the answer.
-
-        >>> fact("capital", "the Gambia").title
-        'The Gambia'
-        """
+        """Title of the passages about the fact: its subject, or its answer if the row is about the answer."""
         return capitalise(self.answer if RELATIONS[self.relation].column == "name" else self.subject)
 
     @cached_property
     def statements(self) -> list[str]:
-        """All passages that state the fact.
-
-        >>> fact("capital", "Poland").statements[0]
-        'Poland is a country in Europe, and its capital is Warsaw. It was the home of Copernicus and of Chopin.'
-        """
+        """All passages that state the fact."""
         return self._filled(RELATIONS[self.relation].statements)
 
     @cached_property
     def questions(self) -> list[str]:
-        """All phrasings of the question.
-
-        >>> fact("capital", "Poland").questions[0]
-        'What is the capital of Poland?'
-        """
+        """All phrasings of the question."""
         return self._filled(RELATIONS[self.relation].questions)
 
     def _filled(self, templates: list[str]) -> list[str]:
@@ -123,11 +111,7 @@ def fields(template: str) -> set[str]:
 
 
 def fill(template: str, words: dict[str, str]) -> str:
-    """Fill a template and begin each of its sentences with a capital letter.
-
-    >>> fill("{s} is wet. It rains in {s}.", {"s": "the Gambia"})
-    'The Gambia is wet. It rains in the Gambia.'
-    """
+    """Fill a template and begin each of its sentences with a capital letter."""
     sentences = [capitalise(part.format(**words)) for part in re.split(r"(?<=\.) ", template)]
     return " ".join(sentences).replace("..", ".")
 
@@ -138,11 +122,7 @@ def capitalise(text: str) -> str:
 
 
 def with_article(phrase: str) -> str:
-    """Return the phrase with the indefinite article.
-
-    >>> with_article("English novel"), with_article("unit"), with_article("hour")
-    ('an English novel', 'a unit', 'an hour')
-    """
+    """Return the phrase with the indefinite article."""
     vowel = re.match(r"[aeiou]|hour|honest|X-", phrase, re.IGNORECASE)
     spoken_as_consonant = re.match(r"uni|eu|one|ukr|uru", phrase, re.IGNORECASE)
     return f"{'an' if vowel and not spoken_as_consonant else 'a'} {phrase}"
@@ -154,11 +134,7 @@ def split_of(group: str) -> str:
 
 
 def family_name(person: str) -> str:
-    """Last name with its particles.
-
-    >>> family_name("Ludwig van Beethoven"), family_name("Homer")
-    ('van Beethoven', 'Homer')
-    """
+    """Last name with its particles."""
     names = person.split(" ")
     start = len(names) - 1
     while start > 1 and names[start - 1] in PARTICLES:
@@ -215,9 +191,6 @@ def table(name: str) -> tuple[Row, ...]:
     """Rows of `tables/NAME.tsv`, one per subject; every filled cell is the written form followed by accepted variants.
 
     `-` marks an empty cell. `A/B` is written as A, and B is accepted as an answer too.
-
-    >>> table("countries")[0]["capital"]
-    ('Paris',)
     """
     text = files(__package__).joinpath("tables", f"{name}.tsv").read_text("utf-8")
     head, *lines = (line.split("\t") for line in text.splitlines())
@@ -291,10 +264,6 @@ def padded(text: str) -> str:
 
 
 def mentions(text: str, answers: Iterable[str]) -> bool:
-    """Return whether any of the answers occurs in the text as whole words.
-
-    >>> mentions("It is 142.", ["42"]), mentions("It is 42.", ["42"])
-    (False, True)
-    """
+    """Return whether any of the answers occurs in the text as whole words."""
     whole = padded(text)
     return any(padded(answer) in whole for answer in answers)

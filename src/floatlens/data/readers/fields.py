@@ -50,11 +50,7 @@ def id_of(record: Record, default: str, names: Sequence[str] = ID) -> str:
 
 
 def gold_answers(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
-    """Return all accepted answers, as the paper's code finds them; blank ones and those that are not strings are left out.
-
-    >>> gold_answers({"output": [{"answer": "A"}, {"answer": " "}, {"text": "T"}, "S"]})
-    ['A', 'T', 'S']
-    """
+    """Return all accepted answers, as the paper's code finds them; blank ones and other types are left out."""
     name = first_of(record, names)
     if name is None:
         return []
@@ -108,11 +104,7 @@ def first_of(record: Record, names: Sequence[str]) -> str | None:
 
 
 def kind(value: Any) -> str:
-    """Describe a value in the words of JSON.
-
-    >>> kind({"a": 1}), kind(3)
-    ('an object', 'a number (3)')
-    """
+    """Describe a value in the words of JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):

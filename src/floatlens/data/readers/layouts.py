@@ -16,11 +16,7 @@ ROLES = ("id", "question", "answers", "passages", "gold")
 
 
 def middle(record: Record, default_id: str) -> Sample:
-    """Lost-in-the-middle files (Liu et al. 2023, arXiv 2307.03172): `question`, `answers`, `ctxs` with `isgold`.
-
-    >>> middle({"question": "Who?", "answers": ["Ann"], "ctxs": [{"text": "b", "isgold": True}]}, "1").gold
-    [0]
-    """
+    """Lost-in-the-middle files (Liu et al. 2023, arXiv 2307.03172): `question`, `answers`, `ctxs` with `isgold`."""
     return Sample(
         id_of(record, default_id),
         text_of(record, ("question",), "question"),
@@ -30,11 +26,7 @@ def middle(record: Record, default_id: str) -> Sample:
 
 
 def keyvalue(record: Record, default_id: str) -> Sample:
-    """Key-value retrieval (Liu et al. 2023): the value of a key among many random pairs; each pair is a passage.
-
-    >>> keyvalue({"ordered_kv_records": [["k", "v"], ["l", "w"]], "key": "l", "value": "w"}, "1").gold
-    [1]
-    """
+    """Key-value retrieval (Liu et al. 2023): the value of a key among many random pairs; each pair is a passage."""
     key, value = text_of(record, ("key",), "key"), text_of(record, ("value",), "value")
     pairs = record.get("ordered_kv_records")
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
@@ -49,10 +41,6 @@ def hotpot(record: Record, default_id: str) -> Sample:
     """HotpotQA and 2WikiMultihopQA: `context` with titled lists of sentences, `supporting_facts` by title.
 
     Both the published JSON ([[title, sentences], …]) and the Hub's columns ({"title": […], "sentences": […]}) are read.
-
-    >>> facts, context = [["B", 0]], [["A", ["x."]], ["B", ["y. ", "z."]]]
-    >>> hotpot({"question": "Q?", "answer": "y", "context": context, "supporting_facts": facts}, "1").gold
-    [1]
     """
     titles = {str(title) for title, _ in _pairs(record.get("supporting_facts"), "supporting_facts", "sent_id")}
     passages = []
@@ -76,30 +64,18 @@ def _meta(record: Record, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def continuation(record: Record, default_id: str) -> Sample:
-    """Plain texts to continue; `answers` may have the true continuation.
-
-    >>> continuation({"continue": "It was the best of"}, "1").continuation
-    True
-    """
+    """Plain texts to continue; `answers` may have the true continuation."""
     question, answers = text_of(record, ("continue",), "text"), fields.gold_answers(record)
     return Sample(id_of(record, default_id), question, answers, continuation=True)
 
 
 def infill(record: Record, default_id: str) -> Sample:
-    """Texts with masks to fill.
-
-    >>> infill({"infill": "The [MASK] of France is Paris.", "answers": ["capital"]}, "1").infill
-    True
-    """
+    """Texts with masks to fill."""
     return Sample(id_of(record, default_id), text_of(record, ("infill",), "text"), answers_of(record), infill=True)
 
 
 def kilt(record: Record, default_id: str) -> Sample:
-    """KILT-like files, as the paper's: `input`, `output` with answers, `passage` with segments.
-
-    >>> kilt({"input": "Who?", "output": [{"answer": "Ann"}], "passage": [{"segment": "Ann did."}]}, "1").answers
-    ['Ann']
-    """
+    """KILT-like files, as the paper's: `input`, `output` with answers, `passage` with segments."""
     return Sample(
         id_of(record, default_id),
         text_of(record, ("input", "query", "question"), "question"),
@@ -113,9 +89,6 @@ def columns(record: Record, default_id: str, names: Mapping[str, str] | None = N
     """Records with a question, its answers, and optionally an id, passages and the gold ones; `names` are columns by role.
 
     The fields of a `Sample` are read too, so that `dataclasses.asdict(sample)` is a record of the same sample.
-
-    >>> columns({"q": "Who?", "a": "Ann"}, "1", {"question": "q", "answers": "a"}).question
-    'Who?'
     """
     named = {role: (name,) for role, name in (names or {}).items()}
     passages = first_of(record, named.get("passages", fields.PASSAGES))
@@ -132,11 +105,7 @@ def columns(record: Record, default_id: str, names: Mapping[str, str] | None = N
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Parse the column names of the command line.
-
-    >>> parse_columns("question=prompt,answers=target")
-    {'question': 'prompt', 'answers': 'target'}
-    """
+    """Parse the column names of the command line."""
     names = {}
     for item in text.split(","):
         role, equals, name = item.partition("=")

@@ -135,9 +135,5 @@ def records_of(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
 
 
 def ending_of(path: Path) -> str:
-    """Return the extension that determines the format of a file.
-
-    >>> ending_of(Path("nq.JSONL.gz"))
-    '.jsonl'
-    """
+    """Return the extension that determines the format of a file."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()

@@ -115,11 +115,7 @@ def samples(
 
 
 def expand(name: str) -> list[str]:
-    """Return the individual data sets of a name.
-
-    >>> expand("world:hops"), len(expand("world"))
-    (['world:hops'], 6)
-    """
+    """Return the individual data sets of a name."""
     _, colon, part = name.partition(":")
     return [f"world:{each}" for each in ([_part(part)] if colon else NAMES)]
 

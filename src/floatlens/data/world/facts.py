@@ -60,11 +60,7 @@ HOPS = [Hop(**row) for row in _RELATIONS["hop"]]
 
 @cache
 def names() -> dict[str, tuple[str, ...]]:
-    """Return the invented name words by kind; no word has two kinds.
-
-    >>> len(names()["town"]), names()["town"][0] == names()["town"][0].capitalize()
-    (240, True)
-    """
+    """Return the invented name words by kind; no word has two kinds."""
     draw = random.Random(f"words {SEED}")
     onsets, vowels, links = (WORDS[kind].split() for kind in ("onsets", "vowels", "links"))
     plain = [*TRADES, *COLOURS, *ANIMALS, *INSTRUMENT_KINDS, *PASSWORDS, *MONTHS, *FIRM_KINDS]
@@ -101,11 +97,7 @@ class Fact:
         return draw.choice(RELATIONS[self.relation].questions).format(s=self.subject)
 
     def slot(self) -> str:
-        """Return the question as slot filling.
-
-        >>> Fact("Mara Tolvin", "birthplace", "Keldor").slot()
-        'Mara Tolvin [SEP] birthplace'
-        """
+        """Return the question as slot filling."""
         return f"{self.subject} [SEP] {RELATIONS[self.relation].slot}"
 
 
@@ -115,11 +107,7 @@ def split_of(name: str) -> str:
 
 
 def pairs(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the first and second words of the fresh entities of a kind; every combination is a name.
-
-    >>> [len(half) for half in pairs("person")]
-    [120, 480]
-    """
+    """Return the first and second words of the fresh entities of a kind; every combination is a name."""
     return {
         "person": (names()["given"], names()["surname"]),
         "firm": (names()["firm"], tuple(FIRM_KINDS)),
@@ -173,10 +161,6 @@ def common_names(split: str) -> tuple[str, ...]:
 
 
 def key_word(name: str) -> str:
-    """Return the word by which entities of one context differ: surname, name of the company, animal, tune.
-
-    >>> key_word("Mara Tolvin"), key_word("Orvanco Works")
-    ('Tolvin', 'Orvanco')
-    """
+    """Return the word by which entities of one context differ: surname, name of the company, animal, tune."""
     first, _, second = name.partition(" ")
     return first if not second or second in FIRM_KINDS or second in INSTRUMENT_KINDS else second
