@@ -56,8 +56,7 @@ def command(
     samples = {source.label: list(source.samples()) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json
+    from floatlens.cli.shared import bar, check_answered, check_settings, finish_run, judge, open_run, print_json
     from floatlens.evaluation.ablate import ablate, effects
     from floatlens.findings.causes import causes
 

@@ -46,7 +46,7 @@ def command(
     """
     from rich.console import Console
 
-    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import bar
     from floatlens.cli.study import show
     from floatlens.store.local import cores
     from floatlens.studies.plan import DEMO as SIZES

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import statistics
 import time
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.version import __version__
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
 
 MODELS = ("tiny-mdm", "tiny-arm")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")
+EXTRAS = ("ray", "gguf", "datasets", "anywidget", "starlette")  # listed only if they are installed
 QUESTION = "On which river does the town of Ada Tarn lie?"
 PASSAGES = ["Ada Tarn lives in Molen.", "Molen lies on the river Aste."]
 COMPARED = ("received", "entropy", "flow", "qk", "qk_norm", "qk_cos", "value_norm", "received_writing")
@@ -46,7 +51,6 @@ def command(
         floatlens doctor --device cuda --json
     """
     from floatlens.attention.kernels.column_sums import available
-    from floatlens.cli.versions import versions
 
     chosen = choose_device(device)
     runs = [(name, chosen, dtype) for dtype in dtypes(chosen) for name in MODELS]
@@ -229,3 +233,43 @@ def show(found: dict[str, Any]) -> None:
     if found["kernel"]:
         agrees = all(check["agrees"] for check in found["kernel"])
         console.print(KERNEL_AGREES if agrees else KERNEL_DIFFERS, highlight=False)
+
+
+def versions() -> str:
+    """One line each: FloatLens, Python, the packages that results depend on, platform, device, threads."""
+    lines = {"floatlens": __version__, "python": platform.python_version()}
+    lines |= {name: found for name in PACKAGES + EXTRAS if (found := installed(name))}
+    lines |= {"platform": platform.platform(), "device": accelerators(), "threads": threads()}
+    return "\n".join(f"{name} {text}" for name, text in lines.items())
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, or None.
+
+    >>> installed("no-such-package")
+    """
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def accelerators() -> str:
+    """The accelerators that torch finds, or otherwise the processor."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return f"cuda {torch.version.cuda or torch.version.hip}: {', '.join(names)}"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return f"cpu: {platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def threads() -> str:
+    """The number of threads that torch uses, and the number of cores that this process may use."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = os.environ.get("OMP_NUM_THREADS")
+    return f"{torch.get_num_threads()} of {cores} cores" + (f" (OMP_NUM_THREADS={wanted})" if wanted else "")

@@ -57,8 +57,7 @@ def command(
     sources = open_sources(plan)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_settings, finish_run, open_run
+    from floatlens.cli.shared import bar, check_settings, finish_run, open_run
     from floatlens.evaluation.loop import Experiment, ModelWorker, answer_all
 
     check_settings(plan, loading)

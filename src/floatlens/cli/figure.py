@@ -55,7 +55,7 @@ def command(
 
         floatlens figure absorption runs/llada --paper
     """
-    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import bar
     from floatlens.findings import style
     from floatlens.findings.finding import FINDINGS, traces_for
     from floatlens.findings.verdict import write_claims

@@ -110,7 +110,7 @@ def run(argv: list[str]) -> int:
     words = ["--help" if word == "--help-all" else word for word in argv if word != "--debug"]
     Commands.listing = not any(word in COMMANDS for word in (*words, *to_complete()))
     if words == ["--version"]:
-        from floatlens.cli.versions import versions
+        from floatlens.cli.doctor import versions
 
         print(versions())
         return 0

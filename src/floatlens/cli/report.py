@@ -29,7 +29,7 @@ def command(
     """
     from rich.console import Console
 
-    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import bar
     from floatlens.store.local import cores
     from floatlens.studies.report import make
 

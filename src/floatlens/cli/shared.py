@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from floatlens.evaluation.sources import DataSource, EvaluationPlan
     from floatlens.findings.finding import Finding
     from floatlens.options import Load
+    from floatlens.store.engine import ProgressCallback
     from floatlens.store.folder import RunFolder
 
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
@@ -99,6 +102,35 @@ def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a table for JSON, with None instead of NaN."""
     rows = table.to_dict("records")
     return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
+
+
+@contextmanager
+def bar(unit: str) -> Iterator[ProgressCallback]:
+    """A progress bar with the rate and the remaining time, if standard error is a terminal.
+
+    Yields a function that starts a bar (its label, its total or None) and returns the function that advances it by one.
+    """
+    if not sys.stderr.isatty():
+        yield lambda about, total: lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    # The mean rate since the start: the momentary rate of batches jumps.
+    rate = TextColumn("{task.fields[rate]}")
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+
+        def watch(about: str, total: int | None) -> Callable[[], None]:
+            task, began, done = progress.add_task(about, total=total, rate=""), time.monotonic(), count(1)
+
+            def advance() -> None:
+                seconds = time.monotonic() - began
+                progress.update(task, advance=1, rate=f"{next(done) / seconds:.1f} {unit}/s" if seconds else "")
+
+            return advance
+
+        yield watch
 
 
 def make_console() -> Console:

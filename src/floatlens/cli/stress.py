@@ -90,8 +90,16 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.ablate import check_interventions
-    from floatlens.cli.progress import bar
-    from floatlens.cli.shared import check_answered, check_settings, finish_run, judge, open_run, print_json, records_of
+    from floatlens.cli.shared import (
+        bar,
+        check_answered,
+        check_settings,
+        finish_run,
+        judge,
+        open_run,
+        print_json,
+        records_of,
+    )
     from floatlens.evaluation.conditions import Condition, conditions
     from floatlens.evaluation.loop import ModelWorker, answer_all
     from floatlens.evaluation.stress import curves

@@ -54,7 +54,7 @@ def command(
     engine = common.make_engine(running)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.progress import bar
+    from floatlens.cli.shared import bar
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.study import run_study
 

@@ -101,8 +101,7 @@ def command(
     checkpoint = find(model, loading)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.progress import bar
-    from floatlens.cli.shared import make_console, noted_warnings, print_json, print_notes, problem_lines
+    from floatlens.cli.shared import bar, make_console, noted_warnings, print_json, print_notes, problem_lines
     from floatlens.evaluation.loop import Journal, ModelWorker, TraceExperiment, TraceRecord, run_experiments
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
