@@ -342,3 +342,46 @@ class TestFlow:
         assert layer == 2
         assert np.isnan(rollout[1]).all() and np.isnan(rollout[:, 1]).all()
         np.testing.assert_allclose(rollout[np.ix_([0, 2], [0, 2])], [[0.5625, 0.4375], [0.4375, 0.5625]])
+
+
+YES, NO = True, False
+FIRST = np.array([YES, NO, NO])
+ANCHORS = np.array([[YES, NO], [YES, NO], [NO, YES]])
+MOVED = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+SPREAD = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
+SHIFTED, MASKED = np.array([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]), np.array([[NO, YES, YES], [NO, NO, NO]])
+HALF_EMPTY = np.array([[0.0, 0.0], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("found", "by_hand"),
+    [
+        (d.absorption(np.array([0.7, 0.2, 0.1]), FIRST), 70.0),
+        (d.absorption(np.array([0.7, 0.2, 0.1]), FIRST, np.full(3, 0.3)), 40.0),
+        (d.anchor_mass(np.array([[0.3, 0.1, 0.6], [0.4, 0.3, 0.3]]), MASKED[:, ::-1]), [[0.75, 0.25, 0], [0, 0, 0]]),
+        (d.effective_positions(np.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])), [4, 1]),
+        (d.floating(MOVED), 4 / 6),
+        (d.floating_by_length(MOVED[1:]), [np.nan, 1.0, 2 / 3]),
+        (d.same_text_difference(np.array([0.5, 0.9]), np.array([0.2, np.nan])), 0.3),
+        (d.renewal(SPREAD), 0.5),
+        (d.renewal_by_length(SPREAD), [np.nan, 0, 0.5, 0.5]),
+        (d.share_without_anchors(HALF_EMPTY), 0.5),
+        (d.has_anchors(HALF_EMPTY), [NO, YES]),
+        (d.total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0])), 0.5),
+        (d.centre(np.array([[0.0, 0.5, 0.5], [0.0, 0.0, 0.0]])), [1.5, np.nan]),
+        (d.movement(np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), answer_length=2), 1.0),
+        (d.shift(SHIFTED, MASKED, answer_length=2), (1.25 - 0.75) / 2 - (1 - 0.75) / 2),
+        (d.null_profile(np.array([[0.1, 0.5, 0.4, 0.0]]), np.array([[NO, NO, YES, YES]])), [[0.3, 0.3, 0.2, 0.2]]),
+        (d.turnover(ANCHORS), [0, 1]),
+        (d.dwell(ANCHORS), 1.5),
+        (d.retrieval_depth(np.array([[0.25, 0.0], [0.25, 0.0], [0.5, 1.0]])), (0.25 * 0.5 + 1.5 * 1) / 2),
+        (d.retrieval_depth(np.array([[0.0], [0.5], [np.nan]]), np.array([0.0, 1.0, np.nan])), 1.0),
+        (d.depth_correlation(np.array([[0.0, 0.1], [0.2, 0.2], [0.9, 0.1]])), 1.0),
+        (d.deep_share(np.array([[0.2, 0.0], [0.6, 0.7]]), above=0.1), 2 / 3),
+        (d.flow_per_token(np.array([0.6, 0.4, 0.0]), np.array([30, 10, 0])), [0.02, 0.04, np.nan]),
+        (d.largest_row_distance(np.array([[1.0, 0.0], [0.5, 0.5], [0.75, 0.25]])), 0.5),
+        (d.length_matched_tasks(np.tile(np.eye(2), (3, 1)), np.array(["a", "b"] * 3), np.full(6, 2))[2], np.ones(6)),
+    ],
+)
+def test_small_cases_worked_out_by_hand(found: np.ndarray, by_hand: np.ndarray) -> None:
+    np.testing.assert_allclose(found, by_hand, atol=1e-12)

@@ -67,7 +67,7 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.shared import bar, check_answered, check_settings, finish_run, open_run, print_json, records_of
     from floatlens.evaluation.loop import Experiment, ModelWorker, answer_all
-    from floatlens.findings.by_role import attention_by_role
+    from floatlens.findings.flow import attention_by_role
     from floatlens.store.runs import RunTraces
 
     check_settings(plan, loading)

@@ -143,11 +143,7 @@ class Absorption(Finding):
 
 
 def absorb(a: Array, anchors: Array) -> Array:
-    """Percent of received attention `a` (..., T) that falls on the anchors.
-
-    >>> absorb(np.array([0.5, 0.25, 0.25]), np.array([True, False, False])).item()
-    50.0
-    """
+    """Percent of received attention `a` (..., T) that falls on the anchors."""
     mass = np.where(anchors & np.isfinite(a), a, 0.0).sum(axis=-1, dtype=np.float64)
     return np.clip(100.0 * mass / np.maximum(np.nansum(a, axis=-1, dtype=np.float64), 1e-12), 0.0, 100.0)
 

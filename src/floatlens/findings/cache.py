@@ -75,22 +75,12 @@ class Cache(Finding):
 
 
 def share_below(change: Array, tolerance: float) -> Array:
-    """Share of the values along the last axis that lie below a tolerance; NaN where there are none.
-
-    >>> share_below(np.array([0.05, 0.2, np.nan]), 0.1).item()
-    0.5
-    """
+    """Share of the values along the last axis that lie below a tolerance; NaN where there are none."""
     return mean_over(np.where(np.isfinite(change), change < tolerance, np.nan), -1)
 
 
 def rank_of_attended(a_SLT: Array, change_SLT: Array) -> Array:
-    """Share of positions that change more than the previous step's most attended one, ties half, minus 1/2 (layer).
-
-    >>> a = np.array([[[0.2, 0.7, 0.1]], [[0.2, 0.7, 0.1]]])
-    >>> change = np.array([[[np.nan, np.nan, np.nan]], [[0.3, 0.1, 0.2]]])
-    >>> rank_of_attended(a, change)
-    array([0.5])
-    """
+    """Share of positions that change more than the previous step's most attended one, ties half, minus 1/2 (layer)."""
     found = np.full(change_SLT.shape[:2], np.nan)
     for step, layer in np.ndindex(found.shape):
         now, before = change_SLT[step, layer], a_SLT[step - 1, layer]

@@ -97,11 +97,7 @@ def leading(trace: Trace) -> list[Array]:
 
 
 def decision_layer(lead_L: Array) -> int | None:
-    """The first layer from which the token leads up to the last layer; None if it does not lead at the last layer.
-
-    >>> decision_layer(np.array([True, False, True, True])), decision_layer(np.array([True, False]))
-    (2, None)
-    """
+    """The first layer from which the token leads up to the last layer; None if it does not lead at the last layer."""
     if not lead_L[-1]:
         return None
     behind = np.flatnonzero(~lead_L)
@@ -109,11 +105,7 @@ def decision_layer(lead_L: Array) -> int | None:
 
 
 def leads_from_half(lead_S: Array) -> bool:
-    """Whether a token leads at all steps of the second half before its commit; the last step is the commit.
-
-    >>> leads_from_half(np.array([False, False, True, True, True])), leads_from_half(np.array([True, True, False]))
-    (True, False)
-    """
+    """Whether a token leads at all steps of the second half before its commit; the last step is the commit."""
     return bool(lead_S[-(-(len(lead_S) - 1) // 2) :].all())
 
 

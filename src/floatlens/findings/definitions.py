@@ -26,33 +26,19 @@ from floatlens.stats import NAN, Array, spearman
 
 
 def absorption(a: Array, anchors: Array, u: Array | None = None) -> Array:
-    """Percent of attention that the anchors receive; with `u`, what they receive beyond uniform attention.
-
-    >>> a, anchors = np.array([0.7, 0.2, 0.1]), np.array([True, False, False])
-    >>> round(float(absorption(a, anchors)), 6), round(float(absorption(a, anchors, np.full(3, 0.3))), 6)
-    (70.0, 40.0)
-    """
+    """Percent of attention that the anchors receive; with `u`, what they receive beyond uniform attention."""
     return 100 * np.where(anchors, a if u is None else a - u, 0.0).sum(axis=-1)
 
 
 def anchor_mass(a: Array, anchors: Array) -> Array:
-    """Received attention of the anchors, normalised over positions: `p`; zeros where there is no anchor.
-
-    >>> anchor_mass(np.array([[0.3, 0.1, 0.6], [0.4, 0.3, 0.3]]), np.array([[1, 1, 0], [0, 0, 0]], bool))
-    array([[0.75, 0.25, 0.  ],
-           [0.  , 0.  , 0.  ]])
-    """
+    """Received attention of the anchors, normalised over positions: `p`; zeros where there is no anchor."""
     mass = np.where(anchors, a, 0.0)
     total = mass.sum(axis=-1, keepdims=True)
     return np.divide(mass, total, out=np.zeros_like(mass), where=total > 0)
 
 
 def effective_positions(weights: Array) -> Array:
-    """Effective number of attended positions (last axis): the exponential of the entropy.
-
-    >>> effective_positions(np.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]))
-    array([4., 1.])
-    """
+    """Effective number of attended positions (last axis): the exponential of the entropy."""
     mass = np.nan_to_num(weights)
     share = mass / mass.sum(axis=-1, keepdims=True)
     return np.asarray(np.exp(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=-1)))
@@ -66,9 +52,6 @@ def floating(p_ST: Array) -> float:
 
     Steps without anchors are left out (see `share_without_anchors`); NaN if they are more than half.
     One move halfway gives 0.5·S / (S − 1): the chance that two different steps lie on either side of it.
-
-    >>> floating(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))  # 4 of 6 pairs
-    0.6666666666666666
     """
     there = has_anchors(p_ST)
     if share_without_anchors(p_ST) > 0.5 or there.sum() < 2:
@@ -84,9 +67,6 @@ def same_text_difference(mdm_X: Array, arm_X: Array) -> float:
     writing rows over its tokens, mean over layers; over the smaller number of tokens of the two tokenizers, at least 4. So
     the text and the order of writing are the same for both models, and only attention differs. An MDM's own order is not
     used here; the primary variant, each model on its own answer, includes it.
-
-    >>> round(same_text_difference(np.array([0.5, 0.9]), np.array([0.2, np.nan])), 6)
-    0.3
     """
     apart_X = np.asarray(mdm_X, float) - np.asarray(arm_X, float)
     there_X = np.isfinite(apart_X)
@@ -97,9 +77,6 @@ def renewal(p_ST: Array) -> float:
     """Total-variation distance between the mean anchor mass of the first and of the last quarter of the steps.
 
     A quarter is S // 4 steps, at least one. NaN if a quarter has no anchors, or more than half of the steps have none.
-
-    >>> renewal(np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]]))
-    0.5
     """
     there = has_anchors(p_ST)
     quarter = max(1, len(p_ST) // 4)
@@ -110,11 +87,7 @@ def renewal(p_ST: Array) -> float:
 
 
 def floating_by_length(p_ST: Array) -> Array:
-    """`floating` of the first n steps, for n = 1 … S.
-
-    >>> floating_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    array([       nan, 0.        , 0.66666667])
-    """
+    """`floating` of the first n steps, for n = 1 … S."""
     there = has_anchors(p_ST)
     apart = np.abs(p_ST[:, None] - p_ST[None]).sum(axis=-1) / 2
     counted = there[:, None] & there[None] & np.tri(len(p_ST), k=-1, dtype=bool)
@@ -125,11 +98,7 @@ def floating_by_length(p_ST: Array) -> Array:
 
 
 def renewal_by_length(p_ST: Array) -> Array:
-    """`renewal` of the first n steps, for n = 1 … S, from running sums over the steps with anchors.
-
-    >>> renewal_by_length(np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]]))
-    array([nan, 0. , 0.5, 0.5])
-    """
+    """`renewal` of the first n steps, for n = 1 … S, from running sums over the steps with anchors."""
     there = has_anchors(p_ST)
     n = np.arange(1, len(p_ST) + 1)
     quarter = np.maximum(1, n // 4)
@@ -143,38 +112,22 @@ def renewal_by_length(p_ST: Array) -> Array:
 
 
 def share_without_anchors(p_ST: Array) -> float:
-    """Share of steps that have no anchor.
-
-    >>> share_without_anchors(np.array([[0.0, 0.0], [0.0, 1.0]]))
-    0.5
-    """
+    """Share of steps that have no anchor."""
     return float(1 - has_anchors(p_ST).mean())
 
 
 def has_anchors(p: Array) -> Array:
-    """True for the steps (all but the last axis) with anchor mass.
-
-    >>> has_anchors(np.array([[0.0, 0.0], [0.0, 1.0]]))
-    array([False,  True])
-    """
+    """True for the steps (all but the last axis) with anchor mass."""
     return np.nan_to_num(p).sum(axis=-1) > 0
 
 
 def total_variation(p: Array, q: Array) -> float:
-    """Half the summed absolute difference of two distributions.
-
-    >>> total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0]))
-    0.5
-    """
+    """Half the summed absolute difference of two distributions."""
     return float(np.abs(p - q).sum() / 2)
 
 
 def centre(a: Array) -> Array:
-    """Centre of mass over positions (last axis); NaN where there is no mass.
-
-    >>> centre(np.array([0.0, 0.5, 0.5]))
-    array(1.5)
-    """
+    """Centre of mass over positions (last axis); NaN where there is no mass."""
     mass = np.nan_to_num(a)
     total = mass.sum(axis=-1)
     return np.where(total > 0, mass @ np.arange(mass.shape[-1]) / np.where(total > 0, total, 1.0), np.nan)
@@ -184,20 +137,12 @@ def shift(a_ST: Array, masked_ST: Array, answer_length: int) -> float:
     """Movement of the centre of mass beyond that of `null_profile`, in shares of the answer's length.
 
     From the first to the last step, not along a fitted line: a line through one jump of size d halfway would report 1.5·d.
-
-    >>> a = np.array([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]])  # prompt of one position, answer of two
-    >>> shift(a, np.array([[False, True, True], [False, False, False]]), answer_length=2)  # 0.75 → 1.25, null 0.75 → 1
-    0.125
     """
     return movement(a_ST, answer_length) - movement(null_profile(a_ST, masked_ST), answer_length)
 
 
 def movement(a_ST: Array, answer_length: int) -> float:
-    """Movement of the centre of mass from the first to the last step, in shares of the answer's length.
-
-    >>> movement(np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), answer_length=2)
-    1.0
-    """
+    """Movement of the centre of mass from the first to the last step, in shares of the answer's length."""
     first, last = centre(a_ST[[0, -1]])
     return float(last - first) / answer_length
 
@@ -207,9 +152,6 @@ def null_profile(a_ST: Array, masked_ST: Array) -> Array:
 
     The mass observed on masks is spread evenly over the masks of that step, the rest evenly over the other positions that
     exist.
-
-    >>> null_profile(np.array([[0.1, 0.5, 0.4, 0.0]]), np.array([[False, False, True, True]]))
-    array([[0.3, 0.3, 0.2, 0.2]])
     """
     exists_ST = np.isfinite(a_ST)
     found_ST = np.zeros(a_ST.shape)
@@ -223,9 +165,6 @@ def turnover(anchors: Array, exists: Array | None = None) -> Array:
     """Share of anchors replaced from one step (first axis) to the next: 1 − Jaccard, on positions that exist at both.
 
     A description: it depends on the number of steps, unlike `floating`. NaN where neither step has an anchor.
-
-    >>> turnover(np.array([[1, 0, 0], [0, 1, 0]], bool))
-    array([1.])
     """
     both = np.ones_like(anchors[1:]) if exists is None else exists[1:] & exists[:-1]
     before, after = anchors[:-1] & both, anchors[1:] & both
@@ -234,11 +173,7 @@ def turnover(anchors: Array, exists: Array | None = None) -> Array:
 
 
 def dwell(anchors: Array) -> Array:
-    """Mean number of steps (first axis) that a position stays an anchor without a break; NaN without anchors.
-
-    >>> dwell(np.array([[1, 0], [1, 0], [0, 1]], bool))
-    array(1.5)
-    """
+    """Mean number of steps (first axis) that a position stays an anchor without a break; NaN without anchors."""
     begins = np.concatenate([anchors[:1], anchors[1:] & ~anchors[:-1]])
     cells, runs = anchors.sum(axis=(0, -1)), begins.sum(axis=(0, -1))
     return np.where(runs > 0, cells / np.maximum(runs, 1), np.nan)
@@ -252,11 +187,6 @@ def layer_distance(p_SLT: Array) -> tuple[float, float]:
 
     Both are means over pairs of *different* steps, so anchors that move in step in all layers give a difference of 0.
     Steps without anchors are left out; NaN where no pair remains.
-
-    >>> p = np.zeros((4, 2, 3))
-    >>> p[:, 0, 0] = p[:, 1, 2] = 1  # each layer has its own fixed sink
-    >>> layer_distance(p)
-    (1.0, 0.0)
     """
     there = has_anchors(p_SLT)
     within, n_within = _sums([p_SLT[there[:, layer], layer] for layer in range(p_SLT.shape[1])])
@@ -283,11 +213,6 @@ def length_matched_tasks(
 
     Pairs share samples, so the interval uses the jackknife's pseudo-values, one per sample. The permutation shuffles
     tasks among samples of equal length.
-
-    >>> mass = np.tile(np.eye(2), (3, 1))
-    >>> found = length_matched_tasks(mass, np.array(["a", "b"] * 3), np.full(6, 2))
-    >>> found.between, found.within, found.pseudo_values.round(6).tolist()
-    (1.0, 0.0, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     """
     there = has_anchors(mass_NT)
     mass, tasks, lengths = mass_NT[there], tasks_N[there], lengths_N[there]
@@ -333,9 +258,6 @@ def retrieval_depth(score_LH: Array, depth_L: Array | None = None) -> float:
     """Score-weighted mean depth of all heads, 0 in the first and 1 in the last layer; NaN where no head scores.
 
     One half if scores do not depend on depth. `depth_L` are the depths of the layers if only some were recorded.
-
-    >>> retrieval_depth(np.array([[0.25, 0.0], [0.25, 0.0], [0.5, 1.0]]))  # (0.25·0.5 + 1.5·1) / 2
-    0.8125
     """
     depth_L = np.arange(len(score_LH)) / max(len(score_LH) - 1, 1) if depth_L is None else depth_L
     total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
@@ -343,11 +265,7 @@ def retrieval_depth(score_LH: Array, depth_L: Array | None = None) -> float:
 
 
 def depth_correlation(score_LH: Array) -> float:
-    """Rank correlation of a layer's number with its mean score.
-
-    >>> depth_correlation(np.array([[0.0, 0.1], [0.2, 0.2], [0.9, 0.1]]))
-    1.0
-    """
+    """Rank correlation of a layer's number with its mean score."""
     return spearman(np.arange(len(score_LH)), np.nanmean(score_LH, axis=1))
 
 
@@ -355,9 +273,6 @@ def deep_share(score_LH: Array, above: float) -> float:
     """Share of the heads with a score above a threshold that lie in the deep half.
 
     It depends on the threshold, so it is only a description. The middle layer of an odd number belongs to neither half.
-
-    >>> deep_share(np.array([[0.2, 0.0], [0.6, 0.7]]), above=0.1)
-    0.6666666666666666
     """
     count_L = (score_LH > above).sum(axis=1)
     half = len(count_L) // 2
@@ -369,20 +284,12 @@ def deep_share(score_LH: Array, above: float) -> float:
 
 
 def flow_per_token(flow: Array, tokens_R: Array) -> Array:
-    """Flow to each region (last axis) per token of that region; NaN for a region without tokens.
-
-    >>> flow_per_token(np.array([0.6, 0.4, 0.0]), np.array([30, 10, 0]))
-    array([0.02, 0.04,  nan])
-    """
+    """Flow to each region (last axis) per token of that region; NaN for a region without tokens."""
     return np.divide(flow, tokens_R, out=np.full(np.shape(flow), np.nan), where=tokens_R > 0)
 
 
 def largest_row_distance(rows: Array) -> float:
-    """Largest total-variation distance between two rows; rows of NaN are left out.
-
-    >>> largest_row_distance(np.array([[1.0, 0.0], [0.5, 0.5], [0.75, 0.25]]))
-    0.5
-    """
+    """Largest total-variation distance between two rows; rows of NaN are left out."""
     there = rows[np.isfinite(rows).any(axis=-1)]
     return max((float(np.nansum(np.abs(there - row), axis=-1).max()) / 2 for row in there), default=NAN)
 
@@ -394,10 +301,6 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1, residual: boo
     once it falls below `least` total variation, the rollout no longer depends on the source. If this already happens in
     layer 0, the layer is −1 and the rollout is the identity. Without the residual, all layers are rolled out. Regions that
     do not exist (NaN) stay NaN; a region with a column but no row (NaN) keeps the flow that it receives.
-
-    >>> rollout, layer = rollout_while_rows_differ(np.full((10, 2, 2), 0.5))  # rows differ by 1/2, 1/4, 1/8, 1/16 …
-    >>> layer, rollout.tolist()
-    (2, [[0.5625, 0.4375], [0.4375, 0.5625]])
     """
     no_row, no_column = (np.asarray(~np.isfinite(flow_LRR).any(axis=axes)) for axes in ((0, 2), (0, 1)))
     identity = np.eye(flow_LRR.shape[-1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.deployment import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile
@@ -144,9 +146,6 @@ def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
     """Flow to a gold document minus to another one, over the mean over documents; NaN without both.
 
     The effect of position cancels if every position was gold equally often.
-
-    >>> round(follows(np.array([0.6, 0.2, 0.2]), ["doc1", "doc2", "answer"], ["doc1"]), 6)
-    1.0
     """
     to_gold, to_others = (columns_of(t, regions, gold) for t in TARGETS[:2])
     if not to_gold or not to_others:
@@ -156,31 +155,19 @@ def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
 
 
 def document_number(region: str) -> int:
-    """The number in a document's region name, −1 for another region.
-
-    >>> document_number("doc12"), document_number("query")
-    (12, -1)
-    """
+    """The number in a document's region name, −1 for another region."""
     match = re.fullmatch(r"doc(\d+)", region)
     return int(match[1]) if match else -1
 
 
 def ordered(regions: list[str]) -> list[str]:
-    """Regions in the order of a prompt: bos, instruction, documents by number, query, others, answer, template.
-
-    >>> ordered(["answer", "doc10", "doc2", "bos", "other", "query"])
-    ['bos', 'doc2', 'doc10', 'query', 'answer', 'other']
-    """
+    """Regions in the order of a prompt: bos, instruction, documents by number, query, others, answer, template."""
     rank = {"bos": 0, "instruction": 1, "query1": 2, "query": 4, "answer": 6, "other": 7}
     return sorted(regions, key=lambda r: (3 if document_number(r) > 0 else rank.get(r, 5), document_number(r)))
 
 
 def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
-    """Indices of the regions that make up a target of flow.
-
-    >>> columns_of("another document", ["bos", "doc1", "doc2"], ["doc2"])
-    [1]
-    """
+    """Indices of the regions that make up a target of flow."""
     if target == "gold document":
         return [i for i, r in enumerate(regions) if r in gold]
     if target == "another document":
@@ -219,6 +206,44 @@ def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     }
     what = "samples with a gold document"
     return mean_of(measured, values, kind="mdm", model=mdm, what=what, beside=beside, blocked=blocked)
+
+
+# Passages with roles, such as correct or wrong, in a changing collection
+
+
+def attention_by_role(traces: Iterable[Trace], streams: Mapping[str, Lives]) -> pd.DataFrame:
+    """Return one row per trace and role of passages: the attention of the writing rows to it, mean over steps and layers.
+
+    `share` is the sum over the role's passages; `per_token` is their mean per token, relative to all passages of the
+    prompt (1: as much as the average passage). A role that is not among the retrieved passages has no row.
+    """
+    samples = {
+        f"{data}, {stage}, {sample.id}": (data, stage, sample)
+        for data, stages in streams.items()
+        for stage, several in stages.items()
+        for sample in several
+    }
+    rows = []
+    for trace in traces:
+        data, stage, sample = samples[str(trace.data.attrs["sample_id"])]
+        profile_SLT = np.nan_to_num(writing_profile(trace))
+        if not len(profile_SLT):
+            continue
+        mean_T = profile_SLT.mean(axis=(0, 1))
+        mass, tokens = dict.fromkeys(ROLES, 0.0), dict.fromkeys(ROLES, 0)
+        for n, role in enumerate(sample.meta["roles"], start=1):
+            for region in trace.regions:
+                if region.name == f"doc{n}":
+                    mass[role] += float(mean_T[region.start : region.end].sum())
+                    tokens[role] += region.end - region.start
+        level = sum(mass.values()) / max(1, sum(tokens.values()))
+        about = {"model": str(trace.data.attrs["model"]), "data": data, "stage": stage, "id": sample.id}
+        rows += [
+            {**about, "role": role, "share": mass[role], "per_token": mass[role] / tokens[role] / level}
+            for role in ROLES
+            if tokens[role]
+        ]
+    return pd.DataFrame(rows, columns=["model", "data", "stage", "id", "role", "share", "per_token"])
 
 
 # Figures

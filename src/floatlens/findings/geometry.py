@@ -152,9 +152,6 @@ def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Arr
 
     It is a ratio of sums over layers, so that a layer with almost no advantage does not dominate. NaN if the anchors have
     no advantage in that half.
-
-    >>> share_of_half(np.array([[1.0, 3.0]]), np.array([[2.0, 2.0]]), np.array([[0.0, 1.0]]))
-    (array([0.5]), array([1.5]))
     """
     shares = [
         np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
@@ -335,10 +332,6 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     """Score, norm product and cosine of every query and key (H, Q, T); query head h uses key head h // (H / K).
 
     A query or key of norm zero has cosine 0.
-
-    >>> q, k = np.array([[[3.0, 4.0]]]), np.array([[[1.0, 0.0]]])
-    >>> [x.item() for x in factors(q, k)]
-    [3.0, 5.0, 0.6]
     """
     keys_HTD = np.repeat(keys_KTD, len(queries_HTD) // len(keys_KTD), axis=0).astype(np.float64)
     queries = queries_HTD.astype(np.float64)

@@ -187,32 +187,20 @@ def stability(traces: Any, **options: Any) -> pd.DataFrame:
 
 
 def step_mean(values_SLH: Array, count_S: Array) -> Array:
-    """Mean over steps, each weighted by the number of tokens it committed.
-
-    >>> step_mean(np.array([[[1.0]], [[np.nan]], [[0.0]]]), np.array([1, 0, 3])).item()
-    0.25
-    """
+    """Mean over steps, each weighted by the number of tokens it committed."""
     weight = count_S.astype(float)[:, None, None]
     return np.where(weight > 0, values_SLH * weight, 0.0).sum(axis=0) / max(float(count_S.sum()), 1.0)
 
 
 def top_heads(score_LH: Array, share: float) -> set[int]:
-    """The given share of heads with the highest scores, at least one.
-
-    >>> top_heads(np.array([[0.1, 0.9], [0.3, 0.2]]), 0.5) == {1, 2}
-    True
-    """
+    """The given share of heads with the highest scores, at least one."""
     flat = np.where(np.isfinite(score_LH), score_LH, -1.0).ravel()
     count = max(1, round(share * int(np.isfinite(score_LH).sum())))
     return {int(i) for i in np.argsort(-flat, kind="stable")[:count]}
 
 
 def jaccard(x: set[int], y: set[int]) -> float:
-    """Overlap of two sets: 1 when they are the same.
-
-    >>> jaccard({1, 2}, {2, 3})
-    0.3333333333333333
-    """
+    """Overlap of two sets: 1 when they are the same."""
     return len(x & y) / len(x | y) if x | y else float("nan")
 
 

@@ -75,11 +75,7 @@ class Locality(Finding):
 
 
 def has_far_masks(masked_ST: Array, far: int) -> Array:
-    """Steps at which two masks are more than `far` positions apart.
-
-    >>> has_far_masks(np.array([[True, False, True], [True, True, False]]), 1)
-    array([ True, False])
-    """
+    """Steps at which two masks are more than `far` positions apart."""
     reach = [np.ptp(np.flatnonzero(row)) if row.any() else 0 for row in masked_ST]
     return np.array(reach) > far
 

@@ -72,21 +72,13 @@ class Massive(Finding):
 
 
 def commonest(channels: Array) -> float:
-    """The number that occurs most often; NaN if there is none.
-
-    >>> commonest(np.array([3.0, 5.0, 3.0, np.nan]))
-    3.0
-    """
+    """The number that occurs most often; NaN if there is none."""
     there, counts = np.unique(channels[np.isfinite(channels)], return_counts=True)
     return float(there[counts.argmax()]) if len(there) else float("nan")
 
 
 def share_of_commonest(channel_SLT: Array) -> Array:
-    """Share of positions that have the commonest number of their step and layer (step, layer).
-
-    >>> share_of_commonest(np.array([[[3.0, 5.0, 3.0, 3.0]]]))
-    array([[0.75]])
-    """
+    """Share of positions that have the commonest number of their step and layer (step, layer)."""
     found = np.full(channel_SLT.shape[:2], np.nan)
     for index in np.ndindex(*found.shape):
         row = channel_SLT[index]
@@ -100,11 +92,6 @@ def at_next_anchors(ratio_SLT: Array, anchors_SLT: Array, there_SLT: Array) -> A
     """Share of steps at which the largest position of a layer is an anchor of the next one, minus chance (layer).
 
     Chance is the share of positions that are anchors. NaN for the last layer.
-
-    >>> ratio = np.array([[[1.0, 9.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])
-    >>> anchors = np.array([[[False] * 4, [False, True, False, False]]])
-    >>> at_next_anchors(ratio, anchors, np.ones((1, 2, 4), bool))
-    array([0.75,  nan])
     """
     top_SLT = np.nan_to_num(ratio_SLT, nan=-np.inf).argmax(axis=-1)[:, :-1, None]
     hit_SL = np.take_along_axis(anchors_SLT[:, 1:], top_SLT, axis=-1)[..., 0]

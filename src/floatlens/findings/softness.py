@@ -55,20 +55,12 @@ class Softness(Finding):
 
 
 def top(a: Array) -> Array:
-    """Position with the most attention along the last axis.
-
-    >>> top(np.array([[0.2, 0.5, np.nan]]))
-    array([1])
-    """
+    """Position with the most attention along the last axis."""
     return np.where(np.isfinite(a), a, -np.inf).argmax(axis=-1)
 
 
 def soft_scores(a_SLT: Array) -> Array:
-    """Sigmoid of the attention standardised over the positions of a step, mean over steps; 0 where there is no position yet.
-
-    >>> soft_scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]])).round(3)
-    array([[0.731, 0.269]])
-    """
+    """Sigmoid of the attention standardised over the positions of a step, mean over steps; 0 for positions to come."""
     a = np.asarray(a_SLT, np.float64)
     middle = mean_over(a, -1)[..., None]
     std = np.sqrt(mean_over((a - middle) ** 2, -1))[..., None]

@@ -201,11 +201,7 @@ def _absent(reason: str) -> Outcome:
 
 
 def weigh_ends_of_axis(levels: list[str], x: Array) -> Array | None:
-    """First minus last level on the axis.
-
-    >>> weigh_ends_of_axis(["0", "4", "8"], np.array([0.0, 0.8, 0.9]))
-    array([ 1.,  0., -1.])
-    """
+    """First minus last level on the axis."""
     placed = np.flatnonzero(np.isfinite(x))
     if len(placed) < 2:
         return None
@@ -215,11 +211,7 @@ def weigh_ends_of_axis(levels: list[str], x: Array) -> Array | None:
 
 
 def weigh_ends_against_middle(levels: list[str], x: Array) -> Array | None:
-    """Mean of the first and the last position minus the mean of those between.
-
-    >>> weigh_ends_against_middle(["0", "1", "2", "3"], np.arange(4.0))
-    array([ 0.5, -0.5, -0.5,  0.5])
-    """
+    """Mean of the first and the last position minus the mean of those between."""
     placed = np.flatnonzero(np.isfinite(x))
     if len(placed) < 3:
         return None
@@ -230,11 +222,7 @@ def weigh_ends_against_middle(levels: list[str], x: Array) -> Array | None:
 
 
 def weigh_together_against_others(levels: list[str], x: Array) -> Array | None:
-    """Evidence together, in order, minus the mean of all other layouts.
-
-    >>> weigh_together_against_others(["together", "apart 2", "reversed"], np.array([0.0, 2.0, np.nan]))
-    array([ 1. , -0.5, -0.5])
-    """
+    """Evidence together, in order, minus the mean of all other layouts."""
     if "together" not in levels or len(levels) < 2:
         return None
     return np.array([1.0 if level == "together" else -1 / (len(levels) - 1) for level in levels])

@@ -212,12 +212,7 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
 
 
 def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Array, Array]:
-    """Share of each kind among the anchors and in their mass (L, K), all steps together; NaN without anchors.
-
-    >>> kinds = np.array([[[1, 0]], [[0, 1]]], bool)
-    >>> shares(np.array([[[1, 1]]], bool), np.array([[[0.3, 0.1]]]), kinds)
-    (array([[0.5, 0.5]]), array([[0.75, 0.25]]))
-    """
+    """Share of each kind among the anchors and in their mass (L, K), all steps together; NaN without anchors."""
     totals = []
     for weight_SLT in (anchors_SLT.astype(np.float64), mass_SLT.astype(np.float64)):
         sums = (weight_SLT @ one_hot_KST.transpose(1, 2, 0).astype(np.float64)).sum(axis=0)

@@ -1,0 +1,72 @@
+"""The functions of the findings on arrays so small that the result is worked out by hand."""
+
+import numpy as np
+import pytest
+
+from floatlens.findings import (
+    absorption,
+    cache,
+    decision,
+    flow,
+    geometry,
+    heads,
+    locality,
+    massive,
+    softness,
+    stress,
+    tokens,
+)
+
+YES, NO, NAN = True, False, np.nan
+ATTENDED, CHANGE = np.array([[[0.2, 0.7, 0.1]]] * 2), np.array([[[NAN] * 3], [[0.3, 0.1, 0.2]]])
+CHANNELS = np.array([3.0, 5.0, 3.0, NAN])
+RATIO = np.array([[[1.0, 9.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])
+NEXT = np.array([[[NO, NO, NO, NO], [NO, YES, NO, NO]]])
+REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
+
+
+@pytest.mark.parametrize(
+    ("found", "by_hand"),
+    [
+        (absorption.absorb(np.array([0.5, 0.25, 0.25]), np.array([YES, NO, NO])), 50),
+        (cache.share_below(np.array([0.05, 0.2, NAN]), 0.1), 0.5),
+        (cache.rank_of_attended(ATTENDED, CHANGE), [0.5]),
+        (decision.decision_layer(np.array([YES, NO, YES, YES])), 2),
+        (decision.leads_from_half(np.array([NO, NO, YES, YES, YES])), YES),
+        (decision.leads_from_half(np.array([YES, YES, NO])), NO),
+        (flow.follows(np.array([0.6, 0.2, 0.2]), ["doc1", "doc2", "answer"], ["doc1"]), 1),
+        (flow.columns_of("another document", ["bos", "doc1", "doc2"], ["doc2"]), [1]),
+        ([flow.document_number(name) for name in ("doc12", "query")], [12, -1]),
+        (
+            geometry.factors(np.array([[[3.0, 4.0]]]), np.array([[[1.0, 0.0]]])),
+            np.array([3, 5, 0.6]).reshape(3, 1, 1, 1),
+        ),
+        (geometry.share_of_half(np.array([[1.0, 3]]), np.array([[2.0, 2]]), np.array([[0.0, 1]])), [[0.5], [1.5]]),
+        (heads.step_mean(np.array([[[1.0]], [[NAN]], [[0.0]]]), np.array([1, 0, 3])), [[0.25]]),
+        (sorted(heads.top_heads(np.array([[0.1, 0.9], [0.3, 0.2]]), 0.5)), [1, 2]),
+        (heads.jaccard({1, 2}, {2, 3}), 1 / 3),
+        (locality.has_far_masks(np.array([[YES, NO, YES], [YES, YES, NO], [NO, NO, NO]]), 1), [YES, NO, NO]),
+        (massive.commonest(CHANNELS), 3),
+        (massive.share_of_commonest(CHANNELS[None, None]), [[2 / 3]]),
+        (massive.at_next_anchors(RATIO, NEXT, np.ones((1, 2, 4), bool)), [0.75, NAN]),
+        (softness.top(np.array([[0.2, 0.5, NAN]])), [1]),
+        (softness.soft_scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]])), [[1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))]]),
+        (stress.weigh_ends_of_axis(["0", "4", "8"], np.array([0.0, 0.8, 0.9])), [1, 0, -1]),
+        (stress.weigh_ends_against_middle(["0", "1", "2", "3"], np.arange(4.0)), [0.5, -0.5, -0.5, 0.5]),
+        (stress.weigh_together_against_others(["together", "apart 2", "reversed"], np.zeros(3)), [1, -0.5, -0.5]),
+        (
+            tokens.shares(np.array([[[YES, YES]]]), np.array([[[0.3, 0.1]]]), np.array([[[YES, NO]], [[NO, YES]]])),
+            [[[0.5, 0.5]], [[0.75, 0.25]]],
+        ),
+    ],
+)
+def test_a_small_case(found, by_hand):
+    np.testing.assert_allclose(found, by_hand, atol=1e-12)
+
+
+def test_regions_stand_in_the_order_of_a_prompt():
+    assert flow.ordered(REGIONS) == ["bos", "doc2", "doc10", "query", "answer", "other"]
+
+
+def test_a_token_that_does_not_lead_at_the_last_layer_is_not_decided():
+    assert decision.decision_layer(np.array([YES, NO])) is None
