@@ -153,7 +153,7 @@ def test_a_page_that_goes_takes_its_runs_with_it(app: Any, to: TestClient) -> No
         gate.let(1_000)
         wait_until(lambda: worker.current is None and not worker.jobs)
         assert gate.count == 3
-    assert not app.state.explorer.shelf.runs
+    assert not app.state.explorer.matrices.values
 
 
 def test_several_pages_have_their_own_runs_in_turn(to: TestClient) -> None:
@@ -313,9 +313,10 @@ def test_the_attention_of_one_token_is_the_models(to: TestClient, model: str) ->
 def test_a_page_that_does_not_read_is_let_go() -> None:
     import asyncio
 
+    from floatlens.data.template import DEFAULT
     from floatlens.explorer.connection import TOO_SLOW, Connection
-    from floatlens.explorer.kept_runs import MatrixCache, TraceCache
-    from floatlens.explorer.live_run import ModelThread
+    from floatlens.explorer.run_folders import RunFolders
+    from floatlens.explorer.server import LiveExplorer
 
     class Deaf:
         """Asks nonsense without end, and never takes an answer."""
@@ -333,7 +334,7 @@ def test_a_page_that_does_not_read_is_let_go() -> None:
             self.closed = code
 
     async def talk(socket: Any) -> Connection:
-        connection = Connection(socket, {}, ModelThread(1), MatrixCache(0), TraceCache(0), Limits(unsent=10))
+        connection = Connection(socket, LiveExplorer([], RunFolders([]), DEFAULT, Limits(unsent=10)))
         await asyncio.wait_for(connection.talk(), 60)
         return connection
 

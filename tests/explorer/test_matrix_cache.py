@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.explorer.kept_runs import MatrixCache, RunMatrices
+from floatlens.explorer.kept_runs import RunMatrices, keep_matrices
 
 ABOUT = {"steps": 8, "layers": [0, 1], "length": 10, "cached": False}
 STEP = 2 * 2 * 10 * 10  # bytes of a step
@@ -31,11 +31,11 @@ def test_a_run_of_which_not_one_step_fits_keeps_nothing_and_says_so() -> None:
 
 
 def test_the_oldest_runs_are_let_go_first() -> None:
-    shelf = MatrixCache(limit=20 * STEP)
+    matrices = keep_matrices(20 * STEP)
     for number in range(4):
-        shelf.new(number, **ABOUT)
-    assert list(shelf.runs) == [2, 3]
+        matrices.add(f"page {number}", number, RunMatrices(**ABOUT, room=10 * STEP))
+    assert list(matrices.values) == [2, 3]
     with pytest.raises(FloatLensError, match="no longer kept"):
-        shelf.get(0)
-    shelf.drop([2])
-    assert list(shelf.runs) == [3]
+        matrices.get(0)
+    matrices.drop("page 2")
+    assert list(matrices.values) == [3]

@@ -13,7 +13,7 @@ import xarray as xr
 
 import floatlens as fl
 from floatlens.errors import FloatLensError
-from floatlens.explorer.kept_runs import TraceCache
+from floatlens.explorer.kept_runs import keep_traces
 from floatlens.store.folder import RunFolder
 from tests.explorer.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
 from tests.explorer.traces import planted, tiny
@@ -69,11 +69,11 @@ def test_a_recorded_trace_is_saved_as_it_was_recorded(tmp_path: Path, temporary:
 
 def test_the_oldest_traces_make_room_for_new_ones() -> None:
     trace = planted(steps=2, layers=1, heads=1, positions=20)
-    traces = TraceCache(limit=2 * trace.data.nbytes)
-    first, second, third = (traces.add(owner, trace) for owner in ("a", "b", "b"))
-    with pytest.raises(FloatLensError, match="no longer kept; press Write"):
-        traces.get(str(first))
-    assert traces.get(str(second)) is traces.get(str(third)) is trace
+    traces = keep_traces(2 * trace.data.nbytes)
+    assert all(traces.add(page, key, trace) for key, page in enumerate(("a", "b", "b")))
+    with pytest.raises(FloatLensError, match="the trace of this run is no longer kept"):
+        traces.get(0)
+    assert traces.get(1) is traces.get(2) is trace
     traces.drop("b")
-    assert not traces.kept
-    assert TraceCache(limit=trace.data.nbytes - 1).add("a", trace) is None, "too large by itself"
+    assert not traces.values
+    assert not keep_traces(trace.data.nbytes - 1).add("a", 0, trace), "too large by itself"

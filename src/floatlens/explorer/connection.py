@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import secrets
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from floatlens.data.template import DEFAULT, Template
 from floatlens.errors import FloatLensError
-from floatlens.explorer.kept_runs import MatrixCache, RunMatrices, TraceCache
-from floatlens.explorer.live_run import LiveJob, ModelThread, play
-from floatlens.explorer.messages import AttentionRequest, Limits, RunRequest, StopRequest, id_of, read
-from floatlens.lens import Lens
+from floatlens.explorer.kept_runs import RunMatrices
+from floatlens.explorer.live_run import LiveJob, play
+from floatlens.explorer.messages import AttentionRequest, RunRequest, StopRequest, id_of, read
 from floatlens.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from floatlens.explorer.server import LiveExplorer
 
 IDLE, TOO_SLOW = 4000, 4001  # close codes, in the range reserved for applications
 
@@ -24,23 +25,11 @@ IDLE, TOO_SLOW = 4000, 4001  # close codes, in the range reserved for applicatio
 class Connection:
     """A WebSocket connection. A message that cannot be parsed is answered with an error message."""
 
-    def __init__(
-        self,
-        socket: WebSocket,
-        lenses: Mapping[str, Lens],
-        worker: ModelThread,
-        shelf: MatrixCache,
-        traces: TraceCache,
-        limits: Limits,
-        template: Template = DEFAULT,
-    ) -> None:
-        self.socket, self.lenses, self.worker, self.limits = socket, lenses, worker, limits
-        self.template = template
-        self.shelf, self.traces = shelf, traces
+    def __init__(self, socket: WebSocket, explorer: LiveExplorer) -> None:
+        self.socket, self.explorer, self.limits = socket, explorer, explorer.limits
         self.loop = asyncio.get_running_loop()
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
         self.jobs: dict[int, LiveJob] = {}
-        self.shown: set[int] = set()
         self.lost = False  # the page does not read its messages
         self.gone = False  # the page has disconnected
 
@@ -71,8 +60,8 @@ class Connection:
             self.gone = True
             for job in self.jobs.values():
                 job.stop()
-            self.shelf.drop((id(self), shown) for shown in self.shown)
-            self.traces.drop(id(self))
+            self.explorer.matrices.drop(id(self))
+            self.explorer.traces.drop(id(self))
 
     def _hear(self, text: str) -> None:
         about: dict[str, Any] = {"id": None}
@@ -93,46 +82,49 @@ class Connection:
             self.say({**about, "type": "error", "message": " ".join(str(error).split())})
 
     def _run(self, asked: RunRequest) -> None:
-        lens = self.lenses.get(asked.model)
+        lenses = self.explorer.lenses
+        lens = lenses.get(asked.model)
         if lens is None:
-            raise FloatLensError(
-                f"model {asked.model!r} is not served here; available: {', '.join(self.lenses) or 'none'}"
-            )
+            raise FloatLensError(f"model {asked.model!r} is not served here; available: {', '.join(lenses) or 'none'}")
         if asked.id in self.jobs:
             raise FloatLensError(f"run {asked.id} is already running; use another id for the new one")
         if len(self.jobs) >= self.limits.waiting_each:
             raise FloatLensError(
                 f"{len(self.jobs)} runs of this page are already queued; try again when some have finished"
             )
-        self.shown.add(asked.id)
         job = LiveJob(
             asked.id,
-            partial(play, lens, asked, self.template, partial(self._keep, asked.id), self._keep_trace),
+            partial(play, lens, asked, self.explorer.template, partial(self._keep, asked.id), self._keep_trace),
             self._from_thread,
             partial(self._soon, self.jobs.pop, asked.id, None),
         )
         self.jobs[asked.id] = job
         try:
-            ahead = self.worker.submit(job)
+            ahead = self.explorer.worker.submit(job)
         except FloatLensError:
             del self.jobs[asked.id]
             raise
         self.say({"type": "queued", "id": asked.id, "ahead": ahead, "loading": "model" not in lens.__dict__})
 
     def _keep(self, number: int, **about: Any) -> RunMatrices:
-        made = self.shelf.new((id(self), number), **about)
+        matrices = self.explorer.matrices
+        made = RunMatrices(room=matrices.limit // 2, **about)
+        matrices.add(id(self), (id(self), number), made)
         if self.gone:  # the page disconnected during the first step
-            self.shelf.drop([(id(self), number)])
+            matrices.drop(id(self))
         return made
 
     def _keep_trace(self, trace: Trace) -> str | None:
-        key = self.traces.add(id(self), trace)
+        key = secrets.token_urlsafe(12)
+        kept = self.explorer.traces.add(id(self), key, trace)
         if self.gone:
-            self.traces.drop(id(self))
-        return key
+            self.explorer.traces.drop(id(self))
+        return key if kept else None
 
     def _attention(self, asked: AttentionRequest) -> None:
-        values = self.shelf.get((id(self), asked.id)).of(asked.step, asked.layer, asked.position, asked.direction)
+        values = self.explorer.matrices.get((id(self), asked.id)).of(
+            asked.step, asked.layer, asked.position, asked.direction
+        )
         self.say({**asked.model_dump(), "values": values})
 
     # --- sending --------------------------------------------------------------------------------------------------------

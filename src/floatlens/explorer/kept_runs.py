@@ -8,14 +8,13 @@ a run that alone would need more than half of it keeps every n-th step, with the
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from floatlens.errors import FloatLensError
 from floatlens.trace.trace import Trace
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 FOLDER = "trace"  # name of a trace in its archive
 
 
@@ -88,67 +88,47 @@ class RunMatrices:
         return [round(float(a), 6) for a in mean_T] + [None] * (N - T)
 
 
-class MatrixCache:
-    """The matrices of recent runs; the oldest are dropped when memory runs out. The model thread adds, pages read."""
+class Kept(Generic[T]):
+    """Values by key, each of a page. The oldest are dropped when together they exceed `limit` bytes.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.runs: OrderedDict[Hashable, RunMatrices] = OrderedDict()
+    The model thread adds, pages read; a page that disconnects drops its own.
+    """
+
+    def __init__(self, limit: int, size: Callable[[T], int], what: str) -> None:
+        self.limit, self.size, self.what = limit, size, what
+        self.values: OrderedDict[Hashable, tuple[Hashable, T]] = OrderedDict()
         self.lock = Lock()
 
-    def new(self, key: Hashable, **about: Any) -> RunMatrices:
-        """Reserve memory for a run that is about to start."""
-        made = RunMatrices(room=self.limit // 2, **about)
+    def add(self, page: Hashable, key: Hashable, value: T) -> bool:
+        """Keep a value, unless it alone is too large."""
+        if self.size(value) > self.limit:
+            return False
         with self.lock:
-            self.runs.pop(key, None)
-            while self.runs and sum(kept.nbytes for kept in self.runs.values()) + made.nbytes > self.limit:
-                self.runs.popitem(last=False)
-            self.runs[key] = made
-        return made
+            self.values.pop(key, None)
+            self.values[key] = page, value
+            while sum(self.size(kept) for _, kept in self.values.values()) > self.limit:
+                self.values.popitem(last=False)
+        return True
 
-    def get(self, key: Hashable) -> RunMatrices:
-        """Return the matrices of a run."""
-        found = self.runs.get(key)
+    def get(self, key: Hashable) -> T:
+        found = self.values.get(key)
         if found is None:
-            raise FloatLensError("the attention of this run is no longer kept, or it has not begun; run it again")
-        return found
-
-    def drop(self, keys: Iterable[Hashable]) -> None:
-        with self.lock:
-            for key in keys:
-                self.runs.pop(key, None)
-
-
-class TraceCache:
-    """Traces by key, each with its owner. The oldest are dropped when together they exceed `limit` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.kept: OrderedDict[str, tuple[Hashable, Trace]] = OrderedDict()
-        self.lock = Lock()
-
-    def add(self, owner: Hashable, trace: Trace) -> str | None:
-        """Keep a trace; return its key, or None if it alone is too large."""
-        if trace.data.nbytes > self.limit:
-            return None
-        key = secrets.token_urlsafe(12)
-        with self.lock:
-            self.kept[key] = (owner, trace)
-            while sum(one.data.nbytes for _, one in self.kept.values()) > self.limit:
-                self.kept.popitem(last=False)
-        return key
-
-    def get(self, key: str) -> Trace:
-        found = self.kept.get(key)
-        if found is None:
-            raise FloatLensError("the trace of this run is no longer kept; press Write to run it again")
+            raise FloatLensError(f"the {self.what} of this run is no longer kept, or it has not begun; run it again")
         return found[1]
 
-    def drop(self, owner: Hashable) -> None:
-        """Drop all traces of an owner."""
+    def drop(self, page: Hashable) -> None:
+        """Drop all values of a page."""
         with self.lock:
-            for key in [key for key, (other, _) in self.kept.items() if other == owner]:
-                del self.kept[key]
+            for key in [key for key, (owner, _) in self.values.items() if owner == page]:
+                del self.values[key]
+
+
+def keep_matrices(limit: int) -> Kept[RunMatrices]:
+    return Kept(limit, lambda matrices: matrices.nbytes, "attention")
+
+
+def keep_traces(limit: int) -> Kept[Trace]:
+    return Kept(limit, lambda trace: int(trace.data.nbytes), "trace")
 
 
 def archive_of(trace: Trace) -> Path:

@@ -36,7 +36,7 @@ from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
 from floatlens.explorer.connection import Connection
 from floatlens.explorer.guard import LOOPBACK, Guard
-from floatlens.explorer.kept_runs import MatrixCache, TraceCache, archive, archive_of
+from floatlens.explorer.kept_runs import archive, archive_of, keep_matrices, keep_traces
 from floatlens.explorer.live_run import ModelThread
 from floatlens.explorer.messages import Limits
 from floatlens.explorer.page import asset, live_data, live_page, live_policy
@@ -53,8 +53,8 @@ class LiveExplorer:
         self.lenses = {lens.name: lens for lens in lenses}
         self.folders, self.template, self.limits = folders, template, limits
         self.worker = ModelThread(limits.waiting)
-        self.shelf = MatrixCache(limits.attention_bytes)
-        self.traces = TraceCache(limits.trace_bytes)
+        self.matrices = keep_matrices(limits.attention_bytes)
+        self.traces = keep_traces(limits.trace_bytes)
         self.connected = 0
 
     @cached_property
@@ -110,7 +110,7 @@ class LiveExplorer:
         self.connected += 1
         try:
             await page.accept()
-            await Connection(page, self.lenses, self.worker, self.shelf, self.traces, self.limits, self.template).talk()
+            await Connection(page, self).talk()
         finally:
             self.connected -= 1
 
