@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -121,10 +121,9 @@ class Call:
                those of earlier calls, as in a causal model with a cache
     tokens_BT  the tokens of one layer's rows, if the pass provides them
     has_vectors  False: queries, keys and values were dropped; they are NaN, and only what was computed of them is known
+    has_own_weights  the weights are not a softmax of q·k: `rows` returns them
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
-
-    has_own_weights: ClassVar[bool] = False  # the weights are not a softmax of q·k: `rows` computes them
 
     layers: tuple[int, ...]
     q_BHQD: torch.Tensor
@@ -144,6 +143,7 @@ class Call:
     norm_BKT: torch.Tensor | None = None
     tokens_BT: torch.Tensor | None = None
     has_vectors: bool = True
+    has_own_weights: bool = False
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
@@ -369,13 +369,6 @@ class Call:
     def same_for_all_queries(self) -> bool:
         """True when every query may see the same keys: no mask, or one that is only padding."""
         return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
-
-
-@dataclass(frozen=True)
-class GivenCall(Call):
-    """A call whose weights are all that is known of it: they were kept when it was made."""
-
-    has_own_weights: ClassVar[bool] = True
 
 
 def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Group:
         self.waiting: dict[int, Call] = {}
         self.store = KeyStore()
 
-    def together(self, space: Workspace) -> Call:
+    def join(self, space: Workspace) -> Call:
         """Merge the waiting calls into one, in memory of the workspace, and empty the group."""
         calls = [self.waiting[layer] for layer in self.layers if layer in self.waiting]
         self.waiting = {}
@@ -53,7 +53,7 @@ class Group:
     def _vectors(self, calls: list[Call], space: Workspace) -> dict[str, Any]:
         """The queries, keys and values of all calls."""
         starts_over = calls[0].starts_over
-        keys, norms = (None, None) if starts_over else self.store.extended(calls)
+        keys, norms = (None, None) if starts_over else self.store.append(calls)
         logs = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
         return {
             "q_BHQD": space.joined("q", [call.q_BHQD for call in calls]),
@@ -80,7 +80,7 @@ class KeyStore:
         self.norm_BKT = torch.zeros(0)
         self.length = 0
 
-    def extended(self, calls: list[Call]) -> tuple[torch.Tensor, torch.Tensor]:
+    def append(self, calls: list[Call]) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the new keys of the calls; return all keys (B, K, T, D) and their norms, in the order of the calls."""
         T, new = calls[0].T, calls[0].Q
         if self.length + new != T or calls[0].first_key > 0 or self.keys_BKTD.shape[0] != len(calls) * calls[0].B:

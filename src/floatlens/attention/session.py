@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from floatlens.attention.call import Call, GivenCall, Inputs, PositionLayout, visible
+from floatlens.attention.call import Call, Inputs, PositionLayout, visible
 from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.fused import attend, can_fuse
 from floatlens.attention.group import ROOM, Group, size
@@ -147,7 +147,7 @@ class Session:
         for group in self.open.values():
             group.closed = True
             if group.waiting:
-                self._look(group)
+                self._measure(group)
         self.open.clear()
         self._measure_states()
 
@@ -245,10 +245,7 @@ class Session:
             mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
         if mask is not None:
             mask = mask[..., -k.shape[2] :]
-        if forward is not self.forward:  # a step may take several passes, for example if it also fills a cache
-            self._finish()
-            self.kernel.begin()
-            self.forward = forward
+        self._enter(forward)
         length = k.shape[2] if self.cross_attention else self._length(layer, q.shape[2], k.shape[2])
         layout = self.layout
         if layout is None:
@@ -286,9 +283,7 @@ class Session:
         if self.rows is not None:
             scans = tuple(scan.first_rows(self.rows) for scan in scans)
         forward = current_pass()
-        if forward is not self.forward:
-            self._finish()
-            self.forward = forward
+        self._enter(forward)
         B, T = scans[0].dt_BTU.shape[:2]
         layout = self.layout or plain_layout(B, T, scans[0].dt_BTU.device)
         tokens = None if forward is None else forward.tokens_BT[:B]
@@ -300,9 +295,9 @@ class Session:
         Q, T = weights_BHQT.shape[2:]
         vectors = weights_BHQT.new_full((*weights_BHQT.shape[:2], T, 1), torch.nan)
         layout = self.layout or plain_layout(len(weights_BHQT), T, weights_BHQT.device)
-        call = GivenCall(
+        call = Call(
             (layer,), vectors[:, :, T - Q :], vectors, vectors, layout, T, 1.0, T - Q, Q == T,
-            has_vectors=False, memory=self.memory,
+            has_vectors=False, has_own_weights=True, memory=self.memory,
         )  # fmt: skip
         call.keep_rows(weights_BHQT)
         self._take(call, None, final=False)
@@ -343,6 +338,13 @@ class Session:
             self._results[name].update(zip(layers, found, strict=True))
         self.states.clear()
 
+    def _enter(self, forward: ForwardPass | None) -> None:
+        """Finish the pass before, if there is one: a step may take several, for example if it also fills a cache."""
+        if forward is not self.forward:
+            self._finish()
+            self.kernel.begin()
+            self.forward = forward
+
     def _length(self, layer: int, queries: int, keys: int) -> int:
         """Number of positions so far."""
         if self.forward is not None:
@@ -377,7 +379,7 @@ class Session:
         group = self.groups[key]
         group.waiting[call.layer] = call
         if group.closed and len(group.waiting) == len(group.layers):
-            self._look(group)
+            self._measure(group)
 
     def _join(self, call: Call, plan: LayerPlan, kind: Hashable, final: bool) -> None:
         """Add a call to the open group of its kind, or to a new group.
@@ -401,7 +403,7 @@ class Session:
         if group is None or group.size + bytes_kept > self.room:
             if group is not None:
                 group.closed = True
-                self._look(group)
+                self._measure(group)
             group = self.open[same_kind] = Group({name: self.statistics[name]() for name in plan.names})
         group.layers.append(call.layer)
         group.size += bytes_kept
@@ -411,9 +413,9 @@ class Session:
             del self.open[same_kind]
         self.groups[call.layer, final] = group
 
-    def _look(self, group: Group) -> None:
+    def _measure(self, group: Group) -> None:
         """Take the statistics of the calls in a group."""
-        call, observers = group.together(self.space), group.observers
+        call, observers = group.join(self.space), group.observers
         for observer in observers.values():
             observer.start(call)
         tiled = [observer for observer in observers.values() if observer.tiled]

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -165,7 +165,6 @@ class ScanCall(Call):
     C is the query, B the key and the scan's input the value.
     """
 
-    has_own_weights: ClassVar[bool] = True
     scans: tuple[Scan, ...] = ()
 
     @property
@@ -180,7 +179,7 @@ class ScanCall(Call):
     def of(cls, layer: int, scans: tuple[Scan, ...], layout: PositionLayout, **fields: Any) -> ScanCall:
         """The call of a layer, which always processes the whole sequence."""
         q, k, v = (torch.cat(parts, 1) for parts in zip(*(scan.vectors() for scan in scans), strict=True))
-        return cls((layer,), q, k, v, layout, q.shape[2], 1.0, 0, True, scans=scans, **fields)
+        return cls((layer,), q, k, v, layout, q.shape[2], 1.0, 0, True, scans=scans, has_own_weights=True, **fields)
 
     def rows(self, start: int, end: int) -> Tensor:
         weights = torch.cat([scan.weights(start, end) for scan in self.scans], 1)
