@@ -9,7 +9,7 @@ import transformers
 
 import floatlens
 from floatlens import FloatLensError
-from floatlens.models import unsupported
+from floatlens.models import describe
 from tests.models import checkpoints
 
 IDS = list(range(3, 15))
@@ -26,7 +26,7 @@ def small(config: transformers.PreTrainedConfig, folder: Path) -> str:
 @pytest.fixture
 def unlisted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> floatlens.Lens:
     """A model whose attention cannot be seen, and which the list of those has forgotten."""
-    monkeypatch.delitem(unsupported.REASONS, "fnet")
+    monkeypatch.delitem(describe.REASONS, "fnet")
     return floatlens.load(small(transformers.FNetConfig(**checkpoints.ABSOLUTE, mask_token_id=60), tmp_path))
 
 

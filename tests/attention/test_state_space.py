@@ -21,7 +21,6 @@ from floatlens.errors import FloatLensError
 from floatlens.models.bimamba_network import BiMamba2Config, BiMamba2ForMaskedLM, BiMambaConfig, BiMambaForMaskedLM
 from floatlens.models.describe import attention_layers
 from tests import golden_blocks
-from tests.golden_blocks import FOLDER
 
 STATISTICS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "received_signed", "attention")
 COMMON = {"hidden_size": 8, "state_size": 3, "num_hidden_layers": 2, "vocab_size": 40}
@@ -69,7 +68,7 @@ def test_implicit_attention_times_its_input_is_the_output_of_the_mixer(kind: str
 @golden
 @torch.no_grad()
 def test_golden_implicit_attention_of_every_layer(name: str) -> None:
-    lens = fl.load(str(FOLDER / "models" / name))
+    lens = fl.load(str(golden_blocks.path(f"models/{name}")))
     stored = golden_blocks.arrays(f"attention/{name}.npz")
     layers = sorted({int(key[5 : key.index("_")]) for key in stored if key.startswith("layer")})
     assert layers
@@ -87,7 +86,7 @@ def test_golden_implicit_attention_of_every_layer(name: str) -> None:
 @golden
 @torch.no_grad()
 def test_golden_bidirectional_sum_of_two_mixers(name: str) -> None:
-    lens = fl.load(str(FOLDER / "models" / name))
+    lens = fl.load(str(golden_blocks.path(f"models/{name}")))
     stored = golden_blocks.arrays(f"attention/{name}.npz")
     sums = sorted({key.removesuffix("_input") for key in stored if key.startswith("bi_") and key.endswith("_input")})
     assert sums
@@ -107,7 +106,7 @@ def test_golden_bidirectional_sum_of_two_mixers(name: str) -> None:
 @golden
 @torch.no_grad()
 def test_golden_logits_and_hidden_states(name: str) -> None:
-    lens = fl.load(str(FOLDER / "models" / name))
+    lens = fl.load(str(golden_blocks.path(f"models/{name}")))
     stored = golden_blocks.forward(name)
     out = lens.model(torch.from_numpy(stored["input_ids"]).long()[None], output_hidden_states=True, use_cache=False)
     np.testing.assert_allclose(out.logits[0], stored["logits"], atol=3e-5)
@@ -196,7 +195,7 @@ def test_a_padded_row_is_observed_as_if_it_stood_alone() -> None:
 
 @golden
 def test_a_mamba_is_traced_without_a_cache_and_its_rule_is_named(name: str) -> None:
-    lens = fl.load(str(FOLDER / "models" / name))
+    lens = fl.load(str(golden_blocks.path(f"models/{name}")))
     assert (lens.family.name, lens.family.kind, lens.family.attention) == ("mamba", "arm", "causal")
     trace = lens.trace([5, 6, 7, 8], max_new_tokens=3)
     assert trace.data.attrs["rules"] == f'["{RULE}"]'
@@ -213,7 +212,7 @@ def test_a_mamba_is_traced_without_a_cache_and_its_rule_is_named(name: str) -> N
 
 @golden
 def test_a_cached_loop_of_the_user_is_refused(name: str) -> None:
-    lens = fl.load(str(FOLDER / "models" / name))
+    lens = fl.load(str(golden_blocks.path(f"models/{name}")))
     ids = torch.tensor([[1, 2, 3]])
     with (
         torch.no_grad(),
