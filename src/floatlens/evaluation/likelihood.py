@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,22 +43,21 @@ class Likelihood:
     greedy: bool | None
 
 
-@dataclass(frozen=True)
-class AnswerPart:
-    """Tokens that are scored together: a whole answer, or its part in one block. `pair` is the answer's index."""
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Tokens that are scored together, a whole answer or its part in one block, as an input of the model.
+
+    pair       index of the answer
+    before     the tokens before them
+    masked_N   which of them are replaced by masks
+    weight     weight of their log-probabilities
+    """
 
     pair: int
     before: list[int]
     tokens: list[int]
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """A part as the model's input, with the tokens `masked_N` replaced by masks, and the weight of its log-probabilities."""
-
-    part: AnswerPart
     masked_N: torch.Tensor
-    weight: float
+    weight: float = 1.0
 
 
 def loglikelihood(
@@ -96,22 +95,21 @@ def loglikelihood(
     check_whole(batch_size, "batch_size")
     check(lens, pairs, cfg_scale)
     exact = lens.family.kind == "arm"
-    parts = sorted(split(lens, pairs), key=lambda part: (len(part.tokens), len(part.before)))
+    parts = sorted(split(lens, pairs), key=lambda row: (len(row.tokens), len(row.before)))
     logprobs, certain = [0.0] * len(pairs), [True] * len(pairs)
     for batch in batches(lens, rows(parts, 0 if exact else samples, seed), batch_size):
         logits_BNV = answer_logits(lens, batch, cfg_scale)
         for row, logits_NV in zip(batch, logits_BNV, strict=True):
-            tokens_N = torch.tensor(row.part.tokens, device=logits_NV.device)
+            tokens_N = torch.tensor(row.tokens, device=logits_NV.device)
             logprob_N = logits_NV.float().log_softmax(-1).gather(-1, tokens_N[:, None])[:, 0].double().cpu()
             counted_N = logprob_N if exact else logprob_N[row.masked_N]
-            logprobs[row.part.pair] += row.weight * float(counted_N.sum())
+            logprobs[row.pair] += row.weight * float(counted_N.sum())
             if exact:
-                certain[row.part.pair] = bool((logits_NV.argmax(-1) == tokens_N).all())
+                certain[row.pair] = bool((logits_NV.argmax(-1) == tokens_N).all())
     if greedy and not exact:
-        hidden = (Row(part, torch.ones(len(part.tokens), dtype=torch.bool), 1.0) for part in parts)
-        for batch in batches(lens, hidden, batch_size):
+        for batch in batches(lens, parts, batch_size):
             for row, same in zip(batch, writes_them(lens, batch, cfg_scale), strict=True):
-                certain[row.part.pair] &= same
+                certain[row.pair] &= same
     return [Likelihood(value, same if greedy else None) for value, same in zip(logprobs, certain, strict=True)]
 
 
@@ -149,28 +147,28 @@ def reads_whole(lens: Lens) -> bool:
     )
 
 
-def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[AnswerPart]:
-    """Yield the parts of each answer: one, or one per block."""
+def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[Row]:
+    """Yield the parts of each answer, all masked: one, or one per block."""
     block = lens.settings().asdict()["block_length"] if writes_blocks(lens.sampler) else None
     for index, (prompt, answer) in enumerate(pairs):
         ids, start = [*map(int, prompt), *map(int, answer)], len(prompt)
         while start < len(ids):
             end = len(ids) if block is None else min(start // block * block + block, len(ids))
-            yield AnswerPart(index, ids[:start], ids[start:end])
+            yield Row(index, ids[:start], ids[start:end], torch.ones(end - start, dtype=torch.bool))
             start = end
 
 
-def rows(parts: Iterable[AnswerPart], samples: int, seed: int) -> Iterator[Row]:
+def rows(parts: Iterable[Row], samples: int, seed: int) -> Iterator[Row]:
     """Yield each part with its maskings, or unmasked if `samples` is 0."""
     for part in parts:
         if samples == 0:
-            yield Row(part, torch.zeros(len(part.tokens), dtype=torch.bool), 1.0)
+            yield replace(part, masked_N=~part.masked_N)
             continue
         text = f"{seed} {part.before} {part.tokens}".encode()
         digest = int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
         masked_SN, weight_S = maskings(len(part.tokens), samples, torch.Generator().manual_seed(digest))
         for masked_N, weight in zip(masked_SN, weight_S.tolist(), strict=True):
-            yield Row(part, masked_N, weight)
+            yield replace(part, masked_N=masked_N, weight=weight)
 
 
 def maskings(length: int, samples: int, draws: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,17 +206,17 @@ def batches(lens: Lens, given: Iterable[Row], size: int) -> Iterator[list[Row]]:
 
 
 def _shape(lens: Lens, row: Row) -> tuple[int, int]:
-    padded = row.part.before and not writes_blocks(lens.sampler)  # blocks are counted from the start of the prompt
-    return len(row.part.tokens), -1 if padded else len(row.part.before)
+    padded = row.before and not writes_blocks(lens.sampler)  # blocks are counted from the start of the prompt
+    return len(row.tokens), -1 if padded else len(row.before)
 
 
 def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.Tensor:
     """Logits (B, N, V) that write the tokens of each row's part."""
     network = Network(lens.model, lens.family.positions)
-    N = len(batch[0].part.tokens)
-    prompts = [Prompt(text="", ids=row.part.before, tail=()) for row in batch]
+    N = len(batch[0].tokens)
+    prompts = [Prompt(text="", ids=row.before, tail=()) for row in batch]
     padded = PromptBatch.of(prompts, lens.pad_id, network.device)
-    tokens_BN = torch.tensor([row.part.tokens for row in batch], device=network.device)
+    tokens_BN = torch.tensor([row.tokens for row in batch], device=network.device)
     masked_BN = torch.stack([row.masked_N for row in batch]).to(network.device)
     if lens.has_mask:
         tokens_BN = tokens_BN.masked_fill(masked_BN, lens.mask_id)
@@ -246,17 +244,17 @@ def writes_them(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> list[bool
     A row stops at the first different token, since tokens are never replaced.
     """
     running = {index: row for index, row in enumerate(batch)}
-    for _ in range(len(batch[0].part.tokens)):
+    for _ in range(len(batch[0].tokens)):
         if not running:
             break
         logits_BNV = answer_logits(lens, list(running.values()), cfg_scale).float()
         confidence_BN, token_BN = (values.cpu() for values in logits_BNV.softmax(-1).max(-1))
         for (index, row), confidence_N, token_N in zip(list(running.items()), confidence_BN, token_BN, strict=True):
             [best] = most_confident(confidence_N.masked_fill(~row.masked_N, -1.0), 1).tolist()
-            if int(token_N[best]) != row.part.tokens[best]:
+            if int(token_N[best]) != row.tokens[best]:
                 del running[index]
                 continue
             masked_N = row.masked_N.clone()
             masked_N[best] = False
-            running[index] = Row(row.part, masked_N, row.weight)
+            running[index] = replace(row, masked_N=masked_N)
     return [index in running for index in range(len(batch))]

@@ -9,7 +9,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ DATA = "world:fresh"
 SCORES = ("retrieval", "mass", "query")
 FILLS = ("zero", "mean")
 Pair = tuple[int, int]  # layer, head
+Measured = TypeVar("Measured")
 
 
 def heads_text(given: Any) -> str:
@@ -195,13 +196,26 @@ def reference_prompts(lens: Lens, reference: Sequence[PromptLike] | None = None)
     return [lens.prompt(s.question, s.passages, answers=s.answers) for s in samples]
 
 
-def head_scores(lens: Lens, reference: Sequence[PromptLike] | None = None) -> dict[str, Array]:
+def once_per_lens(measure: Callable[[Lens, Sequence[Prompt]], Measured]) -> Callable[..., Measured]:
+    """Measure on the reference prompts without interventions, once per lens."""
+
+    def kept(lens: Lens, reference: Sequence[PromptLike] | None = None) -> Measured:
+        from floatlens.interventions.run import holding
+
+        prompts, results = reference_prompts(lens, reference), lens.__dict__.setdefault("_reference", {})
+        key = (measure.__name__, tuple(tuple(prompt.ids) for prompt in prompts))
+        if key not in results:
+            with holding(lens):
+                results[key] = measure(lens, prompts)
+        measured: Measured = results[key]
+        return measured
+
+    return kept
+
+
+@once_per_lens
+def head_scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
     """Retrieval, mass and query scores (layer, head) of each head: mean over the prompts that have evidence."""
-    scores: dict[str, Array] = _kept(lens, "scores", reference, _scores)
-    return scores
-
-
-def _scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
     values: dict[str, list[Array]] = {"evidence_hit": [], "evidence_mass": [], "query_mass": []}
     for start in range(0, len(prompts), BATCH):
         part = prompts[start : start + BATCH]
@@ -224,13 +238,9 @@ def _scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
     return {"retrieval": hit + 1e-6 * mass, "mass": mass, "query": query}
 
 
-def head_means(lens: Lens, reference: Sequence[PromptLike] | None = None) -> dict[int, torch.Tensor]:
+@once_per_lens
+def head_means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
     """Mean output (H, D) of each layer's heads over all real positions and steps."""
-    means: dict[int, torch.Tensor] = _kept(lens, "means", reference, _means)
-    return means
-
-
-def _means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
     from floatlens.attention.attention import changing
 
     sums: dict[int, torch.Tensor] = {}
@@ -247,16 +257,3 @@ def _means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
         with changing(lens.model, watch):
             lens.generate([prompt], max_new_tokens=NEW_TOKENS)
     return {layer: sums[layer] / counts[layer] for layer in sums}
-
-
-def _kept(lens: Lens, what: str, reference: Sequence[PromptLike] | None, measure: Callable[..., Any]) -> Any:
-    """A measurement on the reference prompts without interventions, made once per lens."""
-    from floatlens.interventions.run import holding
-
-    prompts = reference_prompts(lens, reference)
-    kept = lens.__dict__.setdefault("_reference", {})
-    key = (what, tuple(tuple(prompt.ids) for prompt in prompts))
-    if key not in kept:
-        with holding(lens):
-            kept[key] = measure(lens, prompts)
-    return kept[key]

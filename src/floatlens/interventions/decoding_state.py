@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,19 +27,34 @@ GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
 GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions, or for positions in no region
 
 
-@dataclass
 class DecodingState:
-    """One run of a batch. `strings` converts token ids to the tokenizer's pieces; `notes` is kept from step to step."""
+    """One run of a batch: B rows, P prompt columns, N columns in all. `notes` is kept from step to step.
 
-    batch: PromptBatch
-    new_tokens: int
-    family: Family
-    strings: Callable[[Sequence[int]], list[str]]
-    tokens_BT: torch.Tensor
-    step: int = 0
-    notes: dict[Any, Any] = field(default_factory=dict)
-    _sessions: dict[int, Session] = field(default_factory=dict)
-    _received: dict[int, Array] = field(default_factory=dict)  # by layer, of the current pass
+    `strings` converts token ids to the tokenizer's pieces; `shortest` is the number of positions of the shortest row at
+    the first step.
+    """
+
+    def __init__(
+        self,
+        batch: PromptBatch,
+        new_tokens: int,
+        family: Family,
+        strings: Callable[[Sequence[int]], list[str]],
+        tokens_BT: torch.Tensor,
+    ) -> None:
+        self.batch, self.new_tokens, self.family, self.strings = batch, new_tokens, family, strings
+        self.tokens_BT, self.step, self.pads = tokens_BT, 0, batch.pads
+        self.B, self.P = batch.ids_BP.shape
+        self.N = self.P + new_tokens
+        self.shortest = min(len(p.ids) for p in batch.prompts) + (0 if family.cached else new_tokens)
+        self.notes: dict[Any, Any] = {}
+        self._sessions: dict[int, Session] = {}
+        self._received: dict[int, Array] = {}  # by layer, of the current pass
+
+    @property
+    def length(self) -> int:
+        """Number of positions so far, including padding."""
+        return self.tokens_BT.shape[1]
 
     def begin_pass(self, tokens_BT: torch.Tensor) -> None:
         """Prepare for a forward pass over these tokens; a step may take several."""
@@ -68,32 +82,6 @@ class DecodingState:
         none = torch.zeros_like(real)
         region = torch.zeros(real.shape, dtype=torch.long, device=device).masked_fill(~real, -1)
         return PositionLayout(real if self.batch.real_BP is not None else None, region, [["other"]] * rows, none, none)
-
-    @property
-    def B(self) -> int:
-        return len(self.batch.prompts)
-
-    @property
-    def P(self) -> int:
-        return self.batch.ids_BP.shape[1]
-
-    @property
-    def N(self) -> int:
-        return self.P + self.new_tokens
-
-    @property
-    def length(self) -> int:
-        """Number of positions so far, including padding."""
-        return self.tokens_BT.shape[1]
-
-    @property
-    def pads(self) -> list[int]:
-        return self.batch.pads
-
-    @property
-    def shortest(self) -> int:
-        """Number of positions of the shortest row at the first step."""
-        return min(len(p.ids) for p in self.batch.prompts) + (0 if self.family.cached else self.new_tokens)
 
     def real_BN(self) -> Array:
         """True for positions that are not padding."""
