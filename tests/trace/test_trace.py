@@ -109,6 +109,14 @@ def test_no_file_of_a_trace_is_a_pickle(trace: Trace, tmp_path: Path) -> None:
         assert json.loads(file.read_text())["zarr_format"] == 3
 
 
+def test_an_attribute_that_could_not_be_read_again_is_not_stored(trace: Trace, tmp_path: Path) -> None:
+    with pytest.raises(FloatLensError, match="cannot be stored: its attribute 'kind' is 'other'"):
+        Trace(trace.data.assign_attrs(kind="other")).save(tmp_path / "trace")
+    assert not any(tmp_path.iterdir())
+    Trace(trace.data.assign_attrs(prompt_length=np.int64(2))).save(tmp_path / "trace")
+    assert Trace.open(tmp_path / "trace").prompt_length == 2
+
+
 def test_what_is_not_a_trace_is_said(tmp_path: Path) -> None:
     with pytest.raises(FloatLensError, match="no zarr.json"):
         Trace.open(tmp_path)

@@ -22,10 +22,14 @@ from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
 from floatlens.trace.attributes import check_attributes, check_dimensions, printable_names
 from floatlens.trace.summarise import Detail, check_detail, mean_over_heads, summarise
-from floatlens.trace.zarr import read_group, write_group
+from floatlens.trace.zarr import as_stored, read_group, write_group
 from floatlens.untrusted import check_zarr
 
 REQUIRED = {"tokens": ("step", "position"), "committed_at": ("position",), "confidence": ("step", "position")}
+# What Zarr, its codecs and xarray raise for a damaged file.
+UNREADABLE = (
+    ValueError, LookupError, TypeError, OSError, AttributeError, RuntimeError, ArithmeticError, MemoryError,
+)  # fmt: skip
 NAMED_DIMS = {"region": "region_names", "region_to": "region_names", "rule": "rule_names"}  # and where their names are
 
 
@@ -224,6 +228,11 @@ class Trace:
             if dim in self.data.coords:
                 names = [str(name) for name in self.data[dim].values]
                 data = data.assign_attrs({attribute: json.dumps(names)})
+        data.attrs = as_stored(data.attrs)
+        try:
+            check_attributes(data.attrs, data.sizes["position"])  # what cannot be opened again is not stored
+        except ValueError as error:
+            raise FloatLensError(f"the trace cannot be stored: {error}") from None
         with atomic_write(target) as temporary:
             write_group(data, temporary, dtype)
         return target
@@ -244,16 +253,7 @@ class Trace:
                 if attribute in data.attrs and dim in data.dims:
                     made.data = made.data.assign_coords({dim: json.loads(data.attrs[attribute])})
             return made
-        except (
-            ValueError,
-            LookupError,
-            TypeError,
-            OSError,
-            AttributeError,
-            RuntimeError,
-            ArithmeticError,
-            MemoryError,
-        ) as error:
+        except UNREADABLE as error:
             raise FloatLensError(f"{path} cannot be read as a trace: {error}") from error
 
     @classmethod

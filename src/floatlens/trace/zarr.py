@@ -40,7 +40,7 @@ def write_group(data: xr.Dataset, folder: Path, dtype: str) -> None:
         str(name): write_array(variable, folder / str(name), stored_type(variable, dtype))
         for name, variable in data.variables.items()
     }
-    attributes = _as_stored(attributes)
+    attributes = as_stored(attributes)
     attributes[CHECKSUM] = metadata_checksum(attributes, arrays)
     _write_json(folder, {"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
@@ -95,7 +95,7 @@ def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> di
         "dimension_names": list(variable.dims),
         "storage_transformers": [],
     }
-    about = _as_stored(about)
+    about = as_stored(about)
     _write_json(folder, about)
     compressor = Blosc(cname="zstd", clevel=LEVEL, shuffle=Blosc.BITSHUFFLE)
     counts = [math.ceil(size / length) for size, length in zip(variable.shape, chunk, strict=True)]
@@ -125,7 +125,7 @@ def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _as_stored(value: dict[str, Any]) -> dict[str, Any]:
+def as_stored(value: dict[str, Any]) -> dict[str, Any]:
     """The JSON object that will be read again: NumPy's numbers as plain ones, tuples as lists."""
     return dict(json.loads(json.dumps(value, default=lambda number: number.item(), allow_nan=False)))
 
