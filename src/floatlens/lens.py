@@ -15,7 +15,7 @@ from floatlens.attention.prompt_batch import PromptBatch, scripts_of, tails_of
 from floatlens.data import sequences
 from floatlens.data.prompt import Prompt, Region, build
 from floatlens.data.sample import Passage
-from floatlens.data.script import LEFT_TO_RIGHT, Order, write_script
+from floatlens.data.sequences import LEFT_TO_RIGHT, Order, write_script
 from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
 from floatlens.decode import replay
@@ -497,7 +497,7 @@ class Lens:
     def _with_passages(
         self,
         prompt: PromptLike,
-        passages: Sequence[str | Passage],
+        passages: str | Passage | Sequence[str | Passage],
         gold: int | Sequence[int] | None,
         answers: Sequence[str] = (),
     ) -> PromptLike:

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import floatlens as fl
-from floatlens.data.script import write_script
+from floatlens.data.sequences import write_script
 from tests import golden_blocks
 from tests.models import checkpoints
 

@@ -9,7 +9,7 @@ import torch
 
 from floatlens.attention.call import PositionLayout
 from floatlens.data.prompt import Prompt, Region
-from floatlens.data.script import Script
+from floatlens.data.sequences import Script
 from floatlens.errors import FloatLensError
 
 OTHER = "other"  # positions of the chat template that belong to no region

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from floatlens.data.chat_template import render
 from floatlens.data.sample import Passage
-from floatlens.data.script import Script
 from floatlens.data.template import DEFAULT, Segment, Template
 from floatlens.data.tokenize import Token, tokenise
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from floatlens.data.sequences import Script
 
 CUE = "\nAnswer:"  # ends the prompt of a model without a chat template
 LONGEST = 64  # maximum number of characters per token, outside of runs of blanks
@@ -50,7 +51,7 @@ class Prompt:
     gold       indices of the gold passages (from 0)
     dropped    number of passages that `fit` left out because the prompt was too long
     sample_id  name of the sample, stored in its trace
-    script     a given text that is replayed after the prompt (`floatlens.data.script`); None: the model writes its own
+    script     a given text that is replayed after the prompt (`floatlens.data.sequences`); None: the model writes its own
     tail       tokens of a text with masks from its first mask on, whose masks the model fills; None: the model writes
                `max_new_tokens` tokens after the prompt
     """

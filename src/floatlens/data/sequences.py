@@ -1,15 +1,19 @@
-"""Raw sequences: plain text or token ids with custom regions, and texts with masks to fill.
+"""Raw sequences: plain text or token ids with custom regions, texts with masks to fill, and texts to replay.
 
 No template is applied to the sequence; the tokenizer adds its usual special tokens (bos, or [CLS] and [SEP]). Special tokens
 that are written in the text count as such. Regions come from spans, or from marks in the text: `[[query: Who?]]` is the text
 `Who?` as the region `query`.
+
+A prompt with a script is replayed: the model runs step by step as if it wrote the given text, and nothing is sampled.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from floatlens.data.prompt import Prompt, Region, regions_of
@@ -25,6 +29,10 @@ MASK_MARK = "[MASK]"  # a mask in any text, regardless of the model's own mask t
 MARK = re.compile(r"\[\[([A-Za-z]\w*): ?(.*?)\]\](?!\])", re.DOTALL)
 UNKNOWN_SHARE = 0.2  # above it, the tokenizer is probably not made for this text
 
+LEFT_TO_RIGHT, RANDOM = "left-to-right", "random"
+GIVEN = -1  # step of a token that is visible from the start
+
+Order: TypeAlias = str | Sequence[int | Sequence[int]]
 NamedSpan: TypeAlias = tuple[int, int, str]  # start, end, name
 Spans: TypeAlias = Mapping[str, tuple[int, int]]
 Regions: TypeAlias = "Spans | Literal['marks'] | None"
@@ -186,3 +194,71 @@ def _named(tokens: Sequence[Token], text: str, spans: Sequence[NamedSpan]) -> li
     if tokens and tokens[0].start == tokens[0].end:
         regions.insert(0, Region(BOS, 0, 1))
     return regions
+
+
+@dataclass(frozen=True)
+class Script:
+    """Tokens that follow a prompt, and when they are revealed.
+
+    ids     the tokens
+    at      the step that reveals each of them; -1 for a token that is visible from the start
+    steps   number of forward passes
+    order   name of the order: left-to-right, random, or list
+    """
+
+    ids: tuple[int, ...]
+    at: tuple[int, ...]
+    steps: int
+    order: str = LEFT_TO_RIGHT
+
+    @property
+    def in_sequence(self) -> bool:
+        """Whether each step reveals the next token, as an autoregressive model writes."""
+        return self.at == tuple(range(len(self.ids))) and self.steps == len(self.ids)
+
+
+def write_script(
+    ids: Sequence[int], order: Order = LEFT_TO_RIGHT, *, seed: int = 0, given: Sequence[bool] | None = None
+) -> Script:
+    """Return the script that reveals `ids` in an order.
+
+    Parameters
+    ----------
+    ids: the tokens after the prompt.
+    order: "left-to-right", "random" (by `seed`), or a list of indices into `ids`. An element of the list is one step; it may
+        be a list itself, of tokens that are revealed together (none of them, if it is empty).
+    given: True for tokens that are visible from the start; they are not part of the order.
+
+    >>> write_script([7, 8, 9], [2, [0, 1]]).at
+    (1, 1, 0)
+    """
+    hidden = [index for index in range(len(ids)) if given is None or not given[index]]
+    if not hidden:
+        raise FloatLensError("the text to replay has no tokens; it needs at least one")
+    name = order if isinstance(order, str) else "list"
+    steps = _steps(order, hidden, seed)
+    at = [GIVEN] * len(ids)
+    for step, together in enumerate(steps):
+        for index in together:
+            at[index] = step
+    return Script(tuple(int(id_) for id_ in ids), tuple(at), len(steps), name)
+
+
+def _steps(order: Order, hidden: list[int], seed: int) -> list[list[int]]:
+    if isinstance(order, str):
+        if order not in (LEFT_TO_RIGHT, RANDOM):
+            raise FloatLensError(
+                f"order {order!r} is not known; use {LEFT_TO_RIGHT}, {RANDOM}, or a list of indices such as [2, 0, 1]"
+            )
+        shuffled = hidden if order == LEFT_TO_RIGHT else random.Random(seed).sample(hidden, len(hidden))
+        return [[index] for index in shuffled]
+    steps = [[step] if isinstance(step, int) else [int(index) for index in step] for step in order]
+    listed = sorted(index for step in steps for index in step)
+    if listed != hidden:
+        wrong = next((i for i in listed if i not in hidden or listed.count(i) > 1), None)
+        what = f"names {wrong} wrongly or twice" if wrong is not None else f"lacks {min(set(hidden) - set(listed))}"
+        raise FloatLensError(
+            f"the order {what}; it must name each of the {len(hidden)} tokens to reveal exactly once, "
+            f"by its index from {hidden[0]} to {hidden[-1]}"
+        )
+    return steps

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floatlens.data.sample import Passage
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 
 ORDERS = ("last", "first", "both")
 SLOTS = ("question", "passages")
@@ -56,7 +56,7 @@ class Template:
         ['instruction', 'query1', 'doc1', 'query']
         """
         if order not in ORDERS:
-            raise FloatLensError(f"order {order!r} is not known; choose one of {', '.join(ORDERS)}")
+            raise unknown_name("order", order, ORDERS)
         parts = _arrange(self.open_book, order) if passages else self.closed_book
         asked = sum("question" in _slots(part) for part in parts)
         segments: list[Segment] = []

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.data.script import Script
+from floatlens.data.sequences import Script
 from floatlens.decode.blocks import BlockSettings
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import ForwardPass, Network

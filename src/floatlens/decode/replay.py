@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from floatlens.data.script import GIVEN, Script
+from floatlens.data.sequences import GIVEN, Script
 from floatlens.decode.blocks import BlockSettings, WholeBlockSettings
 from floatlens.decode.network import Network
 from floatlens.decode.passes import Passes, find_passes, make_passes

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.anchors import find_anchors, parse_rule
-from floatlens.data.script import LEFT_TO_RIGHT
+from floatlens.data.sequences import LEFT_TO_RIGHT
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode import replay
 from floatlens.decode.registry import SAMPLERS

@@ -17,7 +17,7 @@ import xarray as xr
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.state_space import RULE
 from floatlens.data.prompt import Prompt, Region
-from floatlens.data.script import Script
+from floatlens.data.sequences import Script
 from floatlens.data.template import DEFAULT
 from floatlens.data.tokenize import tokenise
 from floatlens.decode import replay
