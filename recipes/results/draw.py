@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from floatlens.evaluation.deployment import ROLES, STAGES
+from floatlens.evaluation.stress.collection import ROLES, STAGES
 from floatlens.findings import style
 from floatlens.stats import percentile_mean
 from recipes.results.keep import shrink

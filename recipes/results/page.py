@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from floatlens.evaluation.deployment import SHARES
+from floatlens.evaluation.stress.collection import SHARES
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.stress import stress
 from floatlens.findings.style import short

@@ -164,7 +164,7 @@ def small_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
         *per_model(
             "small-deployment",
             attending,
-            ("deploy",),
+            ("stress", "collection"),
             ("--data", WORLD[0], "--limit", str(sizes.deployed), *short, "--trace"),
             "A changing collection",
             answers=6 * sizes.deployed,
@@ -302,10 +302,22 @@ def deployment_jobs(sizes: ResultSizes, place: Place) -> list[Job]:
     hotpot = ("--data", str(place.data / HOTPOT), *common)
     return [
         *per_model(
-            "deployment-nq", models, ("deploy",), nq, "Natural Questions, a changing collection", ONE_BY_ONE, **cost
+            "deployment-nq",
+            models,
+            ("stress", "collection"),
+            nq,
+            "Natural Questions, a changing collection",
+            ONE_BY_ONE,
+            **cost,
         ),
         *per_model(
-            "deployment-hotpot", models, ("deploy",), hotpot, "HotpotQA, a changing collection", ONE_BY_ONE, **cost
+            "deployment-hotpot",
+            models,
+            ("stress", "collection"),
+            hotpot,
+            "HotpotQA, a changing collection",
+            ONE_BY_ONE,
+            **cost,
         ),
     ]
 

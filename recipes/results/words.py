@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from floatlens.evaluation.deployment import STAGES
+from floatlens.evaluation.stress.collection import STAGES
 from floatlens.findings.spelling import listed
 from floatlens.stats import interval_of_difference, pair_by_id, percentile_mean
 from recipes.results.models import PAIRS

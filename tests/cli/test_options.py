@@ -17,7 +17,7 @@ from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 from tests.commands import run
 
-HAVE = {name: {Load, Data, Sampling, Run} for name in ("trace", "eval", "stress", "deploy", "ablate", "study")}
+HAVE = {name: {Load, Data, Sampling, Run} for name in ("trace", "eval", "stress", "ablate", "study")}
 HAVE["trace"] |= {Recording}
 HAVE["study"] |= {Scope}
 HAVE |= {"explore": {Load}, "models": {Load}}

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import floatlens as fl
-from floatlens.evaluation.deployment import STAGES
+from floatlens.evaluation.stress.collection import STAGES
 from recipes.results import draw, page, texts, verdicts, words
 from recipes.results.__main__ import choose, run_job
 from recipes.results.keep import failures, keep, kept_runs, scores_of

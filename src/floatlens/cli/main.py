@@ -26,7 +26,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("eval", "Answer questions with and without passages, and score the answers."),
     "stress": ("stress", "Ask at increasing difficulty: noise, position, layout, masks, query."),
     "ablate": ("ablate", "Mask or pin anchors, remove heads, and measure the effect."),
-    "deploy": ("deploy", "Ask questions while the collection of passages changes."),
     "report": ("report", "Write one self-contained HTML report of existing runs."),
     "diff": ("diff", "Show what differs between two runs."),
     "doctor": ("doctor", "Check observation on this machine, and measure the cost of a trace."),

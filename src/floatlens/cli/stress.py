@@ -12,12 +12,17 @@ from floatlens.errors import FloatLensError
 from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import pandas as pd
+
+    from floatlens.evaluation.stress.stress import StressLevel
+    from floatlens.store.folder import RunFolder
 
 
 @common.grouped
 def command(
-    name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks or query.")],
+    name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks, query or collection.")],
     models: common.Models,
     data: common.DataSets,
     levels: Annotated[
@@ -48,7 +53,9 @@ def command(
     """Ask the same questions at increasing difficulty, and draw the scores as a curve.
 
     Masked diffusion models (MDMs) and autoregressive models (ARMs) get the same questions. With --corpus, hard distractors
-    are retrieved from it.
+    are retrieved from it. `collection` asks at six stages of a document's life, while documents are added, replaced, copied,
+    contradicted and withdrawn, with the passages that BM25 retrieves at that time; the collection has --corpus and the
+    passages of the data that are not evidence.
 
     Examples:
 
@@ -59,18 +66,22 @@ def command(
         floatlens stress layout tiny-mdm tiny-arm --data world:hops --trace --limit 20 --out layout
 
         floatlens stress noise tiny-mdm --data world:fresh --limit 50 --intervention "pin-anchors(across=layers)"
+
+        floatlens stress collection tiny-mdm tiny-arm --data world:fresh --limit 100 --trace --out collection
     """
     from floatlens.data.readers.registry import named_data
     from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
+    from floatlens.evaluation.stress.collection import COLLECTION
     from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_experiments
 
-    test = STRESSES[name]
+    test = COLLECTION if name == COLLECTION.name else STRESSES[name]
     if score not in SCORES:
         raise FloatLensError(f"--score {score!r} is not known; use one of {', '.join(SCORES)}")
     if trace and out is None:
         raise FloatLensError("--trace needs --out, the folder for the traces")
-    recording = Recording(detail=detail) if trace else None
+    record = ("received_writing",) if test is COLLECTION else ("default",)
+    recording = Recording(record=record, detail=detail) if trace else None
     running.check_out(out)
     asking = asking_of(sampling, reading, running)
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
@@ -125,20 +136,47 @@ def command(
                 retry_errors=running.retry_errors,
             )
         check_answered(answers)
-        found: dict[str, Any] = {
-            "results": curves.as_results(answers),
-            "robustness": records_of(curves.robustness(answers, score)),
-            "effects": curves.effects(answers, score),
-            "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
-            "problems": problems_of(sources),
-            "settings": asking.recorded(),
-            "run": out,
-        }
+        found: dict[str, Any]
+        if test is COLLECTION:
+            found = collection_results(answers, made, folder, trace)
+        else:
+            found = {
+                "results": curves.as_results(answers),
+                "robustness": records_of(curves.robustness(answers, score)),
+                "effects": curves.effects(answers, score),
+                "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
+            }
+        run = folder.location if folder is not None else None
+        found |= {"problems": problems_of(sources), "settings": asking.recorded(), "run": run}
         finish_run(folder, sources, found)
     if as_json:
         print_json(found)
+    elif test is COLLECTION:
+        show_collection(found)
     else:
         show(curves.curves(answers, score), found)
+
+
+def collection_results(
+    answers: pd.DataFrame, made: Mapping[str, Sequence[StressLevel]], folder: RunFolder | None, trace: bool
+) -> dict[str, Any]:
+    """Return the shares of right, outdated and misled answers by stage, and the attention to passages by their role."""
+    from floatlens.cli.shared import records_of
+    from floatlens.evaluation.stress import collection
+    from floatlens.findings.flow import attention_by_role
+    from floatlens.store.runs import RunTraces
+
+    streams = {data: {level.name: level.samples for level in several} for data, several in made.items()}
+    answers = collection.with_outcomes(answers, streams)
+    found: dict[str, Any] = {"results": records_of(collection.summary(answers)), "attention": []}
+    if folder is not None:
+        folder.write_table("answers", answers)
+        if trace:
+            looked = attention_by_role(RunTraces([folder]), streams)
+            folder.write_table("attention", looked)
+            means = looked.groupby(["model", "data", "stage", "role"], sort=False)[["share", "per_token"]]
+            found["attention"] = records_of(means.mean().reset_index())
+    return found
 
 
 def open_index(corpus: str | None) -> Any:
@@ -148,6 +186,28 @@ def open_index(corpus: str | None) -> Any:
     from floatlens.data.retrieval import index_of
 
     return index_of(corpus)
+
+
+def show_collection(found: dict[str, Any]) -> None:
+    """Print one row per model and stage, and the attention by role."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from floatlens.cli.shared import make_console, print_notes, problem_lines
+
+    console = make_console()
+    shown = Table()
+    columns = {"accuracy_words": "right", "outdated": "outdated", "misled": "misled", "recall": "recall"}
+    for column in ("model", "data", "stage", *columns.values(), "n"):
+        shown.add_column(column, overflow="fold")
+    for row in found["results"]:
+        names = (escape(str(row[name])) for name in ("model", "data", "stage"))
+        shown.add_row(*names, *("–" if row[c] is None else f"{row[c]:.3f}" for c in columns), str(row["n"]))
+    console.print(shown)
+    for row in found["attention"]:
+        about = ", ".join(str(row[name]) for name in ("model", "data", "stage", "role"))
+        console.print(f"attention of {about}: {row['share']:.3f}, per token {row['per_token']:.2f}", markup=False)
+    print_notes(problem_lines(found["problems"]))
 
 
 def show(table: pd.DataFrame, found: dict[str, Any]) -> None:

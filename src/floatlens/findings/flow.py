@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.deployment import ROLES, Lives
+from floatlens.evaluation.stress.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile
@@ -218,7 +218,7 @@ def attention_by_role(traces: Iterable[Trace], streams: Mapping[str, Lives]) -> 
     prompt (1: as much as the average passage). A role that is not among the retrieved passages has no row.
     """
     samples = {
-        f"{data}, {stage}, {sample.id}": (data, stage, sample)
+        f"{data}, collection={stage}, {sample.id}": (data, stage, sample)
         for data, stages in streams.items()
         for stage, several in stages.items()
         for sample in several

@@ -1,21 +1,27 @@
-"""Position: the position of the gold passage among the others (lost in the middle, arXiv 2307.03172)."""
+"""Position and layout: where the evidence is among the other passages.
+
+`position` moves the gold passage (lost in the middle, arXiv 2307.03172). `layout` arranges the pieces of multi-hop evidence:
+together, k passages apart, together in reverse order, or shuffled. Its axis is the distance; the reversed and the shuffled
+layouts have no value on it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floatlens.data.sample import Sample
+from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking
-from floatlens.evaluation.stress.stress import StressLevel, StressOptions, register_stress, with_gold
+from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 
 MOST = 11  # default maximum number of positions
+NAN = float("nan")
 
 
 @register_stress(
     "position", axis="position of the gold passage", about="the gold passage at each position", priority=40
 )
-def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def position_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
     """Put the gold passage at each position among the same other passages."""
     usable = with_gold(samples, 1, "position")
     count = options.passages or min(len(sample.passages) for sample in usable)
@@ -52,3 +58,62 @@ def _spread(count: int) -> list[int]:
     if count <= MOST:
         return list(range(count))
     return [round(i * (count - 1) / (MOST - 1)) for i in range(MOST)]
+
+
+@register_stress(
+    "layout",
+    axis="passages between the evidence",
+    about="multi-hop evidence together or apart",
+    priority=30,
+)
+def layout_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+    """Lay out the evidence together, at each distance, reversed and shuffled."""
+    usable = [_cut(sample, options.passages) for sample in with_gold(samples, 2, "layout")]
+    widest = min((len(s.passages) - len(s.gold)) // (len(s.gold) - 1) for s in usable)
+    wanted = options.values if options.values is not None else tuple(k for k in (1, 2, 4, 8) if k <= widest)
+    for k in wanted:
+        if not 1 <= k <= widest:
+            raise FloatLensError(
+                f"evidence cannot be {k} passages apart in all questions; use 1 to {widest} in --levels"
+            )
+    made = [StressLevel("together", 0.0, [space_gold(s, 0) for s in usable], asking)]
+    made += [
+        StressLevel(f"apart {k}", float(k), [space_gold(s, k) for s in usable], asking) for k in sorted(set(wanted))
+    ]
+    made.append(StressLevel("reversed", NAN, [space_gold(s, 0, reverse=True) for s in usable], asking))
+    made.append(StressLevel("shuffled", NAN, [_shuffle(s, options.seed) for s in usable], asking))
+    return made
+
+
+def space_gold(sample: Sample, k: int, reverse: bool = False) -> Sample:
+    """Return the question with k other passages between its gold passages, in the middle of the rest.
+
+    >>> texts = [Passage(t, gold=t in "GH") for t in "GHabcd"]
+    >>> ["".join(p.text for p in space_gold(Sample("1", "Q?", ["x"], texts), k).passages) for k in (0, 1, 4)]
+    ['abGHcd', 'aGbHcd', 'GabcdH']
+    """
+    gold = [p for p in sample.passages if p.gold]
+    others = [p for p in sample.passages if not p.gold]
+    gold = gold[::-1] if reverse else gold
+    at = (len(others) - k * (len(gold) - 1)) // 2
+    passages: list[Passage] = others[:at]
+    for i, piece in enumerate(gold):
+        passages.append(piece)
+        if i < len(gold) - 1:
+            passages += others[at : at + k]
+            at += k
+    return sample.with_passages(passages + others[at:])
+
+
+def _shuffle(sample: Sample, seed: int) -> Sample:
+    passages = list(sample.passages)
+    draw(seed, sample).shuffle(passages)
+    return sample.with_passages(passages)
+
+
+def _cut(sample: Sample, count: int | None) -> Sample:
+    if count is None:
+        return sample
+    room = max(0, count - len(sample.gold))
+    others = {id(p) for p in [p for p in sample.passages if not p.gold][:room]}
+    return sample.with_passages([p for p in sample.passages if p.gold or id(p) in others])

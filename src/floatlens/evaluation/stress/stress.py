@@ -64,9 +64,7 @@ class StressTest:
     levels: MakeLevels
 
 
-MODULES = (
-    "layout", "masks", "noise", "position", "query",
-)  # fmt: skip
+MODULES = ("noise", "position", "settings")
 STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation.stress", MODULES)
 
 

@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from floatlens.cli.deploy import command
+from floatlens.cli.stress import command
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
-from floatlens.evaluation import deployment
-from floatlens.evaluation.deployment import STAGES
+from floatlens.evaluation.stress import collection
+from floatlens.evaluation.stress.collection import STAGES
 
 PLACES = ["Molen", "Rusk", "Tarn", "Oder", "Vann", "Helm"]
 
@@ -35,11 +35,11 @@ def samples():
 
 
 def test_each_stage_retrieves_what_the_collection_holds_then():
-    index = deployment.collection(samples())
+    index = collection.collection(samples())
     before = list(index)
-    stages = deployment.stream(samples(), index, passages=4)
+    stages = collection.stream(samples(), index, passages=4)
     assert list(stages) == list(STAGES) and list(index) == before  # everything has been withdrawn again
-    for i, life in enumerate(deployment.lives(samples())):
+    for i, life in enumerate(collection.lives(samples())):
         absent, present, replaced, copied, misled, withdrawn = (stages[stage][i] for stage in STAGES)
         old, new, wrong = life.sample.answers[0], life.new, life.wrong
         assert len({old, new, wrong}) == 3
@@ -52,19 +52,19 @@ def test_each_stage_retrieves_what_the_collection_holds_then():
             assert one.meta["answer_recall"] == 1 and not any(
                 old in p.text.split() for p in one.passages if f"Person{i} " in p.text
             )
-        assert copied.meta["roles"].count("copy") == deployment.COPIES and replaced.meta["roles"].count("copy") == 0
+        assert copied.meta["roles"].count("copy") == collection.COPIES and replaced.meta["roles"].count("copy") == 0
         lies = [p for p, role in zip(misled.passages, misled.meta["roles"], strict=True) if role == "misleading"]
         assert [wrong in p.text for p in lies] == [True] and misled.meta["misled"] == [wrong]
         assert withdrawn.meta["outdated"] == [new]
 
 
 def test_the_stream_is_the_same_for_every_model_and_differs_with_the_seed():
-    streams = [deployment.stream(samples(), deployment.collection(samples()), seed=seed) for seed in (0, 0, 1)]
+    streams = [collection.stream(samples(), collection.collection(samples()), seed=seed) for seed in (0, 0, 1)]
     assert streams[0] == streams[1] and streams[0] != streams[2]
 
 
 def test_answers_are_counted_as_right_outdated_or_misled():
-    stages = deployment.stream(samples(), deployment.collection(samples()), passages=4)
+    stages = collection.stream(samples(), collection.collection(samples()), passages=4)
     rows = []
     for stage, several in stages.items():
         for number, sample in enumerate(several):
@@ -74,9 +74,10 @@ def test_answers_are_counted_as_right_outdated_or_misled():
                 else ""
             )
             right = float(said == sample.answers[0])
-            rows.append({"model": "m", "data": "d", "condition": stage, "id": sample.id, "answer": said, "error": None,
-                         "accuracy_words": right, "recall": np.nan, "answer_recall": np.nan})  # fmt: skip
-    table = deployment.summary(deployment.with_outcomes(pandas.DataFrame(rows), {"d": stages})).set_index("stage")
+            row = {"model": "m", "data": "d", "condition": f"collection={stage}", "level": stage, "id": sample.id}
+            scores = {"accuracy_words": right, "recall": np.nan, "answer_recall": np.nan}
+            rows.append({**row, "answer": said, "error": None, **scores})
+    table = collection.summary(collection.with_outcomes(pandas.DataFrame(rows), {"d": stages})).set_index("stage")
     misled = table.loc["misled"]  # of six answers one is right, one outdated, four misled
     assert misled[["accuracy_words", "outdated", "misled"]].tolist() == pytest.approx([1 / 6, 1 / 6, 4 / 6])
     assert np.isnan(table.loc["absent", "outdated"]) and np.isnan(table.loc["replaced", "misled"])
@@ -85,12 +86,12 @@ def test_answers_are_counted_as_right_outdated_or_misled():
     assert none[["outdated", "outdated_low", "outdated_high"]].tolist() == expected
 
 
-def test_what_cannot_be_deployed_is_refused():
+def test_data_without_a_collection_is_refused():
     bare = [Sample("1", "Where?", ["Molen"], [Passage("Ada lives in Molen.", gold=True)])]
     with pytest.raises(FloatLensError, match="pass a collection with --corpus"):
-        deployment.collection(bare)
+        collection.collection(bare)
     with pytest.raises(FloatLensError, match="none of the 1 questions has a gold passage"):
-        deployment.lives([Sample("1", "Where?", ["Molen"], [Passage("Ada lives there.", gold=True)])])
+        collection.lives([Sample("1", "Where?", ["Molen"], [Passage("Ada lives there.", gold=True)])])
 
 
 def test_the_command_asks_every_stage_and_looks_at_the_passages(checkpoints, tmp_path):
@@ -110,7 +111,18 @@ def test_the_command_asks_every_stage_and_looks_at_the_passages(checkpoints, tmp
     corpus.write_text("".join(json.dumps({"text": f"Nobody lives in place {i}."}) + "\n" for i in range(5)))
     app = typer.Typer()
     app.command()(command)
-    words = [checkpoints["mdm"], "--data", path, "--passages", 5, "--max-new-tokens", 4, "--trace", "--json"]
+    words = [
+        "collection",
+        checkpoints["mdm"],
+        "--data",
+        path,
+        "--passages",
+        5,
+        "--max-new-tokens",
+        4,
+        "--trace",
+        "--json",
+    ]
     words += ["--corpus", corpus]
     made = CliRunner().invoke(app, [str(word) for word in (*words, "--out", tmp_path / "run")], catch_exceptions=False)
     found = json.loads(made.stdout)

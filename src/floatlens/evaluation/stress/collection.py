@@ -1,4 +1,4 @@
-"""Deployment: a collection of passages that changes while questions come in.
+"""Collection: the passages come from a collection that changes while questions are asked.
 
 Each question is asked at six stages in the life of its document: before the document is added, after it is added, after it
 is replaced by a version with another answer, after near-duplicates of that version are added, after a misleading document
@@ -23,6 +23,8 @@ from floatlens.data.retrieval import Document, Index
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
+from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.stress.stress import StressLevel, StressOptions, StressTest
 from floatlens.files import temporary_folder
 
 ABSENT, PRESENT, REPLACED, COPIED, MISLED, WITHDRAWN = STAGES = (
@@ -38,6 +40,7 @@ COPIES = 2
 SHARES = ("accuracy_words", "outdated", "misled")  # of answers, each 0 or 1
 RECALLS = ("recall", "answer_recall")
 Lives = Mapping[str, Sequence[Sample]]
+RETRIEVED = 5  # default number of passages per question
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
         )
     if not found:
         raise FloatLensError(
-            f"none of the {len(samples)} questions has a gold passage that contains its answer; a deployment needs some"
+            f"none of the {len(samples)} questions has a gold passage that contains its answer; use other data"
         )
     return found
 
@@ -199,7 +202,7 @@ def collection(samples: Sequence[Sample], corpus: Iterable[Document] = ()) -> In
             "the questions have no passages besides their evidence; pass a collection with --corpus FILE"
         )
     documents = (Document(f"passage {number}", passage) for number, passage in enumerate(kept))
-    return Index.build(temporary_folder("deployment"), documents)
+    return Index.build(temporary_folder("collection"), documents)
 
 
 def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: int = 0) -> dict[str, list[Sample]]:
@@ -218,10 +221,24 @@ def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: 
     return {stage: [asked[number][i] for number in range(len(found))] for i, stage in enumerate(STAGES)}
 
 
+def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+    """Ask at each stage; the collection has the documents of the corpus and the passages that are not evidence."""
+    if options.values is not None:
+        raise FloatLensError("the stages of stress collection are fixed; leave out --levels")
+    index = collection(samples, options.index or ())
+    stages = stream(samples, index, passages=options.passages or RETRIEVED, seed=options.seed)
+    return [StressLevel(stage, float("nan"), several, asking) for stage, several in stages.items()]
+
+
+# Not registered: it has outcomes of its own, and is not a part of the study.
+COLLECTION = StressTest("collection", "stage", "documents are added, replaced, copied and withdrawn", levels)
+
+
 def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.DataFrame:
     """Return the answers with `outdated` and `misled`: 1 if an answer is the outdated one, or the misleading one.
 
-    `streams` has the questions as they were asked, by data set and stage. NaN where a stage has no such answer.
+    `streams` has the questions as they were asked, by data set and stage, which is the answers' `level`. NaN where a stage
+    has no such answer.
     """
     samples = {
         (data, stage, sample.id): sample
@@ -231,7 +248,7 @@ def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.Dat
     }
     found: dict[str, list[float]] = {"outdated": [], "misled": []}
     for row in answers.itertuples():
-        sample = samples[str(row.data), str(row.condition), str(row.id)]
+        sample = samples[str(row.data), str(row.level), str(row.id)]
         for name, values in found.items():
             wrong = sample.meta[name]
             known = bool(wrong) and row.error is None
@@ -245,7 +262,8 @@ def summary(answers: pd.DataFrame) -> pd.DataFrame:
     Answers are right or wrong, so the intervals of `SHARES` are those of a share, also if no answer is right.
     """
     rows = []
-    for (model, data, stage), part in answers.groupby(["model", "data", "condition"], sort=False):
+    for (model, data, condition), part in answers.groupby(["model", "data", "condition"], sort=False):
+        stage = str(condition).removeprefix("collection=")
         row: dict[str, Any] = {"model": model, "data": data, "stage": stage, "n": int(part["error"].isna().sum())}
         for name in SHARES:
             value, (low, high) = stats.interval_of_mean(part[name].to_numpy(float), binary=True)

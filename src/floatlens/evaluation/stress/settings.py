@@ -1,6 +1,7 @@
-"""Masks: the number of mask tokens that a masked diffusion model is given to fill.
+"""Masks and query: how the question is put.
 
-For an autoregressive model the same numbers are the maximum number of new tokens.
+`masks` is the number of mask tokens that a masked diffusion model is given to fill; for an autoregressive model the same
+numbers are the maximum number of new tokens. `query` puts the question after the passages, before them, or on both sides.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from floatlens.data.sample import Sample
+from floatlens.data.template import ORDERS
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import Asking
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, register_stress
 
-COUNTS = (8, 16, 32, 64)
+MASKS = (8, 16, 32, 64)
+NAMES = {"last": "after", "first": "before", "both": "both"}
 
 
 @register_stress("masks", axis="mask tokens appended", about="more mask tokens than the answer needs", priority=20)
-def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def mask_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
     """Ask with each number of mask tokens."""
-    counts = sorted(set(options.values or COUNTS))
+    counts = sorted(set(options.values or MASKS))
     if counts[0] < 1:
         raise FloatLensError(f"{counts[0]} mask tokens cannot hold an answer; use numbers from 1 in --levels")
     made = []
@@ -29,3 +32,11 @@ def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) ->
         longer = replace(asking, max_new_tokens=count, steps=steps)
         made.append(StressLevel(str(count), float(count), list(samples), longer))
     return made
+
+
+@register_stress(
+    "query", axis="position of the question", about="the question after, before, or on both sides", priority=10
+)
+def query_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+    """Ask with the question at each position."""
+    return [StressLevel(NAMES[order], float("nan"), list(samples), replace(asking, order=order)) for order in ORDERS]
