@@ -8,7 +8,7 @@ export type Code = { text: string } | { reason: string };
 
 /** The rules that Python draws unless it is told others. */
 const RULES = ["sigma(k=3)", "top(n=1)", "first", "share(eps=0.3)", "excess(eps=3)"];
-const OPTIONS = ["max_new_tokens", "steps", "block_length", "temperature", "seed"]; // settings that the command line has
+const COMMON = ["max_new_tokens", "steps", "block_length", "temperature", "seed"]; // settings that all samplers share
 const LOADING = ["revision", "family", "adapter", "sampler", "dtype"]; // options of loading that it has
 const TEMPLATES = "from floatlens.data.template import parse";
 const UNKNOWN = "This film has no record of how it was made; trace again with this version of FloatLens.";
@@ -40,6 +40,8 @@ function view(films: Film[], state: State): Record<string, unknown> {
 const line = (passage: { title: string; text: string }): string => (passage.title ? `${passage.title}: ${passage.text}` : passage.text);
 const golden = (passages: { gold: boolean }[]): number[] => passages.flatMap((passage, i) => (passage.gold ? [i] : []));
 const matrices = (film: Film, state: State): boolean => film.attention !== null || state.direction !== null;
+const own = (settings: Record<string, unknown>) => Object.entries(settings).filter(([name]) => !COMMON.includes(name));
+const common = (settings: Record<string, unknown>) => Object.fromEntries(Object.entries(settings).filter(([name]) => COMMON.includes(name)));
 const keywords = (given: Record<string, unknown>): string[] => Object.entries(given).map(([name, value]) => `${name}=${literal(value)}`);
 
 export function asPython(films: Film[], state: State): Code {
@@ -80,7 +82,8 @@ export function asPython(films: Film[], state: State): Code {
       define("prompt", whole);
       given = "prompt";
     }
-    const options = keywords({ ...settings, ...(matrices(film, state) ? { matrices: ["attention_mean"] } : {}) });
+    const sampler = own(settings).length ? { sampler: Object.fromEntries(own(settings)) } : {};
+    const options = keywords({ ...common(settings), ...sampler, ...(matrices(film, state) ? { matrices: ["attention_mean"] } : {}) });
     let call = `lens.trace(${[given, ...options].join(", ")})`;
     if (built_from && "infill" in built_from && !replay) call = `lens.infill(${["text", ...keywords(answers), ...options].join(", ")})`;
     if (replay) {
@@ -119,13 +122,13 @@ export function asCommand(films: Film[], state: State): Code {
     const { load, built_from, prompt, settings, replay } = raw.request;
     if (built_from && "order" in built_from && built_from.order !== "last") return instead(`The command line has no option for the order ${built_from.order}`);
     if (built_from && "template" in built_from) return instead("The template of this prompt is not in a file");
-    const other = [...Object.keys(load).filter((name) => !LOADING.includes(name)), ...Object.keys(settings).filter((name) => !OPTIONS.includes(name))][0];
+    const other = Object.keys(load).find((name) => !LOADING.includes(name));
     if (other) return instead(`The command line has no option for the setting ${other}`);
     const words = ["floatlens", "trace", raw.model];
     if (built_from === null) {
       if (prompt!.regions.length || prompt!.tail) return instead("No command builds this prompt, which has custom regions");
       words.push("--ids", prompt!.ids.join(","));
-    } else if ("infill" in built_from) words.push("--infill", built_from.infill);
+    } else if ("infill" in built_from) words.push("--text", built_from.infill);
     else if ("text" in built_from) words.push("--text", built_from.text);
     else {
       words.push("--prompt", raw.question);
@@ -144,7 +147,8 @@ export function asCommand(films: Film[], state: State): Code {
         words.push("--order", order.map((step) => step.join("+")).join(","));
       } else if (order !== "left-to-right") words.push("--order", order);
     }
-    for (const [name, value] of Object.entries({ ...load, ...settings })) words.push(`--${name.replaceAll("_", "-")}`, String(value));
+    for (const [name, value] of Object.entries({ ...load, ...common(settings) })) words.push(`--${name.replaceAll("_", "-")}`, String(value));
+    for (const [name, value] of own(settings)) words.push("--sampler-set", `${name}=${value}`);
     for (const spec of raw.interventions) words.push("--intervention", spec);
     if (matrices(film, state)) words.push("--matrices", "attention_mean");
     words.push("--out", films.length > 1 ? `runs/${i + 1}` : "run");

@@ -91,7 +91,7 @@ test("a raw text and a text with masks are given as they were", () => {
   assert.match(text(asCommand([raw], STATE)), /--text MKT --max-new-tokens 2/);
   const masks = film({ request: { ...REQUEST, built_from: { infill: "A [MASK]." }, settings: { seed: 3 } } });
   assert.match(text(asPython([masks], STATE)), /text = "A \[MASK\]\."\ntrace = lens\.infill\(text, seed=3\)/);
-  assert.match(text(asCommand([masks], STATE)), /^floatlens trace small --infill 'A \[MASK\]\.' --seed 3 --out run/);
+  assert.match(text(asCommand([masks], STATE)), /^floatlens trace small --text 'A \[MASK\]\.' --seed 3 --out run/);
 });
 
 test("a replay has its answer and its order", () => {
@@ -120,9 +120,9 @@ test("a prompt with another order or template is built first", () => {
   assert.ok("reason" in asCommand([other], STATE));
 });
 
-test("a setting without an option, and a film that says nothing, are named", () => {
+test("settings of one sampler go into its own value, and a film that says nothing is named", () => {
   const cfg = film({ request: { ...REQUEST, settings: { max_new_tokens: 2, seed: 0, cfg_scale: 1.5 } } });
-  assert.match(text(asCommand([cfg], STATE)), /no option for the setting cfg_scale/);
-  assert.match(text(asPython([cfg], STATE)), /cfg_scale=1\.5/);
+  assert.match(text(asCommand([cfg], STATE)), /--max-new-tokens 2 --seed 0 --sampler-set cfg_scale=1\.5 --out run/);
+  assert.match(text(asPython([cfg], STATE)), /max_new_tokens=2, seed=0, sampler=\{"cfg_scale": 1\.5\}\)/);
   assert.ok("reason" in asPython([decode(small())], STATE));
 });
