@@ -220,7 +220,7 @@ def test_study_reads_data_and_loads_models_as_eval_does(folder: Path, tmp_path: 
     assert {entry["n"] for entry in found["results"]} == {5} and "5 lines skipped" in found["notes"][-1]
     study = RunFolder.open(tmp_path / "run")
     asked = study.manifest["asked"]
-    assert asked["asking"]["template"].startswith("Read well.") and asked["load"]["family"] == family
+    assert asked["template"].startswith("Read well.") and asked["load"]["family"] == family
     assert [problem["line"] for problem in study.problems()] == [6, 7, 8, 9, 10]
     assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
 
