@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from floatlens.cli.main import COMMANDS
+from floatlens.cli.main import COMMANDS, list_options
 from floatlens.cli.options import parse_numbers
 from floatlens.errors import FloatLensError
 from floatlens.options import GROUPS, Data, Load, Recording, Run, Sampling, Scope
@@ -35,7 +35,7 @@ SOME = {
 
 def parameters(command: str) -> set[str]:
     module, _ = COMMANDS[command]
-    return set(inspect.signature(importlib.import_module(f"floatlens.cli.{module}").command).parameters)
+    return set(inspect.signature(list_options(importlib.import_module(f"floatlens.cli.{module}").command)).parameters)
 
 
 def names(group: type) -> set[str]:

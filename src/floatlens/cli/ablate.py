@@ -11,7 +11,6 @@ from floatlens.cli import options as common
 from floatlens.options import Data, Load, Run, Sampling
 
 
-@common.grouped
 def command(
     models: common.Models,
     data: common.DataSets,

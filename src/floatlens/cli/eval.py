@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from floatlens.store.folder import RunFolder
 
 
-@common.grouped
 def command(
     models: common.Models,
     data: common.DataSets,

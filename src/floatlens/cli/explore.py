@@ -15,7 +15,6 @@ HOST = "127.0.0.1"
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
 
-@common.grouped
 def command(
     what: Annotated[
         list[str] | None,

@@ -1,17 +1,22 @@
-"""The program: finds a command, runs it, and converts a usage error to one sentence and exit code 2."""
+"""The program: finds a command, lists its options, runs it, and converts a usage error to one sentence and exit code 2."""
 
 from __future__ import annotations
 
 import errno
 import importlib
+import inspect
 import os
 import sys
 import traceback
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import Field, fields, is_dataclass, replace
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 import typer.core
 
+from floatlens.cli.options import PARSERS, SETTINGS
 from floatlens.errors import FloatLensError
 from floatlens.options import ARGUMENTS
 
@@ -46,6 +51,7 @@ DISK = {
 }
 WAY_OUT = {number: FULL if number in (errno.ENOSPC, errno.EDQUOT) else DENIED for number in DISK}
 
+OTHER_TYPES = {"torch": SimpleNamespace(dtype=str)}  # torch is not imported to show help
 # typer has its own copy of click; the base of its errors is found through one that it exports.
 CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -67,8 +73,7 @@ class Commands(typer.core.TyperGroup):
         if self.listing:
             made.command(name, help=about)(lambda: None)
         else:
-            command = importlib.import_module(f"floatlens.cli.{module}").command
-            made.command(name)(command)
+            made.command(name)(list_options(importlib.import_module(f"floatlens.cli.{module}").command))
         found: Any = typer.main.get_command(made)
         found.name = name
         if rare := [each for each in found.params if getattr(each, "hidden", False)]:
@@ -161,6 +166,93 @@ def _failed(sentence: str, code: int, debug: bool) -> int:
         traceback.print_exc()
     print(f"floatlens: {' '.join(sentence.split())}", file=sys.stderr)
     return code
+
+
+def list_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace every parameter of a command that is a value of `floatlens.options` by its fields, as options.
+
+    The default of the parameter gives the defaults of its options. An option of two values is listed once.
+
+    >>> from floatlens.options import Data, Sampling
+    >>> @list_options
+    ... def command(model: str, sampling: Sampling = Sampling(steps=4), reading: Data = Data()) -> None:
+    ...     print(model, sampling.steps, sampling.temperature, sampling.seed, reading.seed)
+    >>> command(model="tiny-mdm", temperature=0.5, seed=3)
+    tiny-mdm 4 0.5 3 3
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    flat: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            flat[name] = _parameter(name, parameter.default, _with_panel(name, kind))
+            continue
+        groups[name] = parameter.default
+        for field in fields(kind):
+            if field.metadata["flag"] is not None:
+                made = _field_option(kind, field, getattr(parameter.default, field.name))
+                flat.setdefault(made.name, made)
+    # Parameters without a default come first, as in any signature.
+    ordered = sorted(flat.values(), key=lambda each: each.default is not each.empty)
+    defaults = {each.name: each.default for each in ordered if each.default is not each.empty}
+
+    def called(**given: Any) -> None:
+        values = {**defaults, **given}
+        chosen = {name: _value(default, values) for name, default in groups.items()}
+        own = {name: values[name] for name in hints if name in values and name not in groups}
+        command(**own, **chosen)
+
+    called.__doc__, called.__name__, called.__module__ = command.__doc__, command.__name__, command.__module__
+    called.__annotations__ = {each.name: each.annotation for each in ordered} | {"return": None}
+    called.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    return called
+
+
+def _value(default: Any, given: dict[str, Any]) -> Any:
+    """Return the value of a group: its default with what was given on the command line."""
+    changes = {}
+    for field in fields(default):
+        flag = field.metadata["flag"]
+        if flag is None:
+            continue
+        parser = _parser(field)
+        text = given[_name(field)]
+        if parser is None:
+            changes[field.name] = text
+        elif text is not None:
+            changes[field.name] = parser[1](text, f"--{_name(field).replace('_', '-')}")
+    return replace(default, **changes)
+
+
+def _field_option(kind: Any, field: Field[Any], default: Any) -> inspect.Parameter:
+    about, parser = field.metadata, _parser(field)
+    annotation = get_type_hints(kind, localns=OTHER_TYPES)[field.name] if parser is None else parser[0]
+    name = _name(field)
+    words = [f"--{name.replace('_', '-')}"] if annotation is bool else []
+    shown: dict[str, Any] = {"rich_help_panel": kind.panel, "hidden": about["rare"]}
+    option = typer.Option(*words, help=about["help"], min=about["least"], **shown)
+    return _parameter(name, None if parser and not isinstance(default, str) else default, Annotated[annotation, option])
+
+
+def _name(field: Field[Any]) -> str:
+    return str(field.metadata["flag"] or field.name).replace("-", "_")
+
+
+def _parser(field: Field[Any]) -> tuple[Any, Callable[[Any, str], Any]] | None:
+    return SETTINGS if field.metadata["flag"] == "sampler-set" else PARSERS.get(field.name)
+
+
+def _with_panel(name: str, annotation: Any) -> Any:
+    """Show options of one command in the panel of its input, those of its output with the options of the run."""
+    for each in getattr(annotation, "__metadata__", ()):
+        if isinstance(each, typer.models.OptionInfo) and each.rich_help_panel is None:
+            each.rich_help_panel = "Run" if name in ("out", "jobs", "as_json") else "Input"
+    return annotation
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 if __name__ == "__main__":

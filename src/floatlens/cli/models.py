@@ -17,7 +17,6 @@ NEW = 32  # tokens that the estimated trace writes
 LISTED = ("name", "about", "example", "kind", "attention", "sampler", "other_samplers")  # fields of a family
 
 
-@common.grouped
 def command(
     name: common.OneModel = None,
     loading: Load = Load(),

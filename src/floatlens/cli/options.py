@@ -5,12 +5,9 @@ Options of one command only are declared in its file; those of several commands 
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields, is_dataclass, replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -161,91 +158,4 @@ PARSERS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "record_steps": (str | None, parse_numbers),
     "template": (str | None, _read_template),
 }
-OTHER_TYPES = {"torch": SimpleNamespace(dtype=str)}  # torch is not imported to show help
 SETTINGS = (list[str] | None, parse_settings)
-
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace every parameter of a command that is a value of `floatlens.options` by its fields, as options.
-
-    The default of the parameter gives the defaults of its options. An option of two values is listed once.
-
-    >>> @grouped
-    ... def command(model: str, sampling: Sampling = Sampling(steps=4), reading: Data = Data()) -> None:
-    ...     print(model, sampling.steps, sampling.temperature, sampling.seed, reading.seed)
-    >>> command(model="tiny-mdm", temperature=0.5, seed=3)
-    tiny-mdm 4 0.5 3 3
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {}
-    flat: dict[str, inspect.Parameter] = {}
-    for name, parameter in inspect.signature(command).parameters.items():
-        kind = hints[name]
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            flat[name] = _parameter(name, parameter.default, _with_panel(name, kind))
-            continue
-        groups[name] = parameter.default
-        for field in fields(kind):
-            if field.metadata["flag"] is not None:
-                made = _field_option(kind, field, getattr(parameter.default, field.name))
-                flat.setdefault(made.name, made)
-    # Parameters without a default come first, as in any signature.
-    ordered = sorted(flat.values(), key=lambda each: each.default is not each.empty)
-    defaults = {each.name: each.default for each in ordered if each.default is not each.empty}
-
-    def called(**given: Any) -> None:
-        values = {**defaults, **given}
-        chosen = {name: _value(default, values) for name, default in groups.items()}
-        own = {name: values[name] for name in hints if name in values and name not in groups}
-        command(**own, **chosen)
-
-    called.__doc__, called.__name__, called.__module__ = command.__doc__, command.__name__, command.__module__
-    called.__annotations__ = {each.name: each.annotation for each in ordered} | {"return": None}
-    called.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
-    return called
-
-
-def _value(default: Any, given: dict[str, Any]) -> Any:
-    """Return the value of a group: its default with what was given on the command line."""
-    changes = {}
-    for field in fields(default):
-        flag = field.metadata["flag"]
-        if flag is None:
-            continue
-        parser = _parser(field)
-        text = given[_name(field)]
-        if parser is None:
-            changes[field.name] = text
-        elif text is not None:
-            changes[field.name] = parser[1](text, f"--{_name(field).replace('_', '-')}")
-    return replace(default, **changes)
-
-
-def _field_option(kind: Any, field: Field[Any], default: Any) -> inspect.Parameter:
-    about, parser = field.metadata, _parser(field)
-    annotation = get_type_hints(kind, localns=OTHER_TYPES)[field.name] if parser is None else parser[0]
-    name = _name(field)
-    words = [f"--{name.replace('_', '-')}"] if annotation is bool else []
-    shown: dict[str, Any] = {"rich_help_panel": kind.panel, "hidden": about["rare"]}
-    option = typer.Option(*words, help=about["help"], min=about["least"], **shown)
-    return _parameter(name, None if parser and not isinstance(default, str) else default, Annotated[annotation, option])
-
-
-def _name(field: Field[Any]) -> str:
-    return str(field.metadata["flag"] or field.name).replace("-", "_")
-
-
-def _parser(field: Field[Any]) -> tuple[Any, Callable[[Any, str], Any]] | None:
-    return SETTINGS if field.metadata["flag"] == "sampler-set" else PARSERS.get(field.name)
-
-
-def _with_panel(name: str, annotation: Any) -> Any:
-    """Show options of one command in the panel of its input, those of its output with the options of the run."""
-    for each in getattr(annotation, "__metadata__", ()):
-        if isinstance(each, typer.models.OptionInfo) and each.rich_help_panel is None:
-            each.rich_help_panel = "Run" if name in ("out", "jobs", "as_json") else "Input"
-    return annotation
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

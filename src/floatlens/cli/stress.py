@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from floatlens.store.folder import RunFolder
 
 
-@common.grouped
 def command(
     name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks, query or collection.")],
     models: common.Models,

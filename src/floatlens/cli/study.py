@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow", "too few samples": "yellow"}
 
 
-@common.grouped
 def command(
     models: common.Models,
     data: common.DataSets,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from floatlens.lens import Lens
 
 
-@common.grouped
 def command(
     model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
