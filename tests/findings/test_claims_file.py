@@ -1,15 +1,18 @@
 """`claims.toml`: every finding and claim has its texts there, and nothing else."""
 
 import math
+from inspect import signature
 
 import pytest
 
+from floatlens.findings.draw import lines
 from floatlens.findings.finding import CLAIMS, FINDINGS, TEXTS
 from tests.findings.planted import TRACED, planted
 
 FINDING = {"title", "question", "paper", "views", "claims"}
 SOMETIMES = {"table", "labels", "variables"}
 REPLAYED = {"text", "text_tokens", "floating_text"}  # only in traces with replays
+LINES = set(signature(lines).parameters) - {"measured", "backend"}
 CLAIM = {"id", "sentence", "source", "statistic", "effect", "why", "rejected_if", "needs"}
 
 
@@ -18,7 +21,12 @@ def test_the_file_has_exactly_the_findings_in_the_order_of_the_report_and_their_
     for name, text in TEXTS.items():
         assert FINDING <= text.keys() <= FINDING | SOMETIMES, name
         assert list(text["views"]) == list(FINDINGS[name].views), name
-        assert all(view.keys() == {"title", "reading"} for view in text["views"].values()), name
+        for view, about in text["views"].items():
+            own = hasattr(FINDINGS[name], f"draw_{view}")
+            assert {"title", "reading"} <= about.keys() <= {"title", "reading"} | (set() if own else LINES), (
+                name,
+                view,
+            )
 
 
 @pytest.mark.parametrize("name", TRACED)

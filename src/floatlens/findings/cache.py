@@ -14,7 +14,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.findings.draw import lines, maps
+from floatlens.findings.draw import maps
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, halves, mean, mean_over, over_layers
@@ -52,9 +52,6 @@ class Cache(Finding):
             },
             coords={"layer": data["layer"], "step": data["step"], "threshold": list(TOLERANCES)},
         )
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, note="Relative change from one step to the next")
 
     def draw_reuse(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
         note = f"Share of positions whose key and value both change by less than {TOLERANCE:g} since the previous step"

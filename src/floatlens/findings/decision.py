@@ -10,12 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
 from floatlens.findings.definitions import retrieval_depth
-from floatlens.findings.draw import lines
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import answer_positions
 from floatlens.findings.samples import Array, depths, mean, mean_over
@@ -57,13 +54,6 @@ class Decision(Finding):
             },
             coords={"layer": layers, "elapsed": (np.arange(BINS) + 0.5) / BINS},
         )
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, note="By the logit lens at the commit")
-
-    def draw_steps(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        names, label = {"leads": "tokens that lead\nthe model's prediction"}, "time until the commit (0 to 1)"
-        return lines(measured, names, "elapsed", label, backend=backend, note="By the last layer", shares=True)
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         return {

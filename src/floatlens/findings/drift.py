@@ -146,9 +146,6 @@ class Drift(Finding):
             return pd.concat([_cells(*panel, positions) for panel in panels], ignore_index=True)
         return _draw(panels, rule, positions)
 
-    def draw_numbers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return draw.lines(measured, self.labels, backend=backend)
-
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         written = part["n_written"].values.astype(int)
         last = [mean(part["floating_writing"].sel(tokens=n).values[row]) for row, n in enumerate(written) if n > 1]

@@ -75,7 +75,8 @@ class Finding:
     variables
         What each number means; kept as the `description` of each variable of the result.
     views, maps
-        Names of the figures; `draw_VIEW(measured, *, backend, option=...)` draws one. Those in `maps` are drawn from traces.
+        Names of the figures; `draw_VIEW(measured, *, backend, option=...)` draws one. Without such a method, the numbers in
+        `labels` are drawn by layer, with the settings of `draw.lines` in `looks`. Those in `maps` are drawn from traces.
     needs, needs_means
         The variables of a trace that are measured; of the latter the mean over heads is enough.
     records
@@ -97,6 +98,7 @@ class Finding:
     captions: Mapping[str, tuple[str, str]] = {}
     labels: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
+    looks: Mapping[str, Mapping[str, Any]] = {}
     views: Sequence[str] = ("layers",)
     maps: Sequence[str] = ()
     needs: Sequence[str] = ()
@@ -112,6 +114,10 @@ class Finding:
         vars(self).update({key: text[key] for key in kept if key in text})
         if "views" in text:
             self.captions = {view: (about["title"], about["reading"]) for view, about in text["views"].items()}
+            self.looks = {
+                view: {key: value for key, value in about.items() if key not in ("title", "reading")}
+                for view, about in text["views"].items()
+            }
 
     # What it measures
 
@@ -159,7 +165,7 @@ class Finding:
     @cached_property
     def figure_options(self) -> set[str]:
         """The names of the options of `figure`: those of `measure`, and of all views."""
-        drawn = {name for view in self.views for name in _keywords(getattr(self, f"draw_{view}"))}
+        drawn = {name for view in self.views for name in _keywords(self._draw(view))}
         return drawn - {"backend"} | self.measure_options.keys()
 
     def applies(self, answers: pd.DataFrame) -> bool:
@@ -182,15 +188,17 @@ class Finding:
         for name in options.keys() - self.figure_options:
             known = ", ".join(sorted(self.figure_options)) or "none"
             raise FloatLensError(f"{self.name} has no option {name!r}; it has {known}")
-        draw = getattr(self, f"draw_{view}")
+        draw = self._draw(view)
         if view not in self.maps:
             samples = self.measure(samples, **{name: options[name] for name in options if name in self.measure_options})
         taken = _keywords(draw)
         return draw(samples, backend=backend, **{name: options[name] for name in options if name in taken})
 
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        """Draw the numbers in `labels` by layer, one line per model."""
-        return lines(measured, self.labels, backend=backend)
+    def _draw(self, view: str) -> Callable[..., Any]:
+        def draw_lines(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+            return lines(measured, backend=backend, **{"names": self.labels, **self.looks.get(view, {})})
+
+        return getattr(self, f"draw_{view}", draw_lines)
 
     # Claims
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
-from floatlens.findings.draw import lines
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.samples import Array, mean, mean_over, over_layers
 from floatlens.findings.spelling import percent
@@ -46,15 +43,6 @@ class Locality(Finding):
             },
             coords={"layer": trace.data["layer"], "reach": reach},
         )
-
-    def draw_reach(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        names = {"within": "attention within", "uniform": "the same,\nuniform attention"}
-        names["masks"] = "of masks, on masks\nfurther away"
-        note = "Shares of attention, mean over heads, layers and steps"
-        return lines(measured, names, "reach", "positions", backend=backend, note=note)
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, zero=False, note="Mean over heads and steps")
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         return {

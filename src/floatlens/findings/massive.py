@@ -11,12 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors
-from floatlens.findings.draw import lines
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, halves, mean, mean_over, over_layers
@@ -48,9 +45,6 @@ class Massive(Finding):
             },
             coords={"layer": a["layer"]},
         )
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, zero=False)
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         largest = mean_over(part["largest"].values, 0)

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.findings.draw import lines, maps
+from floatlens.findings.draw import maps
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.samples import mean, mean_over, over_layers, require
 from floatlens.findings.spelling import percent
@@ -55,9 +55,6 @@ class Similarity(Finding):
         names = {"overlap_by_head": "step to step", "lasting_by_head": "first to last quarter"}
         note = "Mean over samples and steps"
         return maps(measured, names, "head", "attention that stays", note=note, backend=backend)
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, note="1 minus the total variation", shares=True)
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         names = {"step to step": "overlap", "first third": "early", "last third": "late"}

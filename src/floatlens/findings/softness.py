@@ -8,12 +8,9 @@ variance are those of the rows that write, as in the finding drift: the mean ove
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
 from floatlens.anchors import baseline
-from floatlens.findings.draw import lines
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile, writing_profile
 from floatlens.findings.samples import Array, mean, mean_over, over_layers
@@ -43,9 +40,6 @@ class Softness(Finding):
             },
             coords={"layer": a["layer"]},
         )
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, note="Sinks of the writing rows; left, of all rows")
 
     def sentence(self, model: str, part: xr.Dataset) -> str:
         return (

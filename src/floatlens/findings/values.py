@@ -7,12 +7,9 @@ autoregressive models, 2601.19657 for diffusion models).
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors
-from floatlens.findings.draw import lines
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import mean, mean_over, over_layers
@@ -38,9 +35,6 @@ class Values(Finding):
             numbers = {"anchors": anchors, "others": others, "smaller": np.log2(others / anchors)}
         means = {name: ("layer", mean_over(np.where(both, values, np.nan), 0)) for name, values in numbers.items()}
         return xr.Dataset(means, coords={"layer": a["layer"]})
-
-    def draw_layers(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        return lines(measured, self.labels, backend=backend, zero=False)
 
     def sentence(self, model: str, part: xr.Dataset) -> str:
         smaller = mean(part["smaller"].values)
