@@ -20,7 +20,7 @@ from floatlens.data.sample import Sample
 from floatlens.evaluation.ablate import MEASURES, Ablation, AblationRecord, ablate, effects, well_formed
 from floatlens.evaluation.conditions import conditions, standard
 from floatlens.evaluation.loop import Batch
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.replay import gold_surprise, replay
 from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
@@ -29,7 +29,7 @@ from floatlens.store.folder import RunFolder
 from floatlens.store.local import LocalEngine
 
 NEW = 6
-ASKING = Asking(max_new_tokens=NEW, batch_size=4)
+ASKING = AnswerSettings(max_new_tokens=NEW, batch_size=4)
 MODELS = ("tiny-arm", "tiny-mdm", "tiny-dream")
 
 

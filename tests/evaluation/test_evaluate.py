@@ -15,7 +15,7 @@ from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, evaluate, run_experiments
-from floatlens.evaluation.planning import CLOSED, Asking
+from floatlens.evaluation.planning import CLOSED, AnswerSettings
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 from floatlens.store.engine import JobFailure
@@ -182,7 +182,7 @@ class Deadly(LocalEngine):
 
 
 def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer):
-    lens, asking = Oracle(tokenizer), Asking(batch_size=4)
+    lens, asking = Oracle(tokenizer), AnswerSettings(batch_size=4)
     worker, journal, engine = ModelWorker(lambda _: lens), Journal(), Deadly()
     run_experiments([Experiment("oracle", "d", "open-book", questions(1), asking)], worker, journal)
     made = run_experiments(
@@ -197,7 +197,8 @@ def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_resu
 @pytest.mark.parametrize("change", [{"f1": "high"}, {"gold": "Molen"}, {"gold": [3]}, {"unknown": 1}, {"steps": "x"}])
 def test_a_result_with_other_fields_is_refused(tokenizer, change):
     (record,) = run_experiments(
-        [Experiment("oracle", "d", "open-book", questions(1), Asking())], ModelWorker(lambda _: Oracle(tokenizer))
+        [Experiment("oracle", "d", "open-book", questions(1), AnswerSettings())],
+        ModelWorker(lambda _: Oracle(tokenizer)),
     ).records
     assert AnswerRecord.from_result(record.key, record.value()) == record
     with pytest.raises(FloatLensError, match="the result of oracle"):

@@ -11,7 +11,7 @@ import pytest
 from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.loop import ModelWorker, answer_all
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import (
     STRESSES,
@@ -40,7 +40,7 @@ def samples(count=12, passages=6, gold=(2,)):
 
 
 def levels(name, questions=None, **options):
-    return STRESSES[name].levels(questions or samples(), Asking(), StressOptions(**options))
+    return STRESSES[name].levels(questions or samples(), AnswerSettings(), StressOptions(**options))
 
 
 @pytest.mark.parametrize("kind", ["random", "hard", "own"])
@@ -110,7 +110,7 @@ def test_layout_sets_the_distance_between_pieces_of_evidence():
 
 
 def test_masks_and_query_change_how_is_asked_and_not_what():
-    masks = STRESSES["masks"].levels(samples(), Asking(steps=16), StressOptions(values=(8, 32)))
+    masks = STRESSES["masks"].levels(samples(), AnswerSettings(steps=16), StressOptions(values=(8, 32)))
     assert [(m.asking.max_new_tokens, m.asking.steps) for m in masks] == [(8, 8), (32, 16)]
     query = levels("query")
     assert [(q.name, q.asking.order) for q in query] == [("after", "last"), ("before", "first"), ("both", "both")]
@@ -132,7 +132,7 @@ def test_a_stress_of_ones_own_is_one_function(monkeypatch):
         loud = [Sample(s.id, s.question.upper(), s.answers, s.passages) for s in samples]
         return [StressLevel("quiet", 0.0, list(samples), asking), StressLevel("loud", 1.0, loud, asking)]
 
-    made = STRESSES["shout"].levels(samples(2), Asking(), StressOptions())
+    made = STRESSES["shout"].levels(samples(2), AnswerSettings(), StressOptions())
     jobs = list(stress_experiments(STRESSES["shout"], ["m"], {"d": made}))
     assert [job.condition for job in jobs] == ["shout=quiet", "shout=loud"] and jobs[1].labels["x"] == 1.0
     assert list(STRESSES)[-1] == "shout"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import floatlens
 from floatlens.cli.stress import command
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES, StressOptions
 from floatlens.store.folder import RunFolder
@@ -99,7 +99,7 @@ def test_every_level_is_asked_again_under_an_intervention_and_its_control(checkp
 
 
 def noise_levels(data):
-    return STRESSES["noise"].levels(list(floatlens.read(data)), Asking(), StressOptions(values=(0, 2)))
+    return STRESSES["noise"].levels(list(floatlens.read(data)), AnswerSettings(), StressOptions(values=(0, 2)))
 
 
 def test_the_effect_on_robustness_is_the_paired_difference_of_losses():

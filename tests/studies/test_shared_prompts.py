@@ -9,10 +9,10 @@ from floatlens.data.read import read
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
-from floatlens.evaluation.planning import OPEN, Asking
+from floatlens.evaluation.planning import OPEN, AnswerSettings
 from floatlens.lens import Lens
 
-ASKING = Asking(max_new_tokens=4, batch_size=3)
+ASKING = AnswerSettings(max_new_tokens=4, batch_size=3)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ class Asked:
         return run_experiments(jobs, self.worker, self.journal).records
 
 
-def task(samples: list[Sample], condition: str = OPEN, asking: Asking = ASKING) -> Experiment:
+def task(samples: list[Sample], condition: str = OPEN, asking: AnswerSettings = ASKING) -> Experiment:
     return Experiment("tiny-arm", "fresh", condition, samples, asking)
 
 
@@ -60,7 +60,7 @@ def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], mon
 
 def test_other_settings_are_another_answer(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked(lens, monkeypatch)
-    ask(task(samples[:2]), task(samples[:2], "masks=5", Asking(max_new_tokens=5, batch_size=3)))
+    ask(task(samples[:2]), task(samples[:2], "masks=5", AnswerSettings(max_new_tokens=5, batch_size=3)))
     assert ask.prompts == 4
 
 

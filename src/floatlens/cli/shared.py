@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from floatlens.evaluation.planning import Asking
+    from floatlens.evaluation.planning import AnswerSettings
     from floatlens.evaluation.sources import DataSource, EvaluationPlan
     from floatlens.findings.finding import Finding
     from floatlens.options import Load
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
 
 
-def check_settings(plan: EvaluationPlan, models: Load, askings: Sequence[Asking] = ()) -> None:
+def check_settings(plan: EvaluationPlan, models: Load, askings: Sequence[AnswerSettings] = ()) -> None:
     """Raise an error for invalid models and settings, before any weights are read."""
     from floatlens.lens import Lens
 

@@ -19,7 +19,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, SEEDS, Condition, conditions, standard
 from floatlens.evaluation.loop import Batch, Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
-from floatlens.evaluation.planning import Asking, Key
+from floatlens.evaluation.planning import AnswerSettings, Key
 from floatlens.evaluation.replay import Baseline
 from floatlens.evaluation.retry import SAMPLE_ERRORS, error_reason
 from floatlens.evaluation.summary import difference
@@ -175,7 +175,7 @@ def _by_condition(cases: Sequence[Case]) -> list[list[Case]]:
     return list(found.values())
 
 
-def run_baseline(lens: Lens, cases: Sequence[Case], asking: Asking) -> Iterator[Baseline | FailedQuestion]:
+def run_baseline(lens: Lens, cases: Sequence[Case], asking: AnswerSettings) -> Iterator[Baseline | FailedQuestion]:
     """Run a batch without interventions; if it fails, it is halved until the failing question is found.
 
     Rows that would wait for each other run alone: conditions are compared step by step.
@@ -208,7 +208,7 @@ def ablate(
     *,
     doses: Sequence[float] | None = None,
     seeds: Sequence[int] = SEEDS,
-    asking: Asking | None = None,
+    asking: AnswerSettings | None = None,
     folder: RunFolder | None = None,
     watch: ProgressCallback | None = None,
     load: Load = Load(),
@@ -227,7 +227,7 @@ def ablate(
     engine, worker: by default this process. Other processes need names, since a lens stays in its process.
     """
     named = samples if isinstance(samples, Mapping) else {"data": samples}
-    asking, engine, worker = asking or Asking(), engine or LocalEngine(), worker or ModelWorker(load)
+    asking, engine, worker = asking or AnswerSettings(), engine or LocalEngine(), worker or ModelWorker(load)
 
     def experiments() -> Iterator[Ablation]:
         for model in models:

@@ -26,7 +26,7 @@ from floatlens.evaluation.planning import (
     CLOSED,
     OPEN,
     WINDOW,
-    Asking,
+    AnswerSettings,
     Key,
     SharedPrompts,
     build_prompt,
@@ -68,7 +68,7 @@ class Experiment:
     data: str
     condition: str
     samples: Iterable[Sample | Prompt]
-    asking: Asking
+    asking: AnswerSettings
     count: int | None = None
     labels: dict[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
@@ -424,7 +424,7 @@ def evaluate(
     >>> answers = fl.evaluate(fl.load("tiny-mdm"), fl.read("world:fresh", limit=50))      # doctest: +SKIP
     >>> answers["accuracy"].mean()                                                       # doctest: +SKIP
     """
-    asking = Asking(
+    asking = AnswerSettings(
         max_new_tokens=max_new_tokens,
         steps=steps,
         batch_size=batch_size,

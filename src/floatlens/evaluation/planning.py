@@ -30,7 +30,7 @@ Key = tuple[str, ...]  # of a result in the run folder, such as (model, data, co
 
 
 @dataclass(frozen=True)
-class Asking:
+class AnswerSettings:
     """How questions are asked: the same for all models of a comparison, and recorded with the answers.
 
     Parameters
@@ -62,7 +62,7 @@ class Asking:
         return {**asdict(self), "template": self.template.text}
 
 
-def build_prompt(lens: Lens, sample: Sample | Prompt, asking: Asking, condition: str = OPEN) -> Prompt:
+def build_prompt(lens: Lens, sample: Sample | Prompt, asking: AnswerSettings, condition: str = OPEN) -> Prompt:
     """Build the prompt of a sample, or raise FloatLensError with the reason why there is none. A `Prompt` is used unchanged.
 
     Passages are left out under closed book and for short questions, and required under open book. Those that do not fit
@@ -96,7 +96,7 @@ def build_prompt(lens: Lens, sample: Sample | Prompt, asking: Asking, condition:
     return replace(prompt, dropped=prompt.dropped + len(passages) - len(shown), sample_id=sample.id)
 
 
-def _text_prompt(lens: Lens, sample: Sample, asking: Asking) -> Prompt:
+def _text_prompt(lens: Lens, sample: Sample, asking: AnswerSettings) -> Prompt:
     """Build the prompt of a text with masks or to continue, under any condition: it has no passages."""
     prompt = lens.infill_prompt(sample.question) if sample.infill else lens.text_prompt(sample.question)
     written = len(prompt.tail or ()) if sample.infill else asking.max_new_tokens
@@ -135,7 +135,9 @@ class SharedPrompts:
         """Forget the questions without a result: the work on them failed."""
         self.first = {about: one for about, one in self.first.items() if one[0] in have}
 
-    def origin(self, key: Key, prompt: Prompt, asking: Asking, experiment: object, *, ask_all: bool) -> Key | None:
+    def origin(
+        self, key: Key, prompt: Prompt, asking: AnswerSettings, experiment: object, *, ask_all: bool
+    ) -> Key | None:
         """Return the key of the result with the answer to the same prompt, or None if the question is to be asked.
 
         Called for the questions of an experiment in their order. With `ask_all` every prompt is run, because more than its

@@ -25,7 +25,7 @@ from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.loop import Case
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, in_force
 from floatlens.lens import Generation, Lens
@@ -45,7 +45,7 @@ class Baseline:
     gold: list[list[int]]
 
     @classmethod
-    def run(cls, lens: Lens, cases: Sequence[Case], asking: Asking) -> Baseline:
+    def run(cls, lens: Lens, cases: Sequence[Case], asking: AnswerSettings) -> Baseline:
         """Run the batch."""
         if not lens.has_mask and lens.family.kind == "mdm":
             raise FloatLensError(

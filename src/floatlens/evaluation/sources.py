@@ -17,7 +17,7 @@ from floatlens.data.readers.registry import named_data
 from floatlens.data.sample import Sample, first_passages, gold_among
 from floatlens.data.template import DEFAULT
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN, Asking
+from floatlens.evaluation.planning import CLOSED, OPEN, AnswerSettings
 from floatlens.options import Data, Run, Sampling
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class EvaluationPlan:
     models: tuple[str, ...]
     data: tuple[str, ...]
     conditions: tuple[str, ...] = (OPEN,)
-    asking: Asking = field(default_factory=Asking)
+    asking: AnswerSettings = field(default_factory=AnswerSettings)
     split: str | None = None
     limit: int | None = None
     seed: int | None = None
@@ -68,7 +68,7 @@ class EvaluationPlan:
 
 
 def plan_of(
-    models: Sequence[str], data: Sequence[str], reading: Data, asking: Asking, **changes: Any
+    models: Sequence[str], data: Sequence[str], reading: Data, asking: AnswerSettings, **changes: Any
 ) -> EvaluationPlan:
     """Return the evaluation plan of models and data by the options of the command line."""
     names = ("split", "limit", "seed", "max_passages", "corpus", "columns", "layout", "strict")
@@ -77,10 +77,10 @@ def plan_of(
     return EvaluationPlan(**{**given, "passages": reading.passages or None, **changes})
 
 
-def asking_of(sampling: Sampling, reading: Data, run: Run, order: str = "last") -> Asking:
+def asking_of(sampling: Sampling, reading: Data, run: Run, order: str = "last") -> AnswerSettings:
     """Return how questions are asked by the options of the command line."""
     shared = {"block_length": sampling.block_length, "temperature": sampling.temperature}
-    return Asking(
+    return AnswerSettings(
         max_new_tokens=sampling.max_new_tokens,
         steps=sampling.steps,
         batch_size=run.batch_size,

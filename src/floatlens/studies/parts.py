@@ -22,7 +22,7 @@ from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import Condition, conditions, standard
 from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking, Key
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, AnswerSettings, Key
 from floatlens.evaluation.sources import DataSource
 from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.interventions.intervention import NO_ATTENTION
@@ -84,7 +84,7 @@ class ModelStudy:
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
-    def task(self, source: DataSource, count: int | None, condition: str, asking: Asking) -> Experiment:
+    def task(self, source: DataSource, count: int | None, condition: str, asking: AnswerSettings) -> Experiment:
         """Describe the first questions of a data set, to ask the model under one condition."""
         samples = first(source, count, self.plan)
         return Experiment(self.model, source.label, condition, samples, asking, len(samples))

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Asking
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, AnswerSettings
 from floatlens.evaluation.sources import DataSource, asking_of, open_sources, plan_of
 from floatlens.findings.finding import CONDITIONS, FINDINGS, traced_conditions
 from floatlens.models.checkpoint import find
@@ -97,12 +97,12 @@ class StudyPlan:
         return replace(self, sampling=replace(self.sampling, max_new_tokens=tokens), **own)
 
     @property
-    def asking(self) -> Asking:
+    def asking(self) -> AnswerSettings:
         """How short questions are asked."""
         return asking_of(self.sampling, self.reading, self.run)
 
     @property
-    def answering(self) -> Asking:
+    def answering(self) -> AnswerSettings:
         """How questions with passages are asked, and those without that they are compared with."""
         return replace(self.asking, max_new_tokens=self.scope.answer_tokens or self.sampling.max_new_tokens)
 

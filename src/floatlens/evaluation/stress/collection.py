@@ -23,7 +23,7 @@ from floatlens.data.retrieval import Document, Index
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, StressTest
 from floatlens.files import temporary_folder
 
@@ -221,7 +221,7 @@ def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: 
     return {stage: [asked[number][i] for number in range(len(found))] for i, stage in enumerate(STAGES)}
 
 
-def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
     """Ask at each stage; the collection has the documents of the corpus and the passages that are not evidence."""
     if options.values is not None:
         raise FloatLensError("the stages of stress collection are fixed; leave out --levels")

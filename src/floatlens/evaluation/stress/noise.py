@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 from floatlens.files import temporary_folder
 
@@ -26,7 +26,7 @@ Distract = Callable[[Sample, int], list[Passage]]
 
 
 @register_stress("noise", axis="share of noise", about="distractors join the gold passages", priority=50)
-def levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
     """Add each number of distractors to the gold passages."""
     counts = sorted(set(options.values or COUNTS))
     if counts[0] < 0:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 
 MOST = 11  # default maximum number of positions
@@ -21,7 +21,7 @@ NAN = float("nan")
 @register_stress(
     "position", axis="position of the gold passage", about="the gold passage at each position", priority=40
 )
-def position_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def position_levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
     """Put the gold passage at each position among the same other passages."""
     usable = with_gold(samples, 1, "position")
     count = options.passages or min(len(sample.passages) for sample in usable)
@@ -66,7 +66,7 @@ def _spread(count: int) -> list[int]:
     about="multi-hop evidence together or apart",
     priority=30,
 )
-def layout_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def layout_levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
     """Lay out the evidence together, at each distance, reversed and shuffled."""
     usable = [_cut(sample, options.passages) for sample in with_gold(samples, 2, "layout")]
     widest = min((len(s.passages) - len(s.gold)) // (len(s.gold) - 1) for s in usable)

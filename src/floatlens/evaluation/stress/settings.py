@@ -12,7 +12,7 @@ from dataclasses import replace
 from floatlens.data.sample import Sample
 from floatlens.data.template import ORDERS
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, register_stress
 
 MASKS = (8, 16, 32, 64)
@@ -20,7 +20,7 @@ NAMES = {"last": "after", "first": "before", "both": "both"}
 
 
 @register_stress("masks", axis="mask tokens appended", about="more mask tokens than the answer needs", priority=20)
-def mask_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def mask_levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
     """Ask with each number of mask tokens."""
     counts = sorted(set(options.values or MASKS))
     if counts[0] < 1:
@@ -37,6 +37,6 @@ def mask_levels(samples: Sequence[Sample], asking: Asking, options: StressOption
 @register_stress(
     "query", axis="position of the question", about="the question after, before, or on both sides", priority=10
 )
-def query_levels(samples: Sequence[Sample], asking: Asking, options: StressOptions) -> list[StressLevel]:
+def query_levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
     """Ask with the question at each position."""
     return [StressLevel(NAMES[order], float("nan"), list(samples), replace(asking, order=order)) for order in ORDERS]

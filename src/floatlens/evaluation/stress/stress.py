@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.conditions import PLAIN, Condition
-from floatlens.evaluation.planning import Asking
+from floatlens.evaluation.planning import AnswerSettings
 from floatlens.registry import Registry
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StressLevel:
     name: str
     x: float
     samples: list[Sample]
-    asking: Asking
+    asking: AnswerSettings
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class StressOptions:
     index: Index | None = None
 
 
-MakeLevels: TypeAlias = Callable[[Sequence[Sample], Asking, StressOptions], list[StressLevel]]
+MakeLevels: TypeAlias = Callable[[Sequence[Sample], AnswerSettings, StressOptions], list[StressLevel]]
 
 
 @dataclass(frozen=True)
