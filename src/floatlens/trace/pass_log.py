@@ -46,21 +46,11 @@ class ObservedStep:
     start: int
     active: range | None
     real_BT: torch.Tensor | None
-    results: Results
-    cross: Results
+    results: Results = field(default_factory=dict)
+    cross: Results = field(default_factory=dict)
     after_BT: torch.Tensor | None = None
     proposed_BT: torch.Tensor | None = None
     confidence_BT: torch.Tensor | None = None
-
-
-@dataclass
-class OpenPass:
-    """A pass that has started."""
-
-    tokens_BT: torch.Tensor | None
-    real_BT: torch.Tensor | None
-    forward: ForwardPass | None
-    token: Token[ForwardPass | None] | None
 
 
 @dataclass
@@ -90,7 +80,8 @@ class PassLog:
     fresh: bool = True  # the next pass begins a generation
     rows: int = 0  # positions whose rows are in the running means
     tokens_BT: torch.Tensor | None = None
-    open: OpenPass | None = None
+    open: ObservedStep | None = None  # the pass that has started
+    token: Token[ForwardPass | None] | None = None  # with which it is left
     pending: tuple[torch.Tensor, torch.Tensor] | None = (
         None  # (row, position) pairs (n, 2) that may be written, and their logits
     )
@@ -118,14 +109,13 @@ class PassLog:
         ids = given.get("input_ids")
         if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point():
             self.session.layout = None
-            self.open = OpenPass(None, None, None, None)
             self._new_generation([])
+            self.open = ObservedStep(len(self.steps), self.generation, None, 0, None, None)
             return
-        forward, token = current_pass(), None
+        forward = current_pass()
         if forward is None:
             forward = self._pass(ids, cached_length(given.get("past_key_values")))
-            token = enter_pass(forward)
-        self.open = OpenPass(None, None, forward, token)
+            self.token = enter_pass(forward)
         tokens_BT = forward.tokens_BT.detach()
         if self._begins(tokens_BT):
             self._settle(None)
@@ -135,12 +125,14 @@ class PassLog:
             self._settle(tokens_BT)
             if not self.steps or self.steps[-1].generation != self.generation:  # only a cache was filled so far
                 self.starts[self.generation] = self._prompt_ends(tokens_BT)
-        if token is not None:
+        if self.token is not None:
             self._count_rows(forward)
         real_BT = self._real(given.get("attention_mask"), tokens_BT)
         self.tokens_BT = tokens_BT.clone()
         self.session.layout = self._layout(self.tokens_BT, real_BT)
-        self.open = OpenPass(self.tokens_BT, real_BT, forward, token)
+        self.open = ObservedStep(
+            len(self.steps), self.generation, self.tokens_BT, forward.start, forward.active, real_BT
+        )
 
     def _real(self, mask: Any, tokens_BT: torch.Tensor) -> torch.Tensor | None:
         """False for padding (B, T), from a pass's own mask or the one given to `generate`; None if nothing is padded."""
@@ -254,23 +246,16 @@ class PassLog:
 
     def end(self, output: Any) -> None:
         """Finish the pass; `output` is None if it failed."""
-        opened = self.open
-        if opened is None:
+        step = self.open
+        if step is None:
             return
         self.close()
-        if output is None or (opened.forward is not None and not opened.forward.active):
+        if output is None or (step.active is not None and not step.active):
             return  # it failed, or only filled a cache
-        active = None if opened.forward is None else opened.forward.active
-        step = ObservedStep(
-            len(self.steps),
-            self.generation,
-            None if opened.tokens_BT is None else opened.tokens_BT.cpu(),
-            0 if opened.forward is None else opened.forward.start,
-            active,
-            None if opened.real_BT is None else opened.real_BT.cpu(),
-            on_cpu(self.session.results),
-            {} if self.cross is None else on_cpu(self.cross.results),
-        )
+        step.tokens_BT = None if step.tokens_BT is None else step.tokens_BT.cpu()
+        step.real_BT = None if step.real_BT is None else step.real_BT.cpu()
+        step.results = on_cpu(self.session.results)
+        step.cross = {} if self.cross is None else on_cpu(self.cross.results)
         logits = logits_of(output)
         if step.tokens_BT is not None and logits is not None:
             self._propose(step, logits)
@@ -278,9 +263,9 @@ class PassLog:
 
     def close(self) -> None:
         """Abandon the pass that has started, if there is one."""
-        if self.open is not None and self.open.token is not None:
-            leave_pass(self.open.token)
-        self.open = None
+        if self.token is not None:
+            leave_pass(self.token)
+        self.open = self.token = None
         self._pause(True)
 
     def _pause(self, paused: bool) -> None:
