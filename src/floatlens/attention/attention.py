@@ -71,28 +71,16 @@ class Active:
 
     def number(self, module: torch.nn.Module | None) -> int:
         """The layer of a called module: its own number, or otherwise the number of modules called before it in this pass."""
-        forward = current_pass()
+        forward, counter = current_pass(), self if self.session is None else self.session
         if forward is not self.forward:
-            self.forward, self.calls = forward, 0
-            if self.session is not None:
-                self.session.calls = 0
+            self.forward, counter.calls = forward, 0
             if self.mode is not None:
                 self.mode.begin()
-        number = self.calls if self.session is None else self.session.calls
-        self.calls += 1
-        if self.session is not None:
-            self.session.calls += 1
+        counter.calls += 1
         if (own := layer_number(module)) is not None:
             return own
         layers = attention_layers(self.model.config) if hasattr(self.model, "config") else []
-        return layers[number] if number < len(layers) else number
-
-    def number_in(self, session: Session | None, module: torch.nn.Module | None) -> int:
-        """The layer of a called module in the session of a part other than SELF."""
-        if session is None:
-            return 0
-        session.calls += 1
-        return session.calls - 1 if (own := layer_number(module)) is None else own
+        return layers[counter.calls - 1] if counter.calls <= len(layers) else counter.calls - 1
 
 
 def layer_number(module: torch.nn.Module | None) -> int | None:
@@ -152,9 +140,10 @@ def compute(
     """
     if part is not None and part != SELF:
         output, session = unchanged(), active.others.get(part)
-        layer = active.number_in(session, module)
         if session is not None:
-            session.see(layer, inputs if finish is None else finish(inputs))
+            session.calls += 1
+            own = layer_number(module)
+            session.see(session.calls - 1 if own is None else own, inputs if finish is None else finish(inputs))
         return output
     session, layer = active.session, active.number(module)
     if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.query):
