@@ -207,25 +207,25 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
         return Rule(named, dict(_settings_of(spec)), function=None if registered else spec)
     if not isinstance(spec, str):
         raise FloatLensError(f"anchor rule {spec!r} is neither a string such as sigma(3) nor a function")
-    found = parse_spec(spec, "anchor rule", "sigma(3)")
-    defaults = _settings_of(RULES[found.name])
+    parsed = parse_spec(spec, "anchor rule", "sigma(3)")
+    defaults = _settings_of(RULES[parsed.name])
     settings = dict(defaults)
     minimum = 0
-    for key, value in found.bind(list(defaults), by_name=["minimum"]).items():
+    for key, value in parsed.bind(list(defaults), by_name=["minimum"]).items():
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
         if not np.isfinite(number):
-            raise found.error(f"{key} should be a number, not {value!r}")
+            raise parsed.error(f"{key} should be a number, not {value!r}")
         counts = key == "minimum" or isinstance(defaults[key], int)
         if counts and (number < (key != "minimum") or number != int(number)):
-            raise found.error(f"{key} must be an integer of 1 or more, not {value}")
+            raise parsed.error(f"{key} must be an integer of 1 or more, not {value}")
         if key == "minimum":
             minimum = int(number)
         else:
             settings[key] = number
-    return Rule(found.name, settings, minimum)
+    return Rule(parsed.name, settings, minimum)
 
 
 def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: str) -> Array:
@@ -252,11 +252,11 @@ def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: st
         return parsed(received, visible)
     count = present.sum(axis=-1, keepdims=True)
     excess = np.asarray(received, np.float64) - baseline(received, attention)
-    found = parsed(excess + 1 / np.maximum(count, 1), visible)
+    anchors = parsed(excess + 1 / np.maximum(count, 1), visible)
     if parsed.name == "top" or parsed.minimum:
-        return found
+        return anchors
     with np.errstate(invalid="ignore"):
-        return np.asarray(found & (excess * count > ROUNDING))
+        return np.asarray(anchors & (excess * count > ROUNDING))
 
 
 def baseline(received: Array, attention: str) -> Array:

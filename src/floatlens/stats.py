@@ -51,13 +51,13 @@ def interval_of_mean(values: Values, *, binary: bool = False, level: float = LEV
     >>> value, low, round(high, 3)
     (0.0, 0.0, 0.282)
     """
-    found = _finite(values)
+    finite = _finite(values)
     if binary:
-        _check_binary(found, "interval_of_mean")
-    if len(found) < (1 if binary else 2):
-        return float(found[0]) if len(found) else NAN, NO_INTERVAL
-    low, high = agresti_coull(found.sum(), len(found), level) if binary else student_hall(found, level)
-    return float(found.mean()), (float(low), float(high))
+        _check_binary(finite, "interval_of_mean")
+    if len(finite) < (1 if binary else 2):
+        return float(finite[0]) if len(finite) else NAN, NO_INTERVAL
+    low, high = agresti_coull(finite.sum(), len(finite), level) if binary else student_hall(finite, level)
+    return float(finite.mean()), (float(low), float(high))
 
 
 def interval_of_difference(
@@ -327,10 +327,10 @@ def sign_flip_p(differences: Values, seed: int = 0) -> float:
     apart = apart[apart != 0]  # a question with no difference has no sign to flip
     if len(apart) < 2:
         return 1.0
-    found = stats.permutation_test(
+    test = stats.permutation_test(
         (apart,), np.mean, permutation_type="samples", vectorized=True, n_resamples=9999, batch=500, rng=seed
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
 def macro_mean(datasets: Sequence[Values], seed: int = 0) -> Estimate:
@@ -375,8 +375,8 @@ def _resample_mean(scores: Array, seed: int) -> Array:
 
 
 def _finite(values: Values) -> Array:
-    found = np.asarray(values, float)
-    return np.asarray(found[np.isfinite(found)])
+    array = np.asarray(values, float)
+    return np.asarray(array[np.isfinite(array)])
 
 
 def _finite_pairs(x: Values, y: Values) -> tuple[Array, Array]:

@@ -53,10 +53,10 @@ def _ask(request: str) -> str:
             limit.cancel()
     if not answer:
         raise ValueError(f"it took more than {SECONDS} seconds or {MEMORY >> 30} GB")
-    found: dict[str, str] = json.loads(answer)
-    if "error" in found:
-        raise ValueError(found["error"])
-    return found["text"]
+    reply: dict[str, str] = json.loads(answer)
+    if "error" in reply:
+        raise ValueError(reply["error"])
+    return reply["text"]
 
 
 def _start() -> subprocess.Popen[str]:

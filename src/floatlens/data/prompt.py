@@ -251,8 +251,8 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
         rendered = render(tokenizer, [{"role": "user", "content": mark}], add_generation_prompt=True)
     except ValueError as error:
         raise FloatLensError(f"the chat template cannot render a user message ({error}); use chat=False") from error
-    before, found, after = rendered.rpartition(mark)
-    if not found:
+    before, shown, after = rendered.rpartition(mark)
+    if not shown:
         raise FloatLensError("the chat template does not show the user's message; use chat=False")
     return before.replace(mark, ""), after
 

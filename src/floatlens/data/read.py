@@ -168,10 +168,10 @@ def _path(name: str, split: str | None) -> Path | None:
     path = Path(name)
     if path.is_dir():
         wanted = split or "test"
-        found = sorted(p for p in path.iterdir() if p.name.split(".")[0] == wanted and ending_of(p) in formats())
-        if not found:
+        files = sorted(p for p in path.iterdir() if p.name.split(".")[0] == wanted and ending_of(p) in formats())
+        if not files:
             raise FloatLensError(f"folder {name} has no file {wanted}.jsonl, .csv or .parquet; pass --split or a file")
-        return found[0]
+        return files[0]
     if path.exists():
         if split is not None:
             raise FloatLensError(f"{name} is a single file and has no split {split!r}; leave out --split")

@@ -65,12 +65,12 @@ class Index:
         self._numbers: dict[str, list[int]] = {}
 
     @classmethod
-    def build(cls, folder: Path, found: Iterable[Document]) -> Index:
+    def build(cls, folder: Path, documents: Iterable[Document]) -> Index:
         """Index documents and keep them in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         offsets = []
         with (folder / "documents.jsonl").open("wb") as file:
-            for id_, passage in found:
+            for id_, passage in documents:
                 offsets.append(file.tell())
                 file.write(json.dumps([id_, passage.title, passage.text]).encode() + b"\n")
         if not offsets:
@@ -94,17 +94,17 @@ class Index:
         """Yield the documents of the collection, in their order."""
         return map(self._document, self.live)
 
-    def add(self, found: Iterable[Document]) -> None:
+    def add(self, documents: Iterable[Document]) -> None:
         """Add documents to the end of the collection; the next search includes them."""
         self._prepare_change()
-        for document in found:
+        for document in documents:
             self.live.append(self._append(document))
             self._numbers.setdefault(document.id, []).append(self.live[-1])
 
-    def replace(self, found: Iterable[Document]) -> None:
+    def replace(self, documents: Iterable[Document]) -> None:
         """Replace the documents with the same ids; the next search includes only the new ones."""
         self._prepare_change()
-        for document in found:
+        for document in documents:
             index = self.live.index(self._number(document.id))
             self.live[index] = self._append(document)
             self._numbers[document.id] = [self.live[index]]
@@ -167,13 +167,13 @@ class Index:
 
     def _number(self, id_: str) -> int:
         """Return the number of the one live document with this id."""
-        found = self._numbers.get(id_, [])
-        if len(found) != 1:
-            text = "no document" if not found else f"{len(found)} documents"
+        numbers = self._numbers.get(id_, [])
+        if len(numbers) != 1:
+            text = "no document" if not numbers else f"{len(numbers)} documents"
             raise FloatLensError(
                 f"the collection has {text} with the id {id_!r}; only a document with a unique id can be changed"
             )
-        return found[0]
+        return numbers[0]
 
 
 def _parse(line: bytes) -> Document:
@@ -201,7 +201,7 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
     path = Path(corpus)
     if not path.is_file():
         raise FloatLensError(f"corpus {corpus} does not exist; pass a JSONL, CSV or parquet file of passages")
-    found = read_documents(path, problems if problems is not None else Problems())
+    documents = read_documents(path, problems if problems is not None else Problems())
     state = path.stat()
     key = f"{FORMAT} {path.resolve()} {state.st_size} {state.st_mtime_ns}"
     folder = (cache or _cache()) / f"{path.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -211,9 +211,9 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
         except (OSError, ValueError, KeyError):  # damaged: build it again
             shutil.rmtree(folder, ignore_errors=True)
     if not _writable(folder.parent):  # keep the index for this process only
-        return Index.build(temporary_folder("bm25"), found)
+        return Index.build(temporary_folder("bm25"), documents)
     with atomic_write(folder) as temporary:
-        Index.build(temporary, found)
+        Index.build(temporary, documents)
     return Index.open(folder)
 
 
@@ -242,9 +242,9 @@ def retrieve(sample: Sample, index: Index, count: int) -> Sample:
     return replace(sample, passages=passages, meta=meta)
 
 
-def _same(wanted: str, found: str) -> bool:
+def _same(wanted: str, text: str) -> bool:
     """Whether two texts are the same passage, possibly cut differently in the corpus."""
-    return bool(wanted and found) and (wanted in found or (found in wanted and len(found) > 80))
+    return bool(wanted and text) and (wanted in text or (text in wanted and len(text) > 80))
 
 
 def _cache() -> Path:

@@ -45,10 +45,10 @@ def read_marks(text: str) -> tuple[str, list[NamedSpan]]:
     ('Ada lives in Rusk. Where?', [(0, 18, 'doc1'), (19, 25, 'query')])
     """
     plain, spans, last = "", [], 0
-    for found in MARK.finditer(text):
-        plain += text[last : found.start()]
-        spans.append((len(plain), len(plain) + len(found[2]), found[1]))
-        plain, last = plain + found[2], found.end()
+    for mark in MARK.finditer(text):
+        plain += text[last : mark.start()]
+        spans.append((len(plain), len(plain) + len(mark[2]), mark[1]))
+        plain, last = plain + mark[2], mark.end()
     if not spans:
         raise FloatLensError("the text has no marks; write a region as [[name: its text]]")
     return plain + text[last:], spans
@@ -135,15 +135,15 @@ def _infill_tokens(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, 
     tokens = tokenise(tokenizer, text, special=True, ends=True)
     if sum(token.id == mask_id for token in tokens) == text.count(own):
         return tokens
-    found: list[Token] = []
+    spliced: list[Token] = []
     at = 0
     for index, piece in enumerate(text.split(own)):
         if index:
-            found.append(Token(mask_id, at, at + len(own)))
+            spliced.append(Token(mask_id, at, at + len(own)))
             at += len(own)
-        found += [Token(t.id, at + t.start, at + t.end) for t in tokenise(tokenizer, piece, special=not index)]
+        spliced += [Token(t.id, at + t.start, at + t.end) for t in tokenise(tokenizer, piece, special=not index)]
         at += len(piece)
-    return found
+    return spliced
 
 
 def _drop_spaces(tokens: Sequence[Token], text: str, mask_id: int) -> list[Token]:

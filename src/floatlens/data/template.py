@@ -127,18 +127,18 @@ def _literal(part: str) -> str:
 
 
 def _check(parts: Sequence[str], needed: Sequence[str], source: str) -> None:
-    found: list[str] = []
+    slots: list[str] = []
     for part in parts:
         try:
-            found += _slots(part)
+            slots += _slots(part)
         except ValueError as error:
             raise FloatLensError(f"{source} has a stray brace ({error}); double it to write a brace") from None
-    for slot in found:
+    for slot in slots:
         if slot not in needed:
             known = ", ".join(f"{{{name}}}" for name in needed)
             raise FloatLensError(f"{source} has the unknown slot {{{slot}}}; the slots here are {known}")
     for slot in needed:
-        if slot not in found:
+        if slot not in slots:
             raise FloatLensError(f"{source} has no slot {{{slot}}}; write {{{slot}}} where it belongs")
 
 

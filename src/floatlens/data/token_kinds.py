@@ -112,7 +112,7 @@ def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
     byte_level = "Ġ" in joined or "Ċ" in joined
     wordpiece = any(t.startswith("##") and len(t) > 2 for t in tokens) or "[CLS]" in tokens
     spaced = byte_level or "▁" in joined or any(t[:1] == " " and t.strip() for t in tokens)
-    found = []
+    pieces = []
     for token in tokens:
         if byte_level and not _SPECIAL.fullmatch(token):
             text = _from_byte_level(token).decode("utf-8", "replace")
@@ -120,10 +120,10 @@ def _pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
             text = token.replace("▁", " ")
             text = _BYTE.sub(lambda m: chr(int(m[1], 16)), text)
         if wordpiece and token.startswith("##") and len(token) > 2:
-            found.append((token[2:], False))
+            pieces.append((token[2:], False))
         else:
-            found.append((text, (wordpiece or not spaced) and bool(text.strip())))
-    return found
+            pieces.append((text, (wordpiece or not spaced) and bool(text.strip())))
+    return pieces
 
 
 def _words(kinds: list[str], pieces: Sequence[tuple[str, bool]]) -> list[list[int]]:

@@ -163,7 +163,7 @@ def words_of(row: Row) -> dict[str, str]:
 @cache
 def facts() -> tuple[AtlasFact, ...]:
     """All facts, in the order of the relations and the tables."""
-    found = []
+    every = []
     for relation in RELATIONS.values():
         for row in table(relation.table):
             if relation.column not in row or relation.subject not in row:
@@ -172,8 +172,8 @@ def facts() -> tuple[AtlasFact, ...]:
             subject, answers = words[relation.subject], accepted(row[relation.column], relation.person)
             group = words.get(GROUP.get(relation.table, "group"), words["name"])
             known = tuple((words | {"s": subject, "o": answers[0], "a_o": with_article(answers[0])}).items())
-            found.append(AtlasFact(relation.name, subject, answers, group, known))
-    return tuple(found)
+            every.append(AtlasFact(relation.name, subject, answers, group, known))
+    return tuple(every)
 
 
 @cache
@@ -237,7 +237,7 @@ class Chain:
 @cache
 def chains() -> tuple[Chain, ...]:
     """All chains whose question has one answer and does not give away the bridge or the end."""
-    found = []
+    kept = []
     for hop in HOPS:
         firsts = [fact for fact in facts() if fact.relation == hop.first]
         times = Counter(fact.answer for fact in firsts)
@@ -253,8 +253,8 @@ def chains() -> tuple[Chain, ...]:
             chain = Chain(hop, first, second, start, bridge)
             closed = any(mentions(question, (bridge, *second.answers)) for question in chain.questions)
             if not closed and chain.first_statements() and chain.second_statements():
-                found.append(chain)
-    return tuple(found)
+                kept.append(chain)
+    return tuple(kept)
 
 
 @cache

@@ -59,8 +59,8 @@ def gold_answers(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:
         # SQuAD: {"text": [...]}; TriviaQA: {"value": ..., "aliases": [...]}
         texts = value.get("text")
         value = texts if isinstance(texts, list) else [value.get("value"), *_listed(value.get("aliases")), value]
-    found = [_answer(item) for item in (value if isinstance(value, list) else [value])]
-    return list(dict.fromkeys(text for text in found if text))
+    answers = [_answer(item) for item in (value if isinstance(value, list) else [value])]
+    return list(dict.fromkeys(text for text in answers if text))
 
 
 def answers_of(record: Record, names: Sequence[str] = ANSWERS) -> list[str]:

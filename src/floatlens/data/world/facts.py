@@ -67,15 +67,15 @@ def names() -> dict[str, tuple[str, ...]]:
     taken = {word.lower() for word in plain}
     made: dict[str, tuple[str, ...]] = {}
     for kind, sound in WORDS["names"].items():
-        found: list[str] = []
-        while len(found) < sound["count"]:
+        words: list[str] = []
+        while len(words) < sound["count"]:
             stem = "".join(draw.choice(onsets) + draw.choice(vowels) for _ in range(draw.choice((1, 1, 2))))
             ending = draw.choice(sound["endings"].split())
             word = stem + (draw.choice(links) if ending[0] in "aeiou" else "") + ending
             if word not in taken and 4 <= len(word) <= 10:
                 taken.add(word)
-                found.append(word.capitalize())
-        made[kind] = tuple(found)
+                words.append(word.capitalize())
+        made[kind] = tuple(words)
     return made
 
 
