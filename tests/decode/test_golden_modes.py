@@ -159,3 +159,14 @@ def test_prompts_of_different_lengths_are_written_one_at_a_time() -> None:
     batch = lens._batch(lens._prompts(rows))
     with pytest.raises(fl.FloatLensError, match="prompts of equal length"):
         next(lens.steps(batch, lens.settings(**options)))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"steps": 6}, {"sampler": {"steps_per_block": 3}}, {"sampler": {"threshold": 0.9}}]
+)
+def test_a_block_takes_no_more_steps_than_are_asked_for(settings: dict[str, Any]) -> None:
+    lens = fl.load(str(golden_modes.MODES / "models" / golden_modes.NAMES[0]), dtype="float32")
+    lens.__dict__["end_ids"] = ()
+    trace = lens.trace(golden_modes.SPECIAL["prompts"][0], max_new_tokens=16, block_length=8, **settings)
+    assert trace.data.sizes["step"] == (16 - 2 if "threshold" in str(settings) else 6)
+    assert MASK not in trace.written

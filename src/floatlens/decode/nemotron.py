@@ -81,7 +81,7 @@ def sample(
         begun_BL, known_BL = begin_block(passes, x_BT, settings, special, draws)
         x_BT = torch.cat([x_BT, begun_BL], 1)
         fresh_BL = begun_BL != special.mask
-        for count in transfers(int((~fresh_BL).sum(1).max()), L):
+        for count in transfers(int((~fresh_BL).sum(1).max()), settings.passes_per_block):
             masked_BL = x_BT[:, first:] == special.mask
             if not bool((masked_BL | fresh_BL).any()):
                 break
@@ -129,7 +129,7 @@ def propose(logits_BLV: torch.Tensor, temperature: float, draws: Draws) -> tuple
 
 
 def choose(confidence_BL: torch.Tensor, masked_BL: torch.Tensor, count: int, threshold: float | None) -> torch.Tensor:
-    """True for the masks that a step commits: the `count` best, or with a threshold the best and all that reach it.
+    """True for the masks that a step commits: the `count` best, with a threshold at least one, and all that reach it.
 
     >>> choose(torch.tensor([[0.4, 0.9, 0.6]]), torch.tensor([[True, False, True]]), 1, 0.5).tolist()
     [[False, False, True]]
@@ -137,5 +137,5 @@ def choose(confidence_BL: torch.Tensor, masked_BL: torch.Tensor, count: int, thr
     rank_BL = confidence_BL.masked_fill(~masked_BL, -torch.inf)
     chosen_BL = torch.zeros_like(masked_BL) if threshold is None else confidence_BL >= threshold
     for row, rank_L in enumerate(rank_BL):
-        chosen_BL[row, most_confident(rank_L, count if threshold is None else 1)] = True
+        chosen_BL[row, most_confident(rank_L, count if threshold is None else max(count, 1))] = True
     return chosen_BL & masked_BL
