@@ -311,7 +311,7 @@ def test_csv_rows_that_do_not_fit_the_header(tmp_path):
     [
         ("gone.jsonl", "does not exist"),
         ("d.xlsx", "has the ending '.xlsx'"),
-        ("world:mars", "unknown data set of the world 'mars'"),
+        ("world:mars", "unknown data set 'world:mars'"),
     ],
 )
 def test_names_that_lead_nowhere(tmp_path, name, message):
@@ -420,11 +420,11 @@ def test_a_data_set_with_a_name_of_its_own_is_one_line(readers):
     def samples(name, split, limit, *, passages, gold_at, seed):
         return (Sample(f"{name}-{i}", "Who?", ["Ann"]) for i in range(limit or 9))
 
-    register_reader(NamedData("quiz", lambda name: [name], samples))
+    register_reader(NamedData("quiz", ["quiz:easy", "quiz:hard"], samples))
     assert [s.id for s in read("quiz:hard", limit=2)] == ["quiz:hard-0", "quiz:hard-1"]
-    assert label("quiz:hard") == "quiz:hard" and expand("quiz") == ["quiz"]
+    assert label("quiz:hard") == "quiz:hard" and expand("quiz") == ["quiz:easy", "quiz:hard"]
     with pytest.raises(FloatLensError, match="the reader 'world' is already registered"):
-        register_reader(NamedData("world", lambda name: [name], samples))
+        register_reader(NamedData("world", ["world"], samples))
 
 
 def test_the_list_of_problems_says_how_many_it_does_not_have(monkeypatch):

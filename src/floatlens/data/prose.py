@@ -13,7 +13,6 @@ from typing import Any
 
 from floatlens.data.readers.registry import NamedData, register_reader
 from floatlens.data.sample import Sample
-from floatlens.errors import FloatLensError
 
 GIVEN = 50  # words of a story that the model reads
 
@@ -24,12 +23,6 @@ def stories() -> list[str]:
     return files("floatlens.data").joinpath("prose.txt").read_text(encoding="utf-8").strip().split("\n\n")
 
 
-def expand(name: str) -> list[str]:
-    if name != "prose":
-        raise FloatLensError(f"unknown data set {name!r}; the stories are called 'prose'")
-    return [name]
-
-
 def samples(name: str, split: str | None = None, limit: int | None = None, **choices: Any) -> Iterator[Sample]:
     """The stories as texts to continue; they have no passages and one split."""
     for number, story in enumerate(stories()[:limit], 1):
@@ -38,4 +31,4 @@ def samples(name: str, split: str | None = None, limit: int | None = None, **cho
         yield Sample(f"prose-{number}", given, [rest], continuation=True)
 
 
-register_reader(NamedData("prose", expand, samples))
+register_reader(NamedData("prose", ["prose"], samples))

@@ -6,21 +6,23 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas.datasets import NAMES, expand, samples, slug
+from floatlens.data.atlas.datasets import samples, slug
 from floatlens.data.atlas.facts import SPLITS, chains, facts
+from floatlens.data.read import expand
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
 
 from .words import says
 
 HOPS = {"facts": 1, "hops": 2}
-EVERY = [(name, split) for name in NAMES for split in SPLITS]
+SETS = {"facts": "atlas", "hops": "atlas:hops"}
+EVERY = [(name, split) for name in HOPS for split in SPLITS]
 
 
 @pytest.mark.parametrize(("name", "split"), EVERY)
 def test_every_fact_and_every_chain_of_a_split_is_asked_once(name, split):
     items = facts() if name == "facts" else chains()
-    ids = [sample.id for sample in samples(f"atlas:{name}", split, passages=0)]
+    ids = [sample.id for sample in samples(SETS[name], split, passages=0)]
     assert len(ids) == len(set(ids)) == sum(item.split == split for item in items)
     assert all(id_.isascii() and "/" not in id_ and not id_.startswith(".") for id_ in ids)
 
@@ -28,7 +30,7 @@ def test_every_fact_and_every_chain_of_a_split_is_asked_once(name, split):
 @pytest.mark.parametrize(("name", "split"), EVERY)
 @pytest.mark.parametrize("passages", [3, 5])
 def test_the_answer_stands_in_the_gold_and_in_no_distractor(name, split, passages):
-    for sample in samples(f"atlas:{name}", split, passages=passages, seed=passages):
+    for sample in samples(SETS[name], split, passages=passages, seed=passages):
         assert len(sample.passages) == passages
         assert len(sample.gold) == HOPS[name]
         assert any(sample.answers[0].lower() in sample.passages[at].text.lower() for at in sample.gold), sample.id
@@ -118,7 +120,7 @@ def test_the_reader_serves_both_data_sets_with_five_passages_by_default():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: expand("atlas:rivers"), "unknown data set of the atlas 'rivers'; use one of facts, hops"),
+        (lambda: expand("atlas:rivers"), "unknown data set 'atlas:rivers'; use one of atlas, atlas:hops"),
         (lambda: list(samples("atlas", "dev")), "unknown split of the atlas 'dev'; use one of train, validation, test"),
         (
             lambda: list(samples("atlas", "validation", passages=900)),

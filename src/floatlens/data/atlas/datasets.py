@@ -18,10 +18,6 @@ from floatlens.data.readers.registry import NamedData, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError, unknown_name
 
-NAMES = {
-    "facts": "one fact about the real world",
-    "hops": "two facts about the real world that form a chain",
-}
 SAME = 0.8  # share of distractors that state the question's relation about another subject
 TRIES = 60  # draws per distractor before giving up
 
@@ -50,26 +46,13 @@ def samples(
     >>> len(sample.passages), sample.gold, sample.answers[0] in sample.passages[1].text
     (3, [1], True)
     """
-    part, split = _part(name), split or "test"
+    part, split = "hops" if name == "atlas:hops" else "facts", split or "test"
     if split not in SPLITS:
         raise unknown_name("split of the atlas", split, SPLITS)
     if passages is not None and passages < 0:
         raise FloatLensError(f"passages {passages} is negative; use 0 for closed book")
     for item in questions(part, split)[:limit]:
         yield make(item, 5 if passages is None else passages, gold_at, seed or 0, phrasing)
-
-
-def _part(name: str) -> str:
-    part = name.partition(":")[2] or "facts"
-    if part not in NAMES:
-        raise unknown_name("data set of the atlas", part, NAMES)
-    return part
-
-
-def expand(name: str) -> list[str]:
-    """Return the name, which is one data set; an unknown one is an error."""
-    _part(name)
-    return [name]
 
 
 @cache
@@ -179,4 +162,4 @@ def placed(gold: list[Passage], others: list[Passage], draw: random.Random, gold
     return [*others[:at], *gold, *others[at:]]
 
 
-register_reader(NamedData("atlas", expand, samples))
+register_reader(NamedData("atlas", ["atlas", "atlas:hops"], samples))

@@ -7,7 +7,7 @@ data set that is generated or bundled (`world/datasets.py`, `atlas/datasets.py`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from floatlens.data.readers.fields import BadRecord, Record
 from floatlens.data.readers.problems import Problems
 from floatlens.data.sample import Sample
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, unknown_name
 from floatlens.registry import Registry
 
 
@@ -51,18 +51,24 @@ class RecordLayout:
 
 @dataclass(frozen=True)
 class NamedData:
-    """A data set that is selected by name: `name`, or `name:part`.
+    """Data sets that are selected by name, such as `world:fresh`.
 
     Parameters
     ----------
-    expand: returns the individual data sets of a name; FloatLensError if there are none.
+    names: each is `name` or `name:part`; `name` alone stands for all of them if it is not one of them.
     samples: a function (name, split, limit, *, passages, gold_at, seed) that yields samples with the gold passages among
         `passages` passages; each of these may be None for the default.
     """
 
     name: str
-    expand: Callable[[str], list[str]]
+    names: Sequence[str]
     samples: Callable[..., Iterator[Sample]]
+
+    def expand(self, name: str) -> list[str]:
+        """Return the individual data sets of a name; an unknown one is an error."""
+        if name not in self.names and name != self.name:
+            raise unknown_name("data set", name, self.names)
+        return [name] if name in self.names else list(self.names)
 
 
 AnyReader: TypeAlias = FileFormat | RecordLayout | NamedData

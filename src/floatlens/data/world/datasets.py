@@ -14,45 +14,43 @@ from floatlens.data.world.episodes import SINGLE, Episode, chain, hops, life, lo
 from floatlens.data.world.facts import HOPS, SEED, SPLITS, common_names, common_people, entity, fresh_fact
 from floatlens.errors import unknown_name
 
-NAMES = {
-    "common": "one fact about people who recur in training",
-    "fresh": "one fact about entities that never occur in training",
-    "long": "all that is known about a person, 24 to 32 tokens",
-    "hops": "two facts that form a chain: the bridge and the end",
-    "slots": "one fact, asked as NAME [SEP] relation",
-    "needle": "a secret word in a haystack of passages",
-}
 SIZES = {"train": 2000, "validation": 400, "test": 1000}
 Maker = Callable[[random.Random, random.Random, str, int, int | None], tuple[str, Episode]]
 
 
 def _fresh(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
+    """One fact about entities that never occur in training."""
     target = fresh_fact(fixed.choice(SINGLE), fixed, split)
     return target.subject, single(target, n, draw, split, question=target.ask(fixed), gold_at=gold_at)
 
 
 def _slots(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
+    """One fact, asked as NAME [SEP] relation."""
     target = fresh_fact(fixed.choice(SINGLE), fixed, split)
     return target.subject, single(target, n, draw, split, slot=True, gold_at=gold_at)
 
 
 def _common(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
+    """One fact about people who recur in training."""
     target = fixed.choice(common_people()[fixed.choice(common_names(split))])
     return target.subject, single(target, n, draw, split, question=target.ask(fixed), common=True, gold_at=gold_at)
 
 
 def _long(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
+    """All that is known about a person, 24 to 32 tokens."""
     subject = entity("person", fixed, split)
     return subject, long(life(subject, fixed, split), n, draw, split, gold_at=gold_at)
 
 
 def _hops(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
+    """Two facts that form a chain: the bridge and the end."""
     hop = fixed.choice(HOPS)
     target = chain(hop, fixed, split, set())
     return target[0].subject, hops(hop, n, draw, split, gold_at=gold_at, target=target)
 
 
 def _needle(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
+    """A secret word in a haystack of passages."""
     target = fresh_fact("password", fixed, split)
     return target.subject, needle(target, n, draw, split, gold_at=gold_at)
 
@@ -80,7 +78,7 @@ def samples(
 
     Parameters
     ----------
-    name: a key of `NAMES`, with or without `world:` before it.
+    name: a key of `MAKERS`, with or without `world:` before it.
     passages: number of passages; 5 by default, and 20 for the needle.
     gold_at: index of the (first) gold passage; by default it varies.
 
@@ -88,7 +86,7 @@ def samples(
     >>> sample.gold, sample.answers[0] in sample.passages[0].text
     ([0], True)
     """
-    name, split = _part(name.removeprefix("world:")), split or "test"
+    name, split = name.removeprefix("world:"), split or "test"
     if split not in SPLITS:
         raise unknown_name("split of the world", split, SPLITS)
     if passages is None:
@@ -114,16 +112,4 @@ def samples(
         seen.add((subject, turn.relation))
 
 
-def expand(name: str) -> list[str]:
-    """Return the individual data sets of a name."""
-    _, colon, part = name.partition(":")
-    return [f"world:{each}" for each in ([_part(part)] if colon else NAMES)]
-
-
-def _part(name: str) -> str:
-    if name not in NAMES:
-        raise unknown_name("data set of the world", name, NAMES)
-    return name
-
-
-register_reader(NamedData("world", expand, samples))
+register_reader(NamedData("world", [f"world:{name}" for name in MAKERS], samples))
