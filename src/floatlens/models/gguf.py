@@ -106,8 +106,9 @@ def _header(path: Path) -> Path:
             save(kept)
         return kept
     except Exception as error:  # a damaged file fails anywhere in its parser
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise FloatLensError(f"the GGUF file {path} cannot be read: {reason}") from error
+        from floatlens.models.checkpoint import one_line
+
+        raise FloatLensError(f"the GGUF file {path} cannot be read: {one_line(error)}") from error
 
 
 @functools.cache

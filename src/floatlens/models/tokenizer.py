@@ -30,24 +30,8 @@ LARGEST_FILE = 200 << 20
 LARGEST_ID = 1 << 21  # of an added token: some classes fill the numbers below it with placeholders
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 10_000
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _is_token(value: Any) -> bool:
@@ -72,25 +56,26 @@ def _is_added(value: Any) -> bool:
 
 def _is_template(value: Any) -> bool:
     if isinstance(value, list):  # several templates, as older versions of transformers wrote them
-        return all(
-            isinstance(one, dict) and all(_is_text(one.get(key)) for key in ("name", "template")) for one in value
-        )
-    return _is_text(value) or (isinstance(value, dict) and all(map(_is_text, value.values())))
+        value = {str(i): one.get("template") if isinstance(one, dict) else one for i, one in enumerate(value)}
+    return all(isinstance(one, str) for one in (value.values() if isinstance(value, dict) else [value]))
 
 
 # The fields of tokenizer_config.json that reach a tokenizer's class; none of them names a file.
 FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(
         ("errors", "language", "padding_side", "source_lang", "src_lang", "target_lang", "task", "tgt_lang",
-         "token_type_ids_pattern", "tokenizer_class", "truncation_side", "wordpieces_prefix"), _is_text),
+         "token_type_ids_pattern", "tokenizer_class", "truncation_side", "wordpieces_prefix"),
+        lambda value: isinstance(value, str)),
     **dict.fromkeys(
         ("add_prefix_space", "clean_text", "clean_up_tokenization_spaces", "do_basic_tokenize", "do_lower_case",
          "do_lowercase", "do_lowercase_and_remove_accent", "fix_mistral_regex", "keep_accents", "legacy",
          "legacy_behaviour", "normalize", "remove_space", "spaces_between_special_tokens", "split_by_punct",
          "split_special_tokens", "strip_accents", "tokenize_chinese_chars", "trim_offsets", "use_default_system_prompt"),
-        _is_flag),
-    **dict.fromkeys(("extra_ids", "offset", "unk_id"), _is_count),
-    **dict.fromkeys(("model_input_names", "never_split"), _is_list),
+        lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("extra_ids", "offset", "unk_id"), lambda value: _is_number(value) and 0 <= value <= 10_000),
+    **dict.fromkeys(
+        ("model_input_names", "never_split"),
+        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
     **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), _is_tokens),
     "added_tokens_decoder": _is_added,
     "chat_template": _is_template,
