@@ -60,10 +60,10 @@ REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
 def inside(path: str | Path, root: str | Path, *also: str | Path) -> Path:
     """Return the path with links resolved; raise an error if it leads out of `root`, and into none of `also`."""
-    found = os.path.realpath(path)
+    resolved = os.path.realpath(path)
     for home in map(os.path.realpath, (root, *also)):
-        if found == home or found.startswith(home.rstrip(os.sep) + os.sep):
-            return Path(found)
+        if resolved == home or resolved.startswith(home.rstrip(os.sep) + os.sep):
+            return Path(resolved)
     raise FloatLensError(f"{path} is a link that leads out of {root}; copy the file instead")
 
 
@@ -97,12 +97,12 @@ def read_json(path: str | Path, root: str | Path, limit: int = MAX_JSON) -> dict
 def parse_json(content: bytes, name: str) -> dict[str, Any]:
     """Return the JSON object in the content of the file `name`."""
     try:
-        found = json.loads(content.decode("utf-8", "surrogatepass"))
+        value = json.loads(content.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise FloatLensError(f"{name} is not valid JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise FloatLensError(f"{name}: expected a JSON object, found {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise FloatLensError(f"{name}: expected a JSON object, found {type(value).__name__}")
+    return value
 
 
 def make_record(kind: type[Record], value: Mapping[str, Any], name: str) -> Record:
@@ -306,8 +306,8 @@ def _name(value: Any) -> Any:
 
 def _settings(value: Any) -> dict[str, Any]:
     """The configuration of a codec, grid or encoding."""
-    found = value.get("configuration") if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
+    settings = value.get("configuration") if isinstance(value, dict) else None
+    return settings if isinstance(settings, dict) else {}
 
 
 def _is_shape(value: Any, least: int) -> bool:

@@ -77,14 +77,14 @@ STRUCTURED: dict[str, tuple[Callable[[Any], bool], str]] = {
 def read_attributes(folder: Path, root: Path) -> dict[str, Any]:
     """The attributes of a stored trace inside `root`, checked, from its zarr.json alone."""
     file = folder / "zarr.json"
-    found = read_json(file, root, MAX_METADATA).get("attributes", {})
+    attributes = read_json(file, root, MAX_METADATA).get("attributes", {})
     try:
-        if not isinstance(found, dict):
+        if not isinstance(attributes, dict):
             raise ValueError("its attributes are not an object")
-        check_attributes(found, MAX_POSITIONS)
+        check_attributes(attributes, MAX_POSITIONS)
     except ValueError as error:
         raise FloatLensError(f"{file} does not describe a trace: {error}") from None
-    return found | printable_names(found)
+    return attributes | printable_names(attributes)
 
 
 def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def make_trace(
     text = prompt.text
     if not text and model.tokenizer is not None:
         text = str(model.tokenizer.decode(list(prompt.ids)))
-    found = {
+    all_attributes = {
         "model": model.name,
         "revision": "",
         "sampler": "",
@@ -86,10 +86,10 @@ def make_trace(
     }
     if model.config is not None:
         sizes = shape(model.config)
-        found |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
-        found |= {"rules": [RULE] if is_state_space(model.config) else []}
-    found |= attributes
-    data.attrs = encode_attributes(found)
+        all_attributes |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
+        all_attributes |= {"rules": [RULE] if is_state_space(model.config) else []}
+    all_attributes |= attributes
+    data.attrs = encode_attributes(all_attributes)
     return Trace(data)
 
 

@@ -168,13 +168,13 @@ def _factors(q_LHTD: Array, k_LKTD: Array) -> dict[str, Any]:
     unit_q = q_LHTD / np.maximum(q_norm, 1e-30)[..., None]
     unit_k = k_LKTD / np.maximum(k_norm, 1e-30)[..., None]
     grouped = (L, K, H // K, D)  # query head h uses key head h // (H / K)
-    found = {
+    factors = {
         "qk": np.einsum("lkgd,lktd->lkgt", q_LHTD.mean(2).reshape(grouped), k_LKTD),
         "qk_norm": q_norm.mean(-1).reshape(L, K, H // K, 1) * k_norm[:, :, None],
         "qk_cos": np.einsum("lkgd,lktd->lkgt", unit_q.mean(2).reshape(grouped), unit_k),
     }
     dims = ("step", "layer", "head", "position")
-    return {name: (dims, value.reshape(1, L, H, T)) for name, value in found.items()}
+    return {name: (dims, value.reshape(1, L, H, T)) for name, value in factors.items()}
 
 
 def _dataset(
@@ -219,10 +219,10 @@ def _flat(value: Any) -> Array:
 
 def _plain(value: Any) -> Any:
     """A single number or text; what is nested is refused, since it may refer to itself many times."""
-    found = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
-    if not isinstance(found, str | int | float):
-        raise ValueError(f"expected a number or a text, found {type(found).__name__}")
-    return found
+    single = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    if not isinstance(single, str | int | float):
+        raise ValueError(f"expected a number or a text, found {type(single).__name__}")
+    return single
 
 
 def _strings(value: Any) -> list[str]:

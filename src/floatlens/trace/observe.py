@@ -311,10 +311,10 @@ def encoder_and_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module | None,
 
 def parts_of(model: torch.nn.Module, encoder: torch.nn.Module | None) -> dict[int, str]:
     """The part of each module that belongs to an encoder or to cross-attention, by module id."""
-    found = {id(module): CROSS for name, module in model.named_modules() if CROSS_NAMES.search(name)}
+    parts = {id(module): CROSS for name, module in model.named_modules() if CROSS_NAMES.search(name)}
     if encoder is not None:
-        found |= {id(module): ENCODER for module in encoder.modules()}
-    return found
+        parts |= {id(module): ENCODER for module in encoder.modules()}
+    return parts
 
 
 def prompts_of(regions: Regions | Sequence[Regions] | None) -> list[Prompt]:

@@ -104,7 +104,7 @@ def revised(step: Step, mask: int) -> bool:
 
 def row_steps(log: PassLog, steps: Sequence[ObservedStep], row: int, end_ids: Collection[int]) -> list[Step]:
     """The steps of a row; those of an autoregressive model up to the one that writes its end token."""
-    found: list[Step] = []
+    made: list[Step] = []
     diffusion = log.is_diffusion(steps[0].generation)
     for index, step in enumerate(steps):
         assert step.tokens_BT is not None
@@ -119,10 +119,10 @@ def row_steps(log: PassLog, steps: Sequence[ObservedStep], row: int, end_ids: Co
             known = step.confidence_BT[row, : len(after_T)]
             confidence_T[: len(known)] = known
         active = None if step.active is None or len(step.active) == T else step.active
-        found.append(Step(index, tokens_T[None], after_T[None], committed_T[None], confidence_T[None], active))
+        made.append(Step(index, tokens_T[None], after_T[None], committed_T[None], confidence_T[None], active))
         if not diffusion and any(int(token) in end_ids for token in after_T[T:]):
             break
-    return found
+    return made
 
 
 def tokens_after(log: PassLog, steps: Sequence[ObservedStep], index: int, row: int) -> torch.Tensor:

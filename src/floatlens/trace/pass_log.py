@@ -328,11 +328,11 @@ class PassLog:
 
 def arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name."""
-    found = dict(signature.bind_partial(*args, **kwargs).arguments)
+    by_name = dict(signature.bind_partial(*args, **kwargs).arguments)
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            found |= found.pop(parameter.name, {})
-    return found
+            by_name |= by_name.pop(parameter.name, {})
+    return by_name
 
 
 def cached_length(cache: Any) -> int:
@@ -386,12 +386,12 @@ def gold_names(prompt: Prompt) -> set[str]:
 
 def logits_of(output: Any) -> torch.Tensor | None:
     """The logits (B, N, V) of a model's output (an object, a dict, a tuple or a tensor)."""
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list) and output:
-        found = next((x for x in output if isinstance(x, torch.Tensor) and x.ndim == 3), None)
-    if found is None and isinstance(output, torch.Tensor):
-        found = output
-    return found if isinstance(found, torch.Tensor) and found.ndim == 3 else None
+    logits = getattr(output, "logits", None)
+    if logits is None and isinstance(output, tuple | list) and output:
+        logits = next((x for x in output if isinstance(x, torch.Tensor) and x.ndim == 3), None)
+    if logits is None and isinstance(output, torch.Tensor):
+        logits = output
+    return logits if isinstance(logits, torch.Tensor) and logits.ndim == 3 else None
 
 
 def on_cpu(results: Results) -> Results:

@@ -88,7 +88,7 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
         a_SHT = received[:, n].values
         cosine_SLH[1:, n] = step_cosine(a_SHT)
         lasting_LH[n] = quarters_overlap(a_SHT)
-    found: dict[str, Any] = {
+    kept: dict[str, Any] = {
         "anchors": (("rule", "step", layer, "position"), anchors_RSLT),
         "received_cos": (("step", layer, "head"), cosine_SLH),
         "received_lasting": ((layer, "head"), lasting_LH),
@@ -103,8 +103,8 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
                 anchors_ST = anchors_RSLT[r, :, n]
                 others_ST = others_SLT[:, n] & ~anchors_ST
                 parts[:, r, :, n] = split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None])
-        found |= {name: (("rule", "step", layer, "head"), one) for name, one in zip(PARTS, parts, strict=True)}
-    return found
+        kept |= {name: (("rule", "step", layer, "head"), one) for name, one in zip(PARTS, parts, strict=True)}
+    return kept
 
 
 # --- numbers of single heads, on arrays: computed from a full trace, or kept in its summary ------------------------------

@@ -43,8 +43,10 @@ class Trace:
     def __init__(self, data: xr.Dataset) -> None:
         for name, dims in REQUIRED.items():
             if name not in data or data[name].dims != dims:
-                found = data[name].dims if name in data else "nothing"
-                raise FloatLensError(f"this is not a trace: variable {name!r} should have dims {dims}, found {found}")
+                dims_found = data[name].dims if name in data else "nothing"
+                raise FloatLensError(
+                    f"this is not a trace: variable {name!r} should have dims {dims}, found {dims_found}"
+                )
         self.data = data
 
     # --- metadata of the run ------------------------------------------------------------------------------------------

@@ -109,13 +109,13 @@ def check_finite(steps: Iterator[Step], model: PreTrainedModel, pads: Sequence[i
 @torch.no_grad()
 def first_bad_layer(model: PreTrainedModel, ids_T: torch.Tensor) -> int | None:
     """The first layer with NaN or inf in its output; None if there is none, or if the row cannot be run alone."""
-    found: list[int] = []
+    bad: list[int] = []
 
     def watch(number: int) -> Any:
         def see(_: Any, __: Any, output: Any) -> None:
             hidden = output[0] if isinstance(output, tuple) else output
             if not bool(hidden.isfinite().all()):
-                found.append(number)
+                bad.append(number)
 
         return see
 
@@ -128,7 +128,7 @@ def first_bad_layer(model: PreTrainedModel, ids_T: torch.Tensor) -> int | None:
     finally:
         for hook in hooks:
             hook.remove()
-    return min(found, default=None)
+    return min(bad, default=None)
 
 
 def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList | list[torch.nn.Module]:
