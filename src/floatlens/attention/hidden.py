@@ -78,6 +78,7 @@ class HiddenStatistic(Statistic):
     With `together`, the states of the writing rows wait until all layers of a step are there, and go to `of_layers`.
     """
 
+    dims: ClassVar[tuple[str, ...]] = ("position",)
     together: ClassVar[bool] = False
 
     def of(self, hidden: Hidden) -> torch.Tensor:

@@ -269,7 +269,7 @@ class KernelSums:
         call.keep_sums(sums.pooled_BHRT, sums.spread_BH)
         # Under the names of the functions that compute them otherwise (statistics/geometry.py).
         call.computed["score_sums"] = torch.stack([sums.qk_BHT, sums.qk_cos_BHT], 2)
-        call.computed["norm_sums"] = sums.qk_norm_BHT
+        call.computed["norm_sums"] = sums.qk_norm_BHT[:, :, None]
         call.computed["visible_count"] = sums.count_BT[:, None].expand(-1, call.H, -1).float()
         return True
 

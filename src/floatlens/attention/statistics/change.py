@@ -138,7 +138,6 @@ class HiddenChange(HiddenStatistic):
     """|h − h'| / |h'| with the state h' of the previous step; NaN if the position was not computed at both steps."""
 
     name = "hidden_change"
-    dims = ("position",)
     compares = True
     number: ClassVar[int] = CHANGE
 

@@ -7,6 +7,8 @@ otherwise a product with the mask.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from floatlens.attention.call import Call
@@ -47,11 +49,11 @@ def score_sums(call: Call) -> torch.Tensor:
 
 
 def norm_sums(call: Call) -> torch.Tensor:
-    """|q||k|, summed over the queries that may see each key (B, H, T)."""
+    """|q||k|, summed over the queries that may see each key (B, H, 1, T)."""
     seen_BHT = visible_sum(call, call.q_norm)[..., 0].unflatten(1, (call.K, -1))
     sums = (seen_BHT * call.k_norm[:, :, None, :, 0]).flatten(1, 2)
     keys_BHT = visible_keys(call)
-    return sums if keys_BHT is None else sums.masked_fill_(~keys_BHT, 0.0)
+    return (sums if keys_BHT is None else sums.masked_fill_(~keys_BHT, 0.0))[:, :, None]
 
 
 def inverse(norm: torch.Tensor) -> torch.Tensor:
@@ -126,73 +128,58 @@ def visible_keys(call: Call) -> torch.Tensor | None:
 
 
 class ColumnMean(Statistic):
-    """Mean over the queries that may see each key; `part` is the sum over the queries of one call."""
+    """Mean over the queries that may see each key: row `index` of the sums that `quantities` compute (B, H, ·, T).
+
+    matrix   name of the full matrix in `ExactMatrices`
+    """
 
     dims = ("head", "position")
     by_row = True
+    index: ClassVar[int] = 0
+    matrix: ClassVar[str]
 
     def __init__(self) -> None:
         self.sum_BHT = RunningSum()
         self.count_BHT = RunningSum()
 
-    def part(self, call: Call) -> torch.Tensor:
-        """The sum over the queries of the call that may see each key (B, H, T)."""
-        raise NotImplementedError
-
     def start(self, call: Call) -> None:
         if call.starts_over:
             self.sum_BHT.reset()
             self.count_BHT.reset()
-        self.sum_BHT.add(self.part(call), call.first_key)
+        assert self.quantities
+        self.sum_BHT.add(call.once(self.quantities[0])[:, :, self.index], call.first_key)
         self.count_BHT.add(call.once(visible_count), call.first_key)
 
     def result(self, call: Call) -> torch.Tensor:
         return self.sum_BHT.value / self.count_BHT.value
+
+    @classmethod
+    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
+        return m.column_mean(getattr(m, cls.matrix), call)
 
 
 @register_statistic
 class QK(ColumnMean):
     """Mean over queries of q·k_j, post-RoPE and unscaled."""
 
-    name = "qk"
+    name, matrix, index = "qk", "score_BHQT", SCORE
     quantities = (score_sums,)
-
-    def part(self, call: Call) -> torch.Tensor:
-        return call.once(score_sums)[:, :, SCORE]
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return m.column_mean(m.score_BHQT, call)
-
-
-@register_statistic
-class QKNorm(ColumnMean):
-    """Mean over queries of |q||k_j|."""
-
-    name = "qk_norm"
-    quantities = (norm_sums,)
-
-    def part(self, call: Call) -> torch.Tensor:
-        return call.once(norm_sums)
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return m.column_mean(m.norm_BHQT, call)
 
 
 @register_statistic
 class QKCos(ColumnMean):
     """Mean over queries of cos(q, k_j); the cosine with a zero vector counts as 0."""
 
-    name = "qk_cos"
+    name, matrix, index = "qk_cos", "cos_BHQT", COS
     quantities = (score_sums,)
 
-    def part(self, call: Call) -> torch.Tensor:
-        return call.once(score_sums)[:, :, COS]
 
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return m.column_mean(m.cos_BHQT, call)
+@register_statistic
+class QKNorm(ColumnMean):
+    """Mean over queries of |q||k_j|."""
+
+    name, matrix = "qk_norm", "norm_BHQT"
+    quantities = (norm_sums,)
 
 
 def value_norms(call: Call) -> torch.Tensor:

@@ -23,7 +23,6 @@ class HiddenNorm(HiddenStatistic):
     """Norm of the state after the layer."""
 
     name = "hidden_norm"
-    dims = ("position",)
 
     def of(self, hidden: Hidden) -> torch.Tensor:
         return self.kept(hidden, hidden.h.norm(dim=-1))
@@ -34,7 +33,6 @@ class MassiveRatio(HiddenStatistic):
     """Largest absolute activation of the state over the median of its absolute activations."""
 
     name = "massive_ratio"
-    dims = ("position",)
 
     def of(self, hidden: Hidden) -> torch.Tensor:
         size = hidden.h.abs()
@@ -46,7 +44,6 @@ class MassiveChannel(HiddenStatistic):
     """Number of the channel with the largest absolute activation."""
 
     name = "massive_channel"
-    dims = ("position",)
     whole = True
 
     def of(self, hidden: Hidden) -> torch.Tensor:
@@ -62,7 +59,6 @@ class LensToken(HiddenStatistic):
     """
 
     name = "lens_token"
-    dims = ("position",)
     whole = True
     together = True
 
