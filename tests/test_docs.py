@@ -22,7 +22,7 @@ import typer
 import floatlens
 from floatlens.anchors import RULES
 from floatlens.attention.statistic import STATISTICS
-from floatlens.cli.main import COMMANDS, CommandLineError
+from floatlens.cli.main import COMMANDS, CommandLineError, list_options
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.read import read
 from floatlens.findings.finding import FINDINGS
@@ -242,7 +242,7 @@ def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytes
             continue
         module = importlib.import_module(f"floatlens.cli.{COMMANDS[name][0]}")
         app = typer.Typer()
-        app.command(name)(module.command)
+        app.command(name)(list_options(module.command))
         try:
             typer.main.get_command(app).make_context(name, list(words))
         except CommandLineError as error:
