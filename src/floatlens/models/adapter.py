@@ -118,28 +118,37 @@ def check_folder(folder: Path) -> None:
 
 def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, torch.Tensor]:
     """The adapter's tensors by name; a pickle is rejected unless `allow_pickle` is set."""
+    if (folder / WEIGHTS).is_file():
+        return read_safetensors(folder / WEIGHTS)
+    path = folder / PICKLE
+    if not path.is_file():
+        raise FloatLensError(f"{folder / WEIGHTS} is missing: an adapter holds its weights as safetensors")
+    if not allow_pickle:
+        raise FloatLensError(
+            f"the adapter {folder} holds its weights as {PICKLE}, a pickle: convert it to safetensors, or trust it "
+            "with --allow-pickle (allow_pickle=True)"
+        )
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle fails anywhere
+        raise FloatLensError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(found, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
+        raise FloatLensError(f"{path} should hold tensors by name")
+    return found
+
+
+def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from floatlens.models.weights import read_header
 
-    if not (folder / WEIGHTS).is_file():
-        if not (folder / PICKLE).is_file():
-            raise FloatLensError(f"{folder / WEIGHTS} is missing: an adapter holds its weights as safetensors")
-        if not allow_pickle:
-            raise FloatLensError(
-                f"the adapter {folder} holds its weights as {PICKLE}, a pickle: convert it to safetensors, or trust it "
-                "with --allow-pickle (allow_pickle=True)"
-            )
-        found = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
-        if not isinstance(found, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
-            raise FloatLensError(f"{folder / PICKLE} should hold tensors by name")
-        return found
-    read_header(folder / WEIGHTS)
+    read_header(path)
     try:
-        return load_file(folder / WEIGHTS)
-    except SafetensorError as error:
-        raise FloatLensError(f"{folder / WEIGHTS} cannot be read: {error}; download it again") from None
+        return load_file(path)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise FloatLensError(f"{path} cannot be read: {one_line(error)}; download it again") from None
 
 
 def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickle: bool = False) -> PreTrainedModel:
@@ -327,16 +336,11 @@ def give_mask_vector(model: PreTrainedModel, folder: Path, mask_id: int | None) 
 
     The embedding table itself is not changed, because models with tied embeddings also use it for the logits.
     """
-    from safetensors.torch import load_file
-
-    from floatlens.models.weights import read_header
-
     if mask_id is None:
         raise FloatLensError(
             f"{folder / MASK} is the vector of a mask token, but the model's tokenizer has no mask token"
         )
-    read_header(folder / MASK)
-    vector = load_file(folder / MASK).get("mask")
+    vector = read_safetensors(folder / MASK).get("mask")
     embedding = model.get_input_embeddings()
     width = embedding.weight.shape[1]
     if vector is None or vector.shape != (width,):
