@@ -176,6 +176,7 @@ EVERY = [*TEXT, *WORDS, *WHOLE, *STRUCTURED, "prompt_length", "seed", "regions"]
 @given(st.sampled_from(EVERY), JSON, st.booleans())
 @example("model", "\ud800", False)
 @example("sample_id", "\ud800", False)
+@example("output", "\ud800", False)
 def test_attributes_of_a_stored_trace(without_checksum: Path, name: str, value: Any, as_text: bool) -> None:
     file = without_checksum / "zarr.json"
     before = file.read_bytes()

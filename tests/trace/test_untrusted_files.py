@@ -331,11 +331,11 @@ def test_steps_and_tokens_that_cannot_be_are_refused(tmp_path: Path, name: str, 
         Trace.open(tmp_path / "trace")
 
 
-def test_names_are_printable(stored: Path) -> None:
+def test_texts_are_printable(stored: Path) -> None:
     without_checksum(stored)
-    edit(stored / "zarr.json", lambda group: group["attributes"].update(model="a\x1b[2J\ud800", sample_id="\udfff\t1"))
+    edit(stored / "zarr.json", lambda group: group["attributes"].update(model="a\x1b[2J\ud800", output="\udfff\t1"))
     trace = Trace.open(stored)
-    assert trace.model == "a\ufffd[2J\ufffd" and trace.data.attrs["sample_id"] == "\ufffd\t1"
+    assert trace.model == "a\ufffd[2J\ufffd" and trace.answer == "\ufffd\t1"
 
 
 def test_a_truncated_file_is_one_sentence(stored: Path) -> None:

@@ -23,8 +23,9 @@ TEXT = (
     "model", "revision", "family", "adapter", "sampler", "implementation", "evidence_over", "final_tokens_from",
     "floatlens", "sample_id", "prompt", "question", "output", "text", "source",
 )  # fmt: skip
-# Characters that files and terminals cannot show: in names they are replaced, since tables, figures and messages print them.
-UNPRINTABLE = {"model": re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"), "sample_id": re.compile(r"[\ud800-\udfff]")}
+# Characters that tables and files cannot hold, and in a model's name those that a terminal or a figure cannot show.
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 MAX_POSITIONS = 1 << 40  # where their number is not known
 MAX_NUMBER = 1 << 20  # of layers, heads and steps: loops run up to them
 WHOLE = {"cached": 1, "infill": 1, "n_layers": MAX_NUMBER, "n_heads": MAX_NUMBER}  # and the largest value of each
@@ -84,7 +85,7 @@ def read_attributes(folder: Path, root: Path) -> dict[str, Any]:
         check_attributes(attributes, MAX_POSITIONS)
     except ValueError as error:
         raise FloatLensError(f"{file} does not describe a trace: {error}") from None
-    return attributes | printable_names(attributes)
+    return attributes | printable_texts(attributes)
 
 
 def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,15 +117,14 @@ def check_attributes(attributes: Mapping[str, Any], positions: int) -> None:
             _expect(name, value, _are_regions(_parse(name, value), positions), "spans of positions, each with a name")
 
 
-def printable_names(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """The names in the attributes, with "\ufffd" for characters that cannot be printed.
+def printable_texts(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """The texts in the attributes, with "\ufffd" for characters that cannot be written or shown.
 
-    >>> printable_names({"model": "a\\x1b[2Jb", "prompt": "x"})
+    >>> printable_texts({"model": "a\\x1b[2Jb", "seed": 0})
     {'model': 'a\ufffd[2Jb'}
     """
-    return {
-        name: pattern.sub("\ufffd", attributes[name]) for name, pattern in UNPRINTABLE.items() if name in attributes
-    }
+    patterns = {name: UNPRINTABLE if name == "model" else LONE_SURROGATE for name in TEXT}
+    return {name: pattern.sub("\ufffd", attributes[name]) for name, pattern in patterns.items() if name in attributes}
 
 
 def check_dimensions(data: xr.Dataset) -> None:

@@ -20,7 +20,7 @@ from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
-from floatlens.trace.attributes import check_attributes, check_dimensions, printable_names
+from floatlens.trace.attributes import check_attributes, check_dimensions, printable_texts
 from floatlens.trace.summarise import Detail, check_detail, mean_over_heads, summarise
 from floatlens.trace.zarr import as_stored, read_group, write_group
 from floatlens.untrusted import check_zarr
@@ -249,7 +249,7 @@ class Trace:
             data = read_group(Path(path))
             made = cls(data)
             check_attributes(data.attrs, data.sizes["position"])
-            made.data.attrs |= printable_names(data.attrs)
+            made.data.attrs |= printable_texts(data.attrs)
             check_dimensions(made.data)
             for dim, attribute in NAMED_DIMS.items():
                 if attribute in data.attrs and dim in data.dims:
