@@ -161,7 +161,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
     for given, message in (
         ({"models": []}, "needs at least one model"),
         ({"models": "no-such-model"}, "no-such-model"),
-        ({"data": "world:nothing"}, "unknown data set of the world 'nothing'"),
+        ({"data": "world:nothing"}, "unknown data set 'world:nothing'"),
         ({"budget": "10m"}, "unknown option 'budget'"),
         ({"setting": "long"}, "setting 'long' is not known"),
         ({"only": ["everything"]}, "unknown finding 'everything'"),
