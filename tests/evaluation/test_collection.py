@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from floatlens.cli.main import list_options
 from floatlens.cli.stress import command
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
@@ -110,7 +111,7 @@ def test_the_command_asks_every_stage_and_looks_at_the_passages(checkpoints, tmp
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": f"Nobody lives in place {i}."}) + "\n" for i in range(5)))
     app = typer.Typer()
-    app.command()(command)
+    app.command()(list_options(command))
     words = [
         "collection",
         checkpoints["mdm"],

@@ -12,12 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 from floatlens.cli.eval import command
+from floatlens.cli.main import list_options
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 from floatlens.store.folder import RunFolder
 
 app = typer.Typer()
-app.command()(command)
+app.command()(list_options(command))
 
 
 def ask(*arguments, fails=False):

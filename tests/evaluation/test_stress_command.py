@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 import floatlens
+from floatlens.cli.main import list_options
 from floatlens.cli.stress import command
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import AnswerSettings
@@ -19,7 +20,7 @@ from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 
 app = typer.Typer()
-app.command()(command)
+app.command()(list_options(command))
 SHORT = ("--max-new-tokens", 4, "--steps", 4)
 
 
