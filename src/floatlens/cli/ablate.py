@@ -41,7 +41,7 @@ def command(
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
     from floatlens.evaluation.conditions import conditions
-    from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
+    from floatlens.evaluation.sources import asking_of, open_sources, plan_of
 
     running.check_out(out)
     asking = asking_of(sampling, reading, running)
@@ -78,14 +78,8 @@ def command(
                 retry_errors=running.retry_errors,
             )
         check_answered(answers)
-        found: dict[str, Any] = {
-            "results": effects(answers),
-            "claims": judge(causes, answers, folder, "causes"),
-            "problems": problems_of(sources),
-            "settings": asking.recorded(),
-            "run": folder.location if folder is not None else None,
-        }
-        finish_run(folder, sources, found)
+        found = {"results": effects(answers), "claims": judge(causes, answers, folder, "causes")}
+        finish_run(folder, plan, sources, found)
     if as_json:
         print_json(found)
     else:
@@ -112,32 +106,22 @@ def check_interventions(
 
 def show(found: dict[str, Any]) -> None:
     """Print a table of the effects, and the verdicts."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from floatlens.cli.shared import claim_lines, make_console, print_notes, problem_lines
+    from floatlens.cli.shared import claim_lines, make_console, print_notes, print_table, problem_lines
 
     console = make_console()
-    shown = Table()
-    for column in (
-        "model", "data", "intervention", "n", "accuracy", "change", "beyond control", "agrees", "KL", "gold ppl", "formed",
-    ):  # fmt: skip
-        shown.add_column(column, overflow="fold")
-    for row in found["results"]:
-        shown.add_row(
-            escape(row["model"]),
-            escape(row["data"]),
-            escape(row["condition"]),
-            str(row["n"]),
+    measured = {"agreement": "agrees", "kl": "KL", "gold_perplexity": "gold ppl", "well_formed": "formed"}
+    rows = [
+        (
+            *(row[name] for name in ("model", "data", "condition", "n")),
             _spell(row.get("accuracy")),
             _difference(row["change"].get("accuracy")),
             _difference(row["beyond"].get("accuracy")),
-            _spell(row.get("agreement")),
-            _spell(row.get("kl")),
-            _spell(row.get("gold_perplexity")),
-            _spell(row.get("well_formed")),
+            *(_spell(row.get(name)) for name in measured),
         )
-    console.print(shown)
+        for row in found["results"]
+    ]
+    columns = ("model", "data", "intervention", "n", "accuracy", "change", "beyond control", *measured.values())
+    print_table(console, columns, rows)
     for line in claim_lines(found["claims"]):
         console.print(line, markup=False)
     print_notes(problem_lines(found["problems"]))
@@ -148,9 +132,7 @@ def _spell(value: float | None) -> str:
 
 
 def _difference(found: dict[str, Any] | None) -> str:
-    from rich.markup import escape
-
     if not found or found["value"] is None:
         return "–"
     low, high = found["interval"]
-    return escape(f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]")
+    return f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]"

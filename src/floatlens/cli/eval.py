@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from floatlens.evaluation.planning import Key
-    from floatlens.evaluation.sources import DataSource, EvaluationPlan
     from floatlens.evaluation.table import Table1
     from floatlens.store.folder import RunFolder
 
@@ -76,39 +75,25 @@ def command(
                 watch=watch,
                 retry_errors=running.retry_errors,
             )
-        found, table = summarise(plan, sources, answers, rates, folder, both)
+        found, table = summarise(answers, rates, folder, both)
         if folder is not None:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
                 folder.write_text(f"table1.{ending}", text)
-        finish_run(folder, sources, found)
+        finish_run(folder, plan, sources, found)
     show(found, table, answers, as_json)
 
 
 def summarise(
-    plan: EvaluationPlan,
-    sources: list[DataSource],
-    answers: pd.DataFrame,
-    rates: dict[Key, float | None],
-    folder: RunFolder | None,
-    both: bool,
+    answers: pd.DataFrame, rates: dict[Key, float | None], folder: RunFolder | None, both: bool
 ) -> tuple[dict[str, Any], Table1]:
     """Return the object of --json, and Table 1; the figure and the claims are written to the run folder."""
     from floatlens.evaluation import summary
-    from floatlens.evaluation.sources import problems_of
     from floatlens.evaluation.table import table1
 
     entries, averages = summary.results(answers), summary.averages(answers)
     for entry in entries:
         entry["questions_per_second"] = rates[entry["model"], entry["data"], entry["condition"]]
-    found = {
-        "results": entries,
-        "averages": averages,
-        "comparisons": summary.comparisons(answers),
-        "settings": plan.asking.recorded(),
-        "claims": [],
-        "problems": problems_of(sources),
-        "run": folder.location if folder is not None else None,
-    }
+    found = {"results": entries, "averages": averages, "comparisons": summary.comparisons(answers), "claims": []}
     if both and any(entry["n"] for entry in entries):
         from floatlens.cli.shared import judge
         from floatlens.findings.knowledge import knowledge

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -87,10 +87,14 @@ def judge(finding: Finding, answers: pd.DataFrame, folder: RunFolder | None, ste
     return [verdict.to_dict() for verdict in verdicts]
 
 
-def finish_run(folder: RunFolder | None, sources: Sequence[DataSource], found: Mapping[str, Any]) -> None:
-    """Write the numbers and the full list of problems to the run folder, and close it."""
-    from floatlens.evaluation.sources import write_problems
+def finish_run(
+    folder: RunFolder | None, plan: EvaluationPlan, sources: Sequence[DataSource], found: dict[str, Any]
+) -> None:
+    """Add problems, settings and the run to the numbers; write them to the run folder, and close it."""
+    from floatlens.evaluation.sources import problems_of, write_problems
 
+    found["problems"], found["settings"] = problems_of(sources), plan.asking.recorded()
+    found["run"] = folder.location if folder is not None else None
     if folder is not None:
         write_problems(folder, sources)
         kept = {name: value for name, value in found.items() if name != "run"}  # runs are shared: no paths of the user
@@ -131,6 +135,19 @@ def bar(unit: str) -> Iterator[ProgressCallback]:
             return advance
 
         yield watch
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of texts, whole: their markup is shown as it is, and long cells are folded."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table()
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*(escape(str(cell)) for cell in row))
+    console.print(shown)
 
 
 def make_console() -> Console:

@@ -70,7 +70,7 @@ def command(
     """
     from floatlens.data.readers.registry import named_data
     from floatlens.evaluation.metrics import SCORES
-    from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of
+    from floatlens.evaluation.sources import asking_of, open_sources, plan_of
     from floatlens.evaluation.stress.collection import COLLECTION
     from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_experiments
 
@@ -145,9 +145,7 @@ def command(
                 "effects": curves.effects(answers, score),
                 "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
             }
-        run = folder.location if folder is not None else None
-        found |= {"problems": problems_of(sources), "settings": asking.recorded(), "run": run}
-        finish_run(folder, sources, found)
+        finish_run(folder, plan, sources, found)
     if as_json:
         print_json(found)
     elif test is COLLECTION:
@@ -189,20 +187,19 @@ def open_index(corpus: str | None) -> Any:
 
 def show_collection(found: dict[str, Any]) -> None:
     """Print one row per model and stage, and the attention by role."""
-    from rich.markup import escape
-    from rich.table import Table
+    from floatlens.cli.shared import make_console, print_notes, print_table, problem_lines
 
-    from floatlens.cli.shared import make_console, print_notes, problem_lines
-
-    console = make_console()
-    shown = Table()
+    console, named = make_console(), ("model", "data", "stage")
     columns = {"accuracy_words": "right", "outdated": "outdated", "misled": "misled", "recall": "recall"}
-    for column in ("model", "data", "stage", *columns.values(), "n"):
-        shown.add_column(column, overflow="fold")
-    for row in found["results"]:
-        names = (escape(str(row[name])) for name in ("model", "data", "stage"))
-        shown.add_row(*names, *("–" if row[c] is None else f"{row[c]:.3f}" for c in columns), str(row["n"]))
-    console.print(shown)
+    rows = [
+        (
+            *(row[name] for name in named),
+            *("–" if row[column] is None else f"{row[column]:.3f}" for column in columns),
+            row["n"],
+        )
+        for row in found["results"]
+    ]
+    print_table(console, (*named, *columns.values(), "n"), rows)
     for row in found["attention"]:
         about = ", ".join(str(row[name]) for name in ("model", "data", "stage", "role"))
         console.print(f"attention of {about}: {row['share']:.3f}, per token {row['per_token']:.2f}", markup=False)
@@ -211,20 +208,15 @@ def show_collection(found: dict[str, Any]) -> None:
 
 def show(table: pd.DataFrame, found: dict[str, Any]) -> None:
     """Print the curves, the robustness and the claims."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from floatlens.cli.shared import claim_lines, make_console, print_notes, problem_lines
+    from floatlens.cli.shared import claim_lines, make_console, print_notes, print_table, problem_lines
 
     console = make_console()
-    shown = Table()
     named = ("model", "data", "level", "intervention") if found["effects"] else ("model", "data", "level")
-    for column in (*named, "score", "95 % interval", "n"):
-        shown.add_column(column, overflow="fold")
-    for row in table.to_dict("records"):
-        interval = f"{row['low']:.3f} to {row['high']:.3f}"
-        shown.add_row(*(escape(str(row[name])) for name in named), f"{row['mean']:.3f}", interval, str(row["n"]))
-    console.print(shown)
+    rows = [
+        (*(row[name] for name in named), f"{row['mean']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}", row["n"])
+        for row in table.to_dict("records")
+    ]
+    print_table(console, (*named, "score", "95 % interval", "n"), rows)
     for row in found["robustness"]:
         text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)
         about = ", ".join(row[name] for name in ("model", "data", "intervention") if row[name])
