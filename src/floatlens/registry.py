@@ -72,10 +72,10 @@ class Registry(Generic[T]):
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: the colour 'red' is already registered; choose another name
-    >>> colours["rde"]
+    >>> colours["redd"]
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: unknown colour 'rde'; did you mean 'red'?
+    floatlens.errors.FloatLensError: unknown colour 'redd'; did you mean 'red'?
     """
 
     def __init__(self, noun: str, package: str = "", modules: Sequence[str] = ()) -> None:
