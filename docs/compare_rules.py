@@ -26,7 +26,7 @@ from floatlens.anchors import find_anchors
 from floatlens.findings import style
 from floatlens.findings.received import profile
 from floatlens.store.folder import RunFolder
-from floatlens.store.traces import RunTraces
+from floatlens.store.runs import RunTraces
 from floatlens.trace.trace import Trace
 
 PAGE = Path(__file__).parent / "anchor-rules.md"

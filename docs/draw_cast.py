@@ -22,7 +22,7 @@ from floatlens.findings import style
 from floatlens.findings.finding import FINDINGS
 from floatlens.models.bundled import MODELS
 from floatlens.store.folder import RunFolder
-from floatlens.store.traces import RunTraces
+from floatlens.store.runs import RunTraces
 
 ROW = re.compile(r"^\| \d+ \| (0\.\d+) \| (0\.\d+) \| (0\.\d+) \|", re.MULTILINE)
 TITLES = {
