@@ -153,7 +153,6 @@ def measure_text(lens: fl.Lens, text: Text) -> dict[str, Any]:
             "without_anchors": float(moved.without[deep].mean()),
             "floating_by_layer": moved.floating.tolist(),
             "moved_by_layer": moved.moved.tolist(),
-            "ids": text.ids,
             "nats": nats.tolist(),
         }
     return found
