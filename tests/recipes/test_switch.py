@@ -1,4 +1,4 @@
-"""The texts of the switch: one token type taken out and put back, and effects that a planted table has."""
+"""The effects of the plan are those that a planted table has."""
 
 from __future__ import annotations
 
@@ -8,38 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recipes.results.switch import WORDS, conditions, effects, judge, same_type, word_start
-
-STRINGS = ["A", " b", ",", ',"', " and", ";", " c", "d"]
-
-
-class Words:
-    """A tokenizer that knows eight tokens."""
-
-    def __len__(self) -> int:
-        return len(STRINGS)
-
-    def decode(self, ids: list[int]) -> str:
-        return "".join(STRINGS[i] for i in ids)
-
-
-def test_a_punctuation_mark_is_a_type_with_what_is_glued_to_it_and_a_word_is_not() -> None:
-    assert same_type(Words(), 2) == {2, 3} and same_type(Words(), 4) == {4}
-
-
-def test_words_begin_at_spaces() -> None:
-    assert [word_start(Words(), [0, 7, 2, 1, 6, 7], w) for w in range(3)] == [0, 3, 4]
-
-
-def test_the_type_is_out_or_at_one_known_position() -> None:
-    ids = [0, 2, 1, 3, 6] + [1, 6] * 100
-    texts = {text.condition: text for text in conditions(Words(), ids, 2, [5], {2, 3})}
-    assert texts["as is"].ids[:5] == [0, 2, 1, 3, 6] and not {2, 3} & set(texts["out"].ids)
-    assert len({len(text.ids) for text in texts.values()}) == 1
-    for w in WORDS:
-        for name, token in (("back", 2), ("other 5", 5)):
-            text = texts[f"{name} at {w}"]
-            assert text.ids[text.inserted] == token and text.ids.count(token) == 1
+from recipes.results.switch import WORDS, effects, judge
 
 
 def table(folder: Path, name: str, first: float, floating: dict[str, float], back: float, other: float) -> None:
