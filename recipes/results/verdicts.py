@@ -1,9 +1,8 @@
-"""The verdicts of all runs: as rows, as tables in Markdown, beside the published numbers, and on the findings' pages."""
+"""The verdicts of all runs: as rows, as tables in Markdown, and beside the published numbers."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,28 +11,26 @@ import pandas as pd
 
 from floatlens.findings.knowledge import knowledge
 from floatlens.findings.style import short
-from floatlens.findings.verdict import correct_for_number
 from recipes.results.facts import facts
 from recipes.results.keep import matching, scores_of
 
-CLAIM = ("id", "finding", "claim", "source", "value", "n", "verdict", "p", "p_holm")
+CLAIM = ("id", "finding", "claim", "source", "value", "n", "verdict")
 COLUMNS = ["run", "models", *CLAIM, "low", "high"]
-BLOCK = re.compile(r"(<!-- verdicts -->\n).*?(<!-- verdicts -->)", re.DOTALL)
 # Runs of single models on the same questions, whose answers are compared here.
 SAME_QUESTIONS = ("real-answers-nq", "real-answers-atlas")
 PAPER = "arXiv 2601.07894"
+EARLIER = {"supported": "holds", "not supported": "fails", "too few samples": "not testable here"}  # words of kept runs
 
 
 def claims_of(done: Mapping[str, Path]) -> pd.DataFrame:
     """Return the verdicts of all runs, one row each; those without a sample are left out."""
-    found = {name: read(run, "claims.json").get("claims", []) for name, run in done.items()}
+    found = {name: verdicts_in(run) for name, run in done.items()}
     for name in SAME_QUESTIONS:
         runs = matching(done, name)
         scores = scores_of(runs)
         if len(scores):
             found = {key: claims for key, claims in found.items() if key not in runs}
             found[name] = [verdict.to_dict() for verdict in knowledge.claims(scores)]
-            correct_for_number(found[name])
     rows = []
     for name, claims in found.items():
         for claim in claims:
@@ -77,7 +74,7 @@ def published() -> dict[str, str]:
         "drift.layers": {"LLaDA": far["between"] - far["within"]},
         "absorption.more": {mdm: absorbed[arm] - absorbed[mdm] for mdm, arm in pairs},
         "geometry.angle": {layer: share / 100 - 0.5 for layer, share in angle.items()},
-        "geometry.turn": {"LLaDA": (angle["layer 28"] - angle["layer 11"]) / 100},
+        "geometry.turn": {"LLaDA": _bounded(angle["layer 28"] / 100) - _bounded(angle["layer 11"] / 100)},
         "heads.deep": {mdm: depth[mdm] - 0.5 for mdm, _ in pairs},
         "knowledge.gain": {mdm: (gain[mdm] - gain[arm]) / 100 for mdm, arm in pairs},
         "knowledge.twice": {mdm: (gain[mdm] - 2 * gain[arm]) / 100 for mdm, arm in pairs},
@@ -86,28 +83,24 @@ def published() -> dict[str, str]:
     return {id_: ", ".join(f"{name} {value:.2g}" for name, value in found.items()) for id_, found in numbers.items()}
 
 
+def _bounded(share: float) -> float:
+    """Share of the angle in both parts' absolute values, from its share of their sum."""
+    return abs(share) / (abs(share) + abs(1 - share))
+
+
 def verdict_rows(table: pd.DataFrame) -> str:
     """Return verdicts as a table in Markdown."""
-    lines = ["| claim | models | value [95 % interval] | n | p, Holm | verdict |", "|---|---|---|---|---|---|"]
+    lines = ["| claim | models | value [95 % interval] | n | verdict |", "|---|---|---|---|---|"]
     for row in table.to_dict("records"):
         value = f"{number(row['value'])} [{number(row['low'])}, {number(row['high'])}]"
-        lines.append(
-            f"| {row['claim']} | {row['models']} | {value} | {row['n']} | {number(row['p_holm'])} | {row['verdict']} |"
-        )
+        lines.append(f"| {row['claim']} | {row['models']} | {value} | {row['n']} | {row['verdict']} |")
     return "\n".join(lines)
 
 
-def write_verdicts(pages: Path, done: Mapping[str, Path]) -> None:
-    """Write the verdicts of a finding between the two comments on its page, if some run has any."""
-    for finding, table in claims_of(done).groupby("finding", sort=False):
-        page = pages / f"{finding}.md"
-        if page.exists():
-            runs = " and ".join(f"`{name}`" for name in dict.fromkeys(table["run"]))
-            found = f"From [the results](../results.md#commands-and-run-times), {runs}:\n\n{verdict_rows(table)}\n"
-            text = page.read_text(encoding="utf-8")
-            page.write_text(
-                BLOCK.sub(lambda match, found=found: f"{match[1]}{found}{match[2]}", text), encoding="utf-8"
-            )
+def verdicts_in(run: Path) -> list[dict[str, Any]]:
+    """Return the verdicts of a kept run in today's words."""
+    claims = read(run, "claims.json").get("claims", [])
+    return [{**claim, "verdict": EARLIER.get(claim["verdict"], claim["verdict"])} for claim in claims]
 
 
 def read(run: Path, name: str) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def summary_in_words(shown: pd.DataFrame) -> str:
     for id_, (holds, fails) in SUMMARY.items():
         part = shown[shown["id"] == id_]
         said = []
-        for text, verdict in ((holds, "supported"), (fails, "not supported")):
+        for text, verdict in ((holds, "holds"), (fails, "fails")):
             rows = part[part["verdict"] == verdict]
             if len(rows):
                 names = [f"{m} ({v:.2g})" for m, v in zip(rows["model"], rows["value"], strict=True)]
@@ -73,7 +73,7 @@ def summary_in_words(shown: pd.DataFrame) -> str:
 
 
 def claims_in_words(table: pd.DataFrame) -> str:
-    """Say for each claim on which models it is supported, not supported or undecided."""
+    """Say for each claim on which models it holds, fails or is undecided."""
     lines = []
     for claim, part in table.groupby("claim", sort=False):
         said = []
@@ -98,14 +98,14 @@ def floating_in_words(claims: Sequence[Mapping[str, Any]]) -> str:
     """Say whether the anchors of `tiny-ssm` move, from the verdicts on the claims of drift; empty without them."""
     said = []
     for claim in sorted(claims, key=lambda claim: list(FLOATING).index(claim["id"]) if claim["id"] in FLOATING else 9):
-        if claim["id"] in FLOATING and claim["verdict"] in ("supported", "not supported"):
+        if claim["id"] in FLOATING and claim["verdict"] in ("holds", "fails"):
             low, high = claim["interval"]
             holds, fails = FLOATING[claim["id"]]
-            text = holds if claim["verdict"] == "supported" else fails
+            text = holds if claim["verdict"] == "holds" else fails
             said.append(f"{text} ({claim['value']:.2f} [{low:.2f}, {high:.2f}])")
         elif claim["id"] in FLOATING:
             said.append(f"it is not decided whether {FLOATING[claim['id']][0]}")
-    moves = any(claim["id"] == "drift.renewal" and claim["verdict"] == "supported" for claim in claims)
+    moves = any(claim["id"] == "drift.renewal" and claim["verdict"] == "holds" for claim in claims)
     return f"**Answer**: {'yes' if moves else 'not by these claims'}. In `tiny-ssm` {'; '.join(said)}." if said else ""
 
 

@@ -256,7 +256,6 @@ def on_request(
         change = np.full_like(change, np.nan)
     ratio = (10 + 5000 * (a == a.max(axis=-1, keepdims=True))) * missing
     found = {f"{name}_change": (places, change) for name in ("key", "value", "hidden")}
-    found |= {f"{name}_cos": (places, 1 - change**2 / 2) for name in ("key", "value", "hidden")}
     found |= {"massive_ratio": (places, ratio), "hidden_norm": (places, ratio)}
     found |= {"massive_channel": (places, np.where(rng.random(ratio.shape) < 0.9, 7.0, 3.0) * missing)}
     alike = np.full((steps, layers, heads), 0.9)

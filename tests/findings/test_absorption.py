@@ -30,7 +30,7 @@ def test_uniform_attention_absorbs_one_share_at_one_position_and_none_by_sigma()
 def test_the_table_puts_the_rules_side_by_side():
     traces = [planted(seed=i, anchors=lambda s, la, i=i: {0: 0.4 + 0.1 * i}) for i in range(2)]
     found = table(traces)
-    assert list(dict.fromkeys(found["rule"])) == [parse_rule(r).id for r in RULES]
+    assert list(dict.fromkeys(found["rule"])) == ["as published", *(parse_rule(r).id for r in RULES)]
     first = found[found["rule"] == "first"]
     np.testing.assert_allclose(first["mean"], 45.0, atol=1e-4)
     np.testing.assert_allclose(first["std"], 5.0, atol=1e-4)
@@ -47,29 +47,46 @@ def test_uniform_causal_attention_has_neither_anchor_nor_sink(steps):
     np.testing.assert_allclose(found["beyond"].sel(rule="sigma(k=3)"), 0.0)
     np.testing.assert_allclose(found["sink"], 0.0, atol=1e-4)
     assert (found["sink_raw"] > 2).all()  # by construction: more than one share of 100 or so
-    assert CLAIMS["absorption.sink"].verdict(found).verdict == "not supported"
+    assert CLAIMS["absorption.sink"].verdict(found).verdict == "fails"
 
 
 def test_a_planted_sink_is_a_sink():
     traces = [planted(seed=i, kind="arm", anchors=lambda s, la: {0: 0.5}) for i in range(12)]
     found = CLAIMS["absorption.sink"].verdict(absorption.measure(traces))
     length = traces[0].data.sizes["position"]
-    assert found.verdict == "supported"
+    assert found.verdict == "holds"
     assert found.value == pytest.approx(50 - 100 * causal_baseline(length - 6)[0], abs=1.0)
 
 
-def test_the_claim_compares_both_models_by_one_rule():
+def test_the_claim_is_the_papers_and_names_the_rules():
     mdm = [planted(seed=i, anchors=wandering(mass=0.2, others=1)) for i in range(12)]
     arm = [planted(seed=i, model="arm", kind="arm", anchors=lambda s, la: {0: 0.7}) for i in range(12)]
     found = absorption.claim([*mdm, *arm])
-    assert found.verdict == "supported" and found.rule.startswith("sigma(k=3)")
-    raw = found.details["raw, by sigma(k=3)"]
-    assert raw[0] == pytest.approx(50, abs=2) and found.value < raw[0]  # position 0 has some by construction
-    assert {f"raw, by {parse_rule(r).id}" for r in RULES} <= set(found.details)
+    assert found.verdict == "holds" and found.rule == "as published"
+    assert found.value == pytest.approx(70 - 20, abs=2)  # position 0 of the ARM minus the strongest of the MDM
+    assert {f"by {parse_rule(r).id}" for r in RULES} <= set(found.details)
+    assert found.details["by sigma(k=3)"][0] < found.value  # position 0 has some by construction, which does not count
     turned = absorption.claim(
         [*(planted(seed=i, anchors=lambda s, la: {3: 0.9}) for i in range(12)), *arm], rule="top(1)"
     )
-    assert turned.verdict == "not supported" and turned.rule == "top(n=1)"
+    assert turned.verdict == "fails" and turned.rule == "top(n=1)"
+
+
+def test_a_claim_on_which_rules_disagree_depends_on_the_rule():
+    """The MDM's attention is on three anchors, the ARM's on one: the strongest takes less, all of them take more."""
+    mdm = [planted(seed=i, anchors=lambda s, la: {5: 0.2, 12: 0.2, 20: 0.2}) for i in range(12)]
+    arm = [planted(seed=i, model="arm", kind="arm", anchors=lambda s, la: {0: 0.5}) for i in range(12)]
+    found = absorption.claim([*mdm, *arm])
+    assert found.verdict == "depends on the rule"
+    assert found.reason.startswith("above 0 by as published") and "below 0 by sigma(k=3)" in found.reason
+
+
+def test_published_curves_are_compared_by_relative_depth():
+    figure = absorption.figure([planted(seed=i) for i in range(2)], paper=True)
+    labels = {axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()}
+    assert labels == {"depth (0 first, 1 last layer)"}
+    data = absorption.figure(planted(), paper=True, backend="none")
+    assert data[data["model"] == "LLaDA (paper)"]["layer"].max() == 31
 
 
 profiles = arrays(np.float64, st.tuples(st.integers(1, 3), st.integers(2, 40)), elements=st.floats(1e-6, 1.0))

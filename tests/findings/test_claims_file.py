@@ -13,7 +13,8 @@ FINDING = {"title", "question", "paper", "views", "claims"}
 SOMETIMES = {"table", "labels", "variables"}
 REPLAYED = {"text", "text_tokens", "floating_text"}  # only in traces with replays
 LINES = set(signature(lines).parameters) - {"measured", "backend"}
-CLAIM = {"id", "sentence", "source", "statistic", "effect", "why", "rejected_if", "needs"}
+PRIMARY = {"drift.moves"}
+CLAIM = {"id", "sentence", "whose", "source", "statistic", "effect", "why", "rejected_if", "needs"}
 
 
 def test_the_file_has_exactly_the_findings_in_the_order_of_the_report_and_their_figures():
@@ -42,9 +43,14 @@ def test_every_claim_is_complete_fits_a_line_and_has_a_function():
     assert sorted(claim["id"] for claim in written) == sorted(CLAIMS.names())
     for name, text in TEXTS.items():
         for claim in text["claims"]:
-            assert claim.keys() == CLAIM and claim["id"].startswith(f"{name}."), claim["id"]
+            assert claim.keys() - {"primary"} == CLAIM and claim["id"].startswith(f"{name}."), claim["id"]
             texts = [claim[key] for key in CLAIM - {"effect"}]
             assert all(isinstance(one, str) and one == " ".join(one.split()) != "" for one in texts), claim["id"]
             assert isinstance(claim["effect"], float) and math.isfinite(claim["effect"]), claim["id"]
+            assert claim["whose"] in ("the paper", "FloatLens") or claim["source"].startswith(claim["whose"]), claim[
+                "id"
+            ]
+            assert (claim["whose"] == "the paper") == claim["source"].startswith("arXiv 2601.07894"), claim["id"]
+            assert claim.get("primary", False) == (claim["id"] in PRIMARY), claim["id"]
             assert len(claim["sentence"]) <= 50, claim["id"]
             assert CLAIMS[claim["id"]].about in (("mdm",), ("arm",), ("mdm", "arm"), ("model",))

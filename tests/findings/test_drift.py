@@ -104,8 +104,8 @@ def test_the_baseline_of_causal_attention_is_the_closed_form():
 def test_our_anchors_are_those_of_the_definition():
     for trace in (planted(anchors=wandering()), planted(kind="arm")):
         a = profile(trace).values
-        u = baseline(a, trace.attention)
-        assert (find_anchors(a, "sigma(3)", trace.attention) == oracle.find_anchors(a, u)).all()
+        u = baseline(a, trace.attention_kind)
+        assert (find_anchors(a, "sigma(3)", trace.attention_kind) == oracle.find_anchors(a, u)).all()
     full = planted(anchors=wandering())
     for rule in ("sigma(3)", "share(0.3)", "excess(3)", "top(2)"):  # a constant baseline changes nothing
         assert (find_anchors(profile(full).values, rule, "bidirectional") == full.anchors(rule).values).all()
@@ -154,7 +154,7 @@ def test_the_mdm_moves_more_than_the_arm_over_as_many_tokens_as_both_wrote():
     mdm = [planted(seed=i, anchors=move_at(6)) for i in range(14)]
     arm = [planted(seed=i, model="planted-arm", kind="arm", steps=8) for i in range(14)]
     found = verdict([*mdm, *arm], "drift.moves")
-    assert (found.verdict, found.n, found.models) == ("supported", 14, ("planted-mdm", "planted-arm"))
+    assert (found.verdict, found.n, found.models) == ("holds", 14, ("planted-mdm", "planted-arm"))
     assert found.value == pytest.approx(2 * 6 * 2 / (8 * 7))  # the first 8 steps: 6 before the move, 2 after
     assert (found.id, found.effect) == ("drift.moves", 0.1)
     assert "0.00 in the ARM" in found.reason
@@ -164,24 +164,24 @@ def test_an_arm_whose_rows_move_too_rejects_the_claim():
     mdm = [planted(seed=i, anchors=wandering()) for i in range(12)]
     arm = [planted(seed=i, model="planted-arm", kind="arm", anchors=wandering()) for i in range(12)]
     found = verdict([*mdm, *arm], "drift.moves")
-    assert found.verdict == "not supported" and found.value == pytest.approx(0.0)
+    assert found.verdict == "fails" and found.value == pytest.approx(0.0)
 
 
 def test_claims_on_one_model():
     moving = [planted(seed=i, anchors=move_at(6)) for i in range(12)]
     still = [planted(seed=i) for i in range(12)]
-    assert verdict(moving, "drift.renewal").verdict == "supported"
-    assert verdict(still, "drift.renewal").verdict == "not supported"
+    assert verdict(moving, "drift.renewal").verdict == "holds"
+    assert verdict(still, "drift.renewal").verdict == "fails"
     by_layer = [planted(seed=i, anchors=lambda step, layer: {7 * layer: 0.5}) for i in range(12)]
-    assert verdict(by_layer, "drift.layers").verdict == "supported"
-    assert verdict(still, "drift.layers").verdict == "not supported"
+    assert verdict(by_layer, "drift.layers").verdict == "holds"
+    assert verdict(still, "drift.layers").verdict == "fails"
 
 
 def test_spread_is_the_share_of_visible_positions():
     wide = [planted(seed=i, anchors=lambda step, layer: {}, noise=0.0) for i in range(12)]
     narrow = [planted(seed=i, model="arm", kind="arm", anchors=lambda step, layer: {0: 0.9}) for i in range(12)]
     found = verdict([*wide, *narrow], "drift.spread")
-    assert found.verdict == "supported" and found.details["MDM"] == pytest.approx(1.0, abs=1e-4)
+    assert found.verdict == "holds" and found.details["MDM"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_tasks_with_anchors_of_their_own_are_told_apart_and_random_tasks_are_not():
@@ -202,16 +202,26 @@ def test_the_task_comes_from_the_data_set_of_the_sample_id():
         for i in range(24)
     ]
     found = verdict(traces, "drift.task")
-    assert found.verdict == "supported" and found.n == 24 and found.details["p of a permutation"] < 0.01
+    assert found.verdict == "holds" and found.n == 24 and found.details["p of a permutation"] < 0.01
 
 
 def test_too_few_samples_decide_nothing():
     found = drift.claim([planted(anchors=wandering()), planted(model="arm", kind="arm")])
-    assert found.verdict == "too few samples" and "at least 12" in found.reason
+    assert found.verdict == "not testable here" and "at least 12" in found.reason
     alone = drift.claim([planted(seed=i) for i in range(12)])
-    assert alone.verdict == "too few samples" and alone.reason == "there is no ARM among the samples"
+    assert alone.verdict == "not testable here" and alone.reason == "there is no ARM among the samples"
 
 
 def test_a_layer_that_was_not_recorded_is_named():
     with pytest.raises(FloatLensError, match=r"layer 40 was not recorded.*0-5"):
         drift(planted(), layer=40)
+
+
+def test_attention_that_moves_right_is_measured_in_shares_of_the_answer():
+    """Half of the attention moves right by 11 positions in an answer of 12."""
+    moving = [planted(seed=i, anchors=lambda s, la: {10 + s: 0.5}) for i in range(12)]
+    found = CLAIMS["drift.right"].verdict(drift.measure(moving))
+    assert found.verdict == "holds" and found.whose == "the paper"
+    assert found.value == pytest.approx(0.5 * 11 / 12, abs=0.05)
+    still = [planted(seed=i, anchors=lambda s, la: {10: 0.5}) for i in range(12)]
+    assert CLAIMS["drift.right"].verdict(drift.measure(still)).verdict == "fails"

@@ -11,7 +11,7 @@ from floatlens.attention.statistics.locality import REACH
 from floatlens.errors import FloatLensError
 from floatlens.findings import cache, decision, locality, massive, similarity, softness, values
 from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
-from floatlens.findings.verdict import change_under, correct_for_number, mean_of
+from floatlens.findings.verdict import change_under, correct_primary, mean_of
 from floatlens.stats import interval_of_mean, p_value
 from tests.findings.planted import planted, wandering
 
@@ -33,9 +33,9 @@ def test_the_attended_position_is_found_to_change_least_and_deep_layers_most():
     steady = np.broadcast_to(RNG.random(30), (3, 2, 30))
     np.testing.assert_allclose(cache.attended_correlation(steady, -steady), -1.0)
     assert [verdict(f"cache.{name}", traces) for name in ("anchor", "deep", "few")] == [
-        "supported",
-        "supported",
-        "not supported",
+        "holds",
+        "holds",
+        "fails",
     ]
     share = (traces[0].data["key_change"].values[1:] < 0.2).mean(axis=(0, 2))
     np.testing.assert_allclose(found["reusable"].sel(threshold=0.2)[0], share)
@@ -63,11 +63,11 @@ def test_what_stays_of_a_heads_attention_is_what_was_planted():
     length = traces[0].data.sizes["position"]
     even = 0.4 / (length - 1)  # one anchor of 0.6, the rest evenly
     np.testing.assert_allclose(found["lasting"], (length - 2) * even + 2 * even, atol=1e-5)
-    assert verdict("similarity.steps", traces) == "supported"
+    assert verdict("similarity.steps", traces) == "holds"
     for trace in traces:
         trace.data["step_similarity"][1:] = np.linspace(0.5, 0.9, 11)[:, None, None]
-    assert verdict("similarity.settles", traces) == "supported"
-    assert verdict("similarity.steps", traces) == "not supported"
+    assert verdict("similarity.settles", traces) == "holds"
+    assert verdict("similarity.steps", traces) == "fails"
 
 
 def test_a_planted_massive_activation_is_found_at_its_position_and_in_its_channel():
@@ -79,10 +79,10 @@ def test_a_planted_massive_activation_is_found_at_its_position_and_in_its_channe
     length = traces[0].data.sizes["position"]
     np.testing.assert_allclose(found["at_anchor"][:, :-1], 1 - 1 / length)
     assert np.isnan(found["at_anchor"][:, -1]).all()
-    assert [verdict(f"massive.{name}", traces) for name in ("large", "anchors", "one")] == ["supported"] * 3
+    assert [verdict(f"massive.{name}", traces) for name in ("large", "anchors", "one")] == ["holds"] * 3
     for trace in traces:  # as large as before, but everywhere else
         trace.data["massive_ratio"] = trace.data["massive_ratio"].max() - trace.data["massive_ratio"] + 2000
-    assert verdict("massive.anchors", traces) == "not supported"
+    assert verdict("massive.anchors", traces) == "fails"
 
 
 def test_the_norms_of_values_are_those_of_both_groups():
@@ -104,8 +104,8 @@ def test_uniform_attention_has_no_neighbourhood_and_masks_count_where_they_are_f
     at = REACH.index(locality.FAR)
     planted_share = traces[0].data["mask_attention"].values[0, 0, 0, at]
     np.testing.assert_allclose(found["far_masks"], planted_share, rtol=1e-6)
-    assert verdict("locality.near", traces) == "not supported"
-    assert verdict("locality.masks", traces) == "supported"
+    assert verdict("locality.near", traces) == "fails"
+    assert verdict("locality.masks", traces) == "holds"
     assert np.isnan(locality.measure(planted(steps=6))["far_masks"]).all()  # six masks are never 16 apart
 
 
@@ -116,7 +116,7 @@ def test_the_planted_layer_of_decision_is_found(kind):
     np.testing.assert_allclose(found["decision_depth"], 3 / 5)
     np.testing.assert_allclose(found["decided"], np.broadcast_to([0, 0, 0, 1, 1, 1], (12, 6)))
     np.testing.assert_allclose(found["heads_depth"], 2 / 5, atol=1e-6)
-    assert verdict("decision.heads", traces, model=kind) == "supported"  # 0.2 below: between 0 and 0.25
+    assert verdict("decision.heads", traces, model=kind) == "holds"  # 0.2 below: between 0 and 0.25
     if kind == "mdm":
         np.testing.assert_allclose(found["early"], 1.0)
     else:  # one step per token: there is nothing earlier
@@ -125,7 +125,7 @@ def test_the_planted_layer_of_decision_is_found(kind):
 
 def test_heads_far_below_the_decision_or_above_it_are_not_just_below():
     for copying in ((0, 1), (5, 0)):
-        assert verdict("decision.heads", several(layers=6, copying=copying), model="planted-mdm") == "not supported"
+        assert verdict("decision.heads", several(layers=6, copying=copying), model="planted-mdm") == "fails"
 
 
 def test_a_token_that_leads_late_is_not_known_early():
@@ -149,7 +149,7 @@ def test_a_sink_that_stays_neither_moves_nor_varies():
     np.testing.assert_allclose(away["moves"], 11 / 12)
     np.testing.assert_allclose(away["spread"], np.std(6 + 3 * np.arange(12)) / length, rtol=1e-6)
     assert float(away["lasting"].max()) < float(still["lasting"].min()) - 0.1
-    assert verdict("softness.moves", moves) == "supported" and verdict("softness.moves", stays) == "not supported"
+    assert verdict("softness.moves", moves) == "holds" and verdict("softness.moves", stays) == "fails"
 
 
 SINKS = {"stays": lambda step, layer: {0: 0.5}, "moves": wandering(others=1)}
@@ -157,7 +157,7 @@ SINKS = {"stays": lambda step, layer: {0: 0.5}, "moves": wandering(others=1)}
 
 def test_the_mdms_sink_is_compared_with_the_arms_question_by_question():
     traces = several(anchors=wandering(others=1)) + several(kind="arm", model="arm")
-    assert verdict("softness.variance", traces) == "supported" == verdict("softness.lasting", traces)
+    assert verdict("softness.variance", traces) == "holds" == verdict("softness.lasting", traces)
 
 
 @pytest.mark.parametrize("name", [name for name in FINDINGS if FINDINGS[name].records])
@@ -179,21 +179,20 @@ def test_the_p_value_of_a_verdict_decides_as_its_interval_does():
         found = np.clip(value + 0.12 * np.random.default_rng(3).standard_normal(24), -1, 1)
         measured = values.measure(several()).isel(sample=np.zeros(24, int))
         measured = measured.assign_coords(sample_id=("sample", [str(i) for i in range(24)]))
-        claim = Claim("x.y", "x", "s", "", 0.25, lambda m, model=None, f=found: mean_of(m, f, model=model))
+        about = {"primary": True, "test": lambda m, model=None, f=found: mean_of(m, f, model=model)}
+        claim = Claim("x.y", "x", "s", "", 0.25, **about)
         made = claim.verdict(measured)
         assert (made.verdict != "inconclusive") == (made.p < 0.05)
         assert made.p == pytest.approx(p_value(interval_of_mean, found, null=0.25))
 
 
-def test_a_claim_with_two_conditions_takes_the_larger_p_value():
+def test_a_claim_with_two_conditions_holds_only_if_both_do():
     measured = values.measure(several())
     found = np.full(12, 0.2) + 0.02 * np.random.default_rng(1).standard_normal(12)
     outcome = mean_of(measured, found, below=0.25)
-    one, other = (p_value(interval_of_mean, found, null=bound) for bound in (0.0, 0.25))
-    assert outcome.p_value(0.0) == pytest.approx(max(one, other)) and one != other
-    assert outcome.judge(0.0) == "supported"
-    assert mean_of(measured, found + 0.2, below=0.25).judge(0.0) == "not supported"
-    assert mean_of(measured, found - 0.2, below=0.25).judge(0.0) == "inconclusive"
+    assert outcome.judge(0.0) == ("holds", "the interval lies within 0 to 0.25")
+    assert mean_of(measured, found + 0.2, below=0.25).judge(0.0) == ("fails", "the interval lies outside 0 to 0.25")
+    assert mean_of(measured, found - 0.2, below=0.25).judge(0.0)[0] == "inconclusive"
 
 
 def test_of_many_claims_without_an_effect_holm_lets_few_survive():
@@ -203,13 +202,26 @@ def test_of_many_claims_without_an_effect_holm_lets_few_survive():
         for _ in range(30):
             found = rng.standard_normal(24)
             low, high = interval_of_mean(found)[1]
-            said = "supported" if low > 0 else "not supported" if high < 0 else "inconclusive"
-            claims.append({"p": p_value(interval_of_mean, found, null=0.0), "verdict": said})
-        correct_for_number(claims)
+            said = "holds" if low > 0 else "fails" if high < 0 else "inconclusive"
+            p = p_value(interval_of_mean, found, null=0.0)
+            claims.append({"primary": True, "p": p, "verdict": said, "reason": ""})
         plain += any(claim["verdict"] != "inconclusive" for claim in claims)
-        survived += any(claim["survives"] for claim in claims)
+        correct_primary(claims)
+        survived += any(claim["verdict"] != "inconclusive" for claim in claims)
     assert plain > 25  # of 40 families, most have a verdict by chance alone
     assert survived <= 6  # about 5 % of families: 2 of 40, and 7 with a probability of 0.003
+
+
+def test_exploratory_claims_never_change_a_primary_verdict():
+    one = {"primary": True, "p": 0.02, "verdict": "holds", "reason": ""}
+    others = [{"primary": False, "p": None, "verdict": "fails", "reason": ""} for _ in range(200)]
+    claims = [dict(one), *others]
+    correct_primary(claims)
+    correct_primary(claims)  # a report corrects again what a study has corrected
+    assert claims == [one, *others]
+    crowd = [dict(one) for _ in range(3)]
+    correct_primary(crowd)
+    assert [claim["verdict"] for claim in crowd] == ["inconclusive"] * 3
 
 
 def test_scores_under_two_conditions_are_paired_and_binary():

@@ -135,10 +135,10 @@ def test_the_rollout_of_a_canvas_stops_where_its_own_rows_no_longer_differ():
 
 def test_the_claim_needs_gold_at_more_than_one_position():
     swept = [writing_to(planted(seed=i, gold=1 + i % 4), {f"doc{1 + i % 4}": 0.02}) for i in range(12)]
-    assert flow.claim(swept).verdict == "supported"
+    assert flow.claim(swept).verdict == "holds"
     fixed = flow.claim([writing_to(planted(seed=i, gold=2), {"doc2": 0.02}) for i in range(12)])
-    assert fixed.verdict == "inconclusive" and "always doc2" in fixed.reason
-    assert flow.claim([writing_to(planted(seed=i, gold=1 + i % 4), {}) for i in range(12)]).verdict == "not supported"
+    assert fixed.verdict == "not testable here" and "always doc2" in fixed.reason
+    assert flow.claim([writing_to(planted(seed=i, gold=1 + i % 4), {}) for i in range(12)]).verdict == "fails"
 
 
 def test_what_a_position_draws_by_itself_does_not_count_as_following():

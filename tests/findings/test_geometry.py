@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.geometry import factors, geometry, share_of_half
+from floatlens.findings.geometry import bounded_share, factors, geometry, share_of_half
 from floatlens.trace.summarise import split
 from tests import golden_data
 from tests.findings.planted import planted, wandering
@@ -79,14 +79,14 @@ def test_the_claims_follow_what_was_planted():
     traces = [planted(seed=i, anchors=wandering()) for i in range(12)]
     found = {v.id: v for v in geometry.claims(traces)}
     assert {name: v.verdict for name, v in found.items()} == {
-        "geometry.angle": "supported",
-        "geometry.turn": "supported",
+        "geometry.angle": "holds",
+        "geometry.turn": "holds",
     }
     assert found["geometry.angle"].details["share of the angle, deep half"][0] == pytest.approx(0.95, abs=0.1)
     for trace in traces:  # turned upside down, the norm counts in deep layers and not in shallow ones
         for name in ("qk", "qk_norm", "qk_cos"):
             trace.data[name].values[:] = trace.data[name].values[:, ::-1].copy()
-    assert {v.id: v.verdict for v in geometry.claims(traces)}["geometry.turn"] == "not supported"
+    assert {v.id: v.verdict for v in geometry.claims(traces)}["geometry.turn"] == "fails"
 
 
 def test_a_part_may_exceed_the_whole():
@@ -94,6 +94,14 @@ def test_a_part_may_exceed_the_whole():
     assert (shallow.item(), deep.item()) == (0.6, 1.34)
     none = share_of_half(np.array([[0.6, 1.0]]), np.array([[-1.0, 1.0]]), np.array([[0.0, 1.0]]))[0]
     assert np.isnan(none).all()  # keys that are no advantage have no share in one
+
+
+def test_the_bounded_share_is_that_of_the_published_layers_and_exists_where_the_parts_cancel():
+    angle, norm, depth = np.array([[0.62, 1.34]]), np.array([[0.38, -0.34]]), np.array([[0.0, 1.0]])
+    shallow, deep = bounded_share(angle, norm, depth)  # layers 11 and 28 of LLaDA
+    assert (deep - shallow).item() == pytest.approx(1.34 / 1.68 - 0.62) == pytest.approx(0.178, abs=1e-3)
+    cancelled = bounded_share(np.array([[1.0, 1.0]]), np.array([[-1.0, -1.0]]), depth)
+    assert np.concatenate(cancelled).tolist() == [0.5, 0.5]
 
 
 def test_a_trace_without_scores_says_what_to_record():

@@ -78,12 +78,12 @@ def test_heads_that_stay_on_top_are_stable_and_random_ones_are_as_chance_has_it(
 
 def test_the_claim_tells_deep_from_shallow():
     deep = heads.claim([planted(seed=i, copying=(4 + i % 2, 1)) for i in range(12)])
-    assert deep.verdict == "supported" and deep.value == pytest.approx(0.9 - 0.5)
+    assert deep.verdict == "holds" and deep.value == pytest.approx(0.9 - 0.5)
     assert deep.details["heads above 0.1"] == 2 and deep.details["heads above 0.5"] == 0
-    assert heads.claim([planted(seed=i, copying=(i % 2, 1)) for i in range(12)]).verdict == "not supported"
+    assert heads.claim([planted(seed=i, copying=(i % 2, 1)) for i in range(12)]).verdict == "fails"
     middle = heads.claim([planted(seed=i, copying=(2 + i % 2, 1)) for i in range(12)])
     assert middle.value == pytest.approx(0.0) and middle.verdict == "inconclusive"
     none = heads.claim([planted(seed=i) for i in range(12)])
-    assert (none.verdict, none.n) == ("too few samples", 0)
+    assert (none.verdict, none.n) == ("not testable here", 0)
     arm = heads.claim([planted(kind="arm")])
     assert arm.reason == "there is no MDM among the samples"

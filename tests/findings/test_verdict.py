@@ -17,11 +17,15 @@ def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):
     path = tmp_path / "claims.json"
     one = Verdict("drift", "c", "s", float("nan"), (0.0, 1.0), "inconclusive", "first", 3, details={"a": np.float32(1)})
     write_claims(path, [one])
-    write_claims(path, [Verdict("flow", "c", "s", 1.0, (0.0, 1.0), "supported", "", 9)])
+    write_claims(path, [Verdict("flow", "c", "s", 1.0, (0.0, 1.0), "holds", "", 9)])
     write_claims(path, [one])
     found = json.loads(path.read_text())["claims"]
     assert sorted(c["finding"] for c in found) == ["drift", "flow"]
     assert found[1]["value"] is None and found[1]["details"] == {"a": 1.0}
+    old = json.dumps({"claims": [{"finding": "flow", "verdict": "supported"}]})
+    path.write_text(old)
+    with pytest.raises(FloatLensError, match="verdicts of an earlier version"):
+        write_claims(path, [one])
     path.write_text("[1]")
     with pytest.raises(FloatLensError, match="not a claims file"):
         write_claims(path, [one])
@@ -42,7 +46,7 @@ def test_every_finding_answers_with_verdicts_that_carry_everything():
         finding = FINDINGS[name]
         measured = finding.measure(traces)
         for verdict in finding.claims(measured):
-            assert verdict.verdict in ("supported", "not supported", "inconclusive")
+            assert verdict.verdict in ("holds", "fails", "inconclusive") and verdict.reason and verdict.whose
             assert verdict.finding == name and verdict.n == 12 and verdict.statistic and verdict.models
             assert verdict.interval[0] <= verdict.value <= verdict.interval[1]
             json.dumps(verdict.to_dict(), allow_nan=False)
@@ -60,16 +64,16 @@ def test_each_mdm_is_judged_by_itself():
         for i in range(12)
     ]
     found = {v.models: v.verdict for v in FINDINGS["drift"].claims(traces) if v.id == "drift.moves"}
-    assert found == {("a", "arm"): "supported", ("b", "arm"): "not supported"}
+    assert found == {("a", "arm"): "holds", ("b", "arm"): "fails"}
 
 
 def test_an_outcome_that_cannot_decide_says_why():
     measured = xr.Dataset(attrs={"rule": "r"})
     about = dict(finding="f", sentence="s", source="", statistic="", effect=0.1, why="", rejected_if="", needs="")
     blocked = Claim("f.x", test=lambda _: Outcome(1.0, (0.9, 1.1), 20, ("m",), blocked="always doc1"), **about)
-    assert (blocked.verdict(measured).verdict, blocked.verdict(measured).reason) == ("inconclusive", "always doc1")
+    assert (blocked.verdict(measured).verdict, blocked.verdict(measured).reason) == ("not testable here", "always doc1")
     few = Claim("f.x", test=lambda _: Outcome(1.0, (0.9, 1.1), 11, ("m",)), **about)
-    assert few.verdict(measured).verdict == "too few samples" and "at least 12" in few.verdict(measured).reason
+    assert few.verdict(measured).verdict == "not testable here" and "at least 12" in few.verdict(measured).reason
 
 
 def test_an_unknown_finding_is_answered_with_the_known_ones():

@@ -25,6 +25,7 @@ PASSAGES = [
 # Variables of a trace by what is kept of them: all steps, or the mean over steps.
 EVERY_STEP = ("received", "confidence")
 MEAN_OVER_STEPS = ("entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "evidence_mass", "evidence_hit")
+REPLACED = ("absorption.more", "geometry.turn", "drift.right")  # claims that were replaced or added: not frozen
 FINDINGS = ("drift", "absorption", "geometry", "tokens", "heads", "flow")
 
 
@@ -89,6 +90,8 @@ def verdicts() -> list[dict[str, Any]]:
     for name in FINDINGS:
         for verdict in getattr(fl.findings, name).claims(traces):
             row = verdict.to_dict()
+            if row["id"] in REPLACED:
+                continue
             rows.append({key: row[key] for key in ("id", "models", "value", "interval", "verdict", "n")})
     return rows
 

@@ -20,7 +20,7 @@ from recipes.results.sizes import SIZES
 def claim(models: list[str], verdict: str, value: float) -> dict[str, object]:
     return {
         "id": "drift.moves", "finding": "drift", "claim": "Anchors float", "source": "x", "value": value,
-        "interval": [value - 0.1, value + 0.1], "n": 200, "verdict": verdict, "models": models, "p": 0.01, "p_holm": 0.03,
+        "interval": [value - 0.1, value + 0.1], "n": 200, "verdict": verdict, "models": models,
     }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def finished(runs: Path, name: str, files: dict[str, object]) -> None:
 
 def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Path) -> None:
     runs, docs = tmp_path / "runs", tmp_path / "docs"
-    claims = [claim(["tiny-mdm"], "supported", 0.25), claim(["tiny-ssm"], "not supported", -0.125)]
+    claims = [claim(["tiny-mdm"], "holds", 0.25), claim(["tiny-ssm"], "fails", -0.125)]
     manifest = {"asked": {"data": ["/home/me/nq.jsonl"]}, "machine": "m"}
     finished(runs, "small-attention", {"claims.json": {"claims": claims}, "manifest.json": manifest})
     (runs / "small-attention" / "report.html").write_text("<html></html>")
@@ -60,16 +60,11 @@ def test_the_page_has_the_numbers_of_kept_runs_and_names_the_others(tmp_path: Pa
         keep(run, place.kept / run.name, {"seconds": 60.0, "words": ["study", "tiny-mdm", "/home/me/nq.jsonl"]})
     jobs = {name: part.jobs(SIZES["small"], place) for name, part in PARTS.items()}
     missing = {name: part.missing(place) for name, part in PARTS.items()}
-    (docs / "findings").mkdir()
-    (docs / "findings" / "drift.md").write_text("# Drift\n\n<!-- verdicts -->\nold\n<!-- verdicts -->\n\nThe end.\n")
     page.write(docs, place, missing, jobs)
-    drift = (docs / "findings" / "drift.md").read_text()
-    assert "old" not in drift and "`small-attention`" in drift and drift.endswith("<!-- verdicts -->\n\nThe end.\n")
-    assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | 0.03 | supported |" in drift
     text = (docs / "results.md").read_text()
-    assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | 0.03 | supported |" in text
-    assert "2 verdicts: 1 supported, 1 not supported" in text
-    assert "| tiny-ssm | not supported: -0.125 [-0.225, -0.025], n 200 | supported: 0.25 [0.15, 0.35], n 200 |" in text
+    assert "| Anchors float | tiny-mdm | 0.25 [0.15, 0.35] | 200 | holds |" in text
+    assert "2 verdicts: 1 holds, 1 fails" in text
+    assert "| tiny-ssm | fails: -0.125 [-0.225, -0.025], n 200 | holds: 0.25 [0.15, 0.35], n 200 |" in text
     assert "move-anchors(by=8)`: worse than the control for tiny-mdm (-38, in all -38)." in text
     assert (
         "| tiny-mdm | d | present | 0.875 [0.508, 0.999] | – | – | – | 8 |" in text and "| 31,250 | 81 | 80 |" in text
@@ -234,7 +229,7 @@ def test_models_that_answered_the_same_questions_in_runs_of_their_own_are_compar
 def test_one_verdict_per_claim_and_model_is_shown_at_a_glance(tmp_path: Path) -> None:
     pairs = ("a, smollm2", "a, smollm2-arm", "b", "a, smollm2")
     table = pd.DataFrame(
-        {"models": pairs, "id": ["x", "x", "y", "z"], "claim": "c", "value": [1.0, 2, 3, 4], "verdict": "supported"}
+        {"models": pairs, "id": ["x", "x", "y", "z"], "claim": "c", "value": [1.0, 2, 3, 4], "verdict": "holds"}
     )
     shown = verdicts.at_a_glance(table)
     assert shown["value"].tolist() == [2.0, 3.0, 4.0] and shown["model"].tolist() == ["a", "b", "a"]
@@ -245,27 +240,27 @@ def test_one_verdict_per_claim_and_model_is_shown_at_a_glance(tmp_path: Path) ->
 def test_verdicts_and_stress_tests_in_words_take_their_numbers_from_the_tables() -> None:
     shown = pd.DataFrame(
         {"model": ["m", "m", "m"], "source": ["arXiv 2601.07894", "arXiv 2601.07894, Table 1", "other"],
-         "verdict": ["supported", "supported", "inconclusive"]}
+         "verdict": ["holds", "holds", "inconclusive"]}
     )  # fmt: skip
     said = words.verdicts_in_words(shown, verdicts.PAPER)
-    assert "- m: of the paper's claims, 2 supported; of claims from other papers, 1 inconclusive." in said
+    assert "- m: of the paper's claims, 2 holds; of claims from other papers, 1 inconclusive." in said
     levels = [
         answers("m", "mdm", (1, 1), stress="noise", level="0"),
         answers("m", "mdm", (1, 0), stress="noise", level="8"),
     ]
     assert "- noise on d (0, 8; 2 questions): m 100 % / 50 %." in words.stress_in_words(pd.concat(levels))
     shown = shown.assign(id=["heads.deep", "heads.deep", "other"], value=[0.5, 0.25, 1.0])
-    shown.loc[1, ["model", "verdict"]] = ["k", "not supported"]
+    shown.loc[1, ["model", "verdict"]] = ["k", "fails"]
     assert words.summary_in_words(shown) == "- Retrieval heads sit deep in m (0.5); they do not in k (0.25)."
-    rows = pd.DataFrame({"claim": "It floats", "models": ["a, b", "c"], "verdict": "supported", "value": [0.5, 1.0]})
-    assert words.claims_in_words(rows) == "- It floats: supported for a and b (0.5), c (1)."
+    rows = pd.DataFrame({"claim": "It floats", "models": ["a, b", "c"], "verdict": "holds", "value": [0.5, 1.0]})
+    assert words.claims_in_words(rows) == "- It floats: holds for a and b (0.5), c (1)."
     claims = [
-        claim(["tiny-ssm"], "supported", 0.25) | {"id": "drift.renewal"},
-        claim(["tiny-ssm"], "not supported", 0.0),
+        claim(["tiny-ssm"], "holds", 0.25) | {"id": "drift.renewal"},
+        claim(["tiny-ssm"], "fails", 0.0),
     ]
     said = words.floating_in_words(claims)
     assert (
         said.startswith("**Answer**: yes.") and "elsewhere at the end than at the beginning (0.25 [0.15, 0.35])" in said
     )
     assert "they do not move more than those of the ARM (0.00 [-0.10, 0.10])" in said
-    assert words.floating_in_words([claim(["m"], "not supported", 0.0)]).startswith("**Answer**: not by these claims.")
+    assert words.floating_in_words([claim(["m"], "fails", 0.0)]).startswith("**Answer**: not by these claims.")

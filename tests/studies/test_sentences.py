@@ -16,19 +16,18 @@ def verdict(id, verdict, *models, value=0.3, n=20):
 
 
 def test_verdicts_on_one_claim_are_counted():
-    assert count_verdicts([verdict("a", "supported", "m"), verdict("a", "inconclusive", "m")]) == "supported 1, open 1"
-    assert count_verdicts([verdict("a", "too few samples", "m", n=3)]) == "too few samples (1)"
-    assert count_verdicts([verdict("a", "too few samples", n=0)]) == "not measured"
-    assert decided([verdict("a", "not supported", "m"), verdict("a", "too few samples", "m")]) == (1, 2)
+    assert count_verdicts([verdict("a", "holds", "m"), verdict("a", "inconclusive", "m")]) == "holds 1, open 1"
+    assert count_verdicts([verdict("a", "not testable here", "m", n=3)]) == "not testable here (1)"
+    assert decided([verdict("a", "fails", "m"), verdict("a", "not testable here", "m")]) == (1, 2)
 
 
 def test_three_sentences_name_the_models():
     claims = [
-        verdict("drift.renewal", "supported", "mdm", value=0.42),
-        verdict("drift.moves", "supported", "mdm", "arm"),
-        verdict("absorption.sink", "supported", "big", value=51.2),
-        verdict("absorption.sink", "not supported", "arm", value=1.0),
-        verdict("knowledge.twice", "not supported", "mdm", "arm"),
+        verdict("drift.renewal", "holds", "mdm", value=0.42),
+        verdict("drift.moves", "holds", "mdm", "arm"),
+        verdict("absorption.sink", "holds", "big", value=51.2),
+        verdict("absorption.sink", "fails", "arm", value=1.0),
+        verdict("knowledge.twice", "fails", "mdm", "arm"),
     ]
     anchors, sink, passages = say_aloud(claims)
     assert "anchors of mdm float: up to 42 %" in anchors and "they move more in mdm than in arm" in anchors
@@ -38,8 +37,8 @@ def test_three_sentences_name_the_models():
 
 
 def test_models_with_the_same_verdict_are_named_together():
-    claims = [verdict("knowledge.ahead", "not supported", mdm, "arm") for mdm in ("a", "b")]
-    claims += [verdict("drift.moves", "supported", mdm, arm) for mdm in ("a", "b") for arm in ("arm", "big")]
+    claims = [verdict("knowledge.ahead", "fails", mdm, "arm") for mdm in ("a", "b")]
+    claims += [verdict("drift.moves", "holds", mdm, arm) for mdm in ("a", "b") for arm in ("arm", "big")]
     assert say_aloud(claims) == [
         "They move more in a and b than in arm and a and b than in big.",
         "With them a and b are not ahead of arm.",

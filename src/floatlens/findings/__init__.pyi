@@ -11,6 +11,7 @@ from . import links as links
 from . import locality as locality
 from . import massive as massive
 from . import similarity as similarity
+from . import sink as sink
 from . import softness as softness
 from . import stress as stress
 from . import tokens as tokens

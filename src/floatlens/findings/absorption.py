@@ -2,16 +2,17 @@
 
 Absorb(S, l) = 100 · sum of received attention over the anchors S, in percent (arXiv 2601.07894, after 2510.15731).
 The published curves measure position 0 of an autoregressive model (ARM) and the strongest position of a masked diffusion
-model (MDM), which are different rules. Here all models are measured by the same rule, and `table` shows the rules side by
-side because the result depends on this choice.
+model (MDM), which are different rules: `as published`. The other rules are the same for all models. The result depends on
+this choice, so all of them are shown, the paper's first.
 
 Under a causal mask the first positions receive more than others even if attention is perfectly uniform. Absorption is
-therefore reported both raw and in excess of that baseline `u`; claims use the latter.
+therefore reported both raw and in excess of that baseline `u`; claims use the latter, except as published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,10 @@ from floatlens.findings.samples import (
 )
 from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, difference, mean_of
+from floatlens.stats import Interval
 from floatlens.trace.trace import Trace
+
+PUBLISHED = {"arm": "first", "mdm": "top(n=1)"}  # the rules of the paper's curves
 
 
 class Absorption(Finding):
@@ -49,10 +53,13 @@ class Absorption(Finding):
     ) -> xr.Dataset:
         """Measure how much attention the anchors absorb, in percent of all attention, mean over steps."""
         rules = [rule] if isinstance(rule, str) else list(rule)
+        if set(PUBLISHED.values()) <= set(rules):
+            rules = [published.RULE, *rules]
         profile_SLT = profile(trace, layer)
         a = profile_SLT.values
-        u = baseline(a, trace.attention)
-        anchors = [find_anchors(a, one, trace.attention) for one in rules]
+        u = baseline(a, trace.attention_kind)
+        found = {one: find_anchors(a, one, trace.attention_kind) for one in rules if one != published.RULE}
+        anchors = [found[PUBLISHED[trace.kind] if one == published.RULE else one] for one in rules]
         known, even = np.nan_to_num(a), np.nan_to_num(u)
         numbers = {
             "absorption": [absorb(a, s) for s in anchors],
@@ -68,18 +75,24 @@ class Absorption(Finding):
             coords={"rule": rules, "layer": profile_SLT["layer"]},
         )
 
+    def measure(self, samples: Any, **options: Any) -> xr.Dataset:
+        measured = super().measure(samples, **options)
+        return measured.assign_attrs(claim_rule=str(measured["rule"].values[0]))
+
     def draw_layers(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
         """Draw absorption by layer, one line per model, one panel per rule; `paper` adds the published curves."""
         data = table(measured)
         rules = list(dict.fromkeys(data["rule"]))
         if paper:
-            known = published.absorption_rows(int(data["layer"].max()))
-            data = pd.concat([data, known[known["rule"].isin(rules)]], ignore_index=True)
+            data = pd.concat([data, published.absorption_rows()], ignore_index=True)
+            data = data[data["rule"].isin(rules)]
         if backend == "none":
             return data
         looks = style.looks_of(list(dict.fromkeys(data["model"])))
         last = data.groupby("model")["layer"].transform("max")
-        along = "layer" if last.nunique() == 1 else "depth"  # models of different depth are compared by relative depth
+        along = (
+            "layer" if last.nunique() == 1 and not paper else "depth"
+        )  # models of different depth are compared by it
         drawn = data.assign(depth=data["layer"] / last.clip(lower=1))
         with style.sheet():
             width = 3.4 * len(rules) if len(rules) < 3 else style.WIDTH
@@ -170,15 +183,17 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
 
 @register_claim("absorption.more")
 def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    by_rule = {str(rule): index for index, rule in enumerate(measured["rule"].values)}
+    about: dict[str, Any] = {"mdm": mdm, "arm": arm, "sign": -1, "unit": " %", "digits": 1}
     beyond, raw = (mean_over(measured[name].values, 2) for name in ("beyond", "absorption"))
-    beside = {f"raw, by {rule}": raw[:, index] for rule, index in by_rule.items()}
-    beside |= {f"beyond uniform, by {rule}": beyond[:, index] for rule, index in by_rule.items()}
-    if {"first", "top(n=1)"} <= by_rule.keys():
-        arms = measured["model_kind"].values == "arm"
-        mixture = np.where(arms, raw[:, by_rule["first"]], raw[:, by_rule["top(n=1)"]])
-        beside["raw, by the published mixture (position 0 of the ARM, largest of the MDM)"] = mixture
-    return difference(measured, beyond[:, 0], mdm=mdm, arm=arm, sign=-1, unit=" %", digits=1, beside=beside)
+    rules = [str(rule) for rule in measured["rule"].values]
+    outcomes = {
+        rule: difference(measured, (raw if rule == published.RULE else beyond)[:, index], **about)
+        for index, rule in enumerate(rules)
+    }
+    details = {f"by {rule}": [found.value, *found.interval] for rule, found in outcomes.items()}
+    by_rule: dict[str, Interval] = {rule: found.interval for rule, found in outcomes.items()}
+    first = outcomes[rules[0]]
+    return replace(first, details={**first.details, **details}, by_rule=by_rule)
 
 
 @register_claim("absorption.sink")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,15 @@ from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.samples import Array, check_score, parts_of, per_question
+from floatlens.findings.samples import Array, check_score, mean, parts_of, per_question
 from floatlens.findings.spelling import percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Outcome, difference, mean_of
+from floatlens.findings.verdict import Outcome, difference, mean_of, paired, rows_of
 
 LOWER_IS_BETTER = ("kl", "gold_nll")
 LABELS = {"kl": "KL to the un-intervened (nats)", "gold_nll": "surprise of the gold answer (nats)"}
 ACROSS_LAYERS = "across=layers"
+MOVED = 0.01  # nats of KL; below it no probability changes by more than 0.07 (Pinsker), so nothing was tested
 
 
 class Causes(Finding):
@@ -198,11 +200,32 @@ def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
     return np.asarray(measured[name].values[:, indices].mean(axis=1))
 
 
-def _loss_of(measured: xr.Dataset, values: Array, **about: Any) -> Outcome:
-    """Mean loss over questions; the reason is set if the run does not hold the intervention."""
+def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **about: Any) -> Outcome:
+    """Mean loss over questions; each of `groups` are interventions whose losses are averaged before they are compared."""
     if not np.isfinite(values).any():
         about["reason"] = "the run holds no such intervention with its control"
-    return mean_of(measured, values, what="questions", **about)
+    found = mean_of(measured, values, what="questions", **about)
+    rows = rows_of(measured, about.get("kind"), about.get("model"))
+    return _as_proportion(measured, found, values[rows], rows, groups)
+
+
+def _as_proportion(
+    measured: xr.Dataset, found: Outcome, values: Array, rows: Array, groups: Sequence[Sequence[int]]
+) -> Outcome:
+    """The outcome with the interval for differences of 0/1 scores, not testable if an intervention moved nothing.
+
+    An interval for real numbers has no width where no answer differs, although some would in other questions.
+    """
+    there = values[np.isfinite(values)]
+    if not found.n or not len(there):
+        return found
+    weights = [sign / len(group) for group in groups for _ in group for sign in (1, -1)]
+    low, high = stats.padded_wald(there, np.array(weights))
+    moved = min(mean(measured["kl"].values[rows, index]) for group in groups for index in group)
+    failed = (
+        f"the manipulation failed: KL to the plain run is {moved:.2g} nats, below {MOVED:g}" if moved < MOVED else ""
+    )
+    return replace(found, interval=(float(low), float(high)), blocked=failed)
 
 
 def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) -> Outcome:
@@ -212,21 +235,25 @@ def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) 
         "agreement with the plain answer": _mean(measured, "agreement", indices),
         "KL to the plain run, nats": _mean(measured, "kl", indices),
     }
-    return _loss_of(measured, _losses(measured, "accuracy", indices), kind="mdm", model=mdm, beside=beside)
+    return _loss_of(measured, _losses(measured, "accuracy", indices), indices, kind="mdm", model=mdm, beside=beside)
 
 
 @register_claim("causes.masking")
 def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     indices = _dosed_first(measured, "mask-anchors")
     beside = {"loss compared with the plain run": _raw(measured, "accuracy", indices)}
-    return difference(measured, _losses(measured, "accuracy", indices), mdm=mdm, arm=arm, sign=-1, beside=beside)
+    lost = _losses(measured, "accuracy", indices)
+    found = difference(measured, lost, mdm=mdm, arm=arm, sign=-1, beside=beside)
+    sides = rows_of(measured, "mdm", mdm), rows_of(measured, "arm", arm)
+    left, right = paired(measured, lost, *sides)
+    return _as_proportion(measured, found, right - left, np.concatenate(sides), (indices, indices))
 
 
 @register_claim("causes.robust")
 def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     indices = _dosed_first(measured, "mask-anchors")
     lost = {"loss beyond the control": _losses(measured, "accuracy", indices)}
-    return _loss_of(measured, -_raw(measured, "accuracy", indices), kind="mdm", model=mdm, beside=lost)
+    return _loss_of(measured, -_raw(measured, "accuracy", indices), indices, kind="mdm", model=mdm, beside=lost)
 
 
 @register_claim("causes.pinning")
@@ -248,7 +275,7 @@ def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     indices = _dosed_first(measured, "ablate-heads(heads=top")
     beside = {"loss compared with the plain run": _raw(measured, "accuracy", indices)}
-    return _loss_of(measured, _losses(measured, "accuracy", indices), model=model, beside=beside)
+    return _loss_of(measured, _losses(measured, "accuracy", indices), indices, model=model, beside=beside)
 
 
 @register_claim("causes.form")
@@ -257,7 +284,7 @@ def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     losses = {half: _losses(measured, "well_formed", indices) for half, indices in parts.items()}
     beside = {f"lost with the {half} anchors": values for half, values in losses.items()}
     beside["answers that do not end, shallow"] = _losses(measured, "ended", parts["shallow"])
-    return _loss_of(measured, losses["shallow"] - losses["deep"], model=model, beside=beside)
+    return _loss_of(measured, losses["shallow"] - losses["deep"], *parts.values(), model=model, beside=beside)
 
 
 @register_claim("causes.content")
@@ -265,7 +292,7 @@ def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     parts = _halves(measured, "ablate-heads(heads=top")
     losses = {half: _losses(measured, "accuracy", indices) for half, indices in parts.items()}
     beside = {f"lost with the {half} heads": values for half, values in losses.items()}
-    return _loss_of(measured, losses["deep"] - losses["shallow"], model=model, beside=beside)
+    return _loss_of(measured, losses["deep"] - losses["shallow"], *parts.values(), model=model, beside=beside)
 
 
 # Figures

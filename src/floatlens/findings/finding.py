@@ -20,14 +20,14 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.anchors import parse_rule
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.planning import OPEN, SHORT
 from floatlens.findings.draw import lines
 from floatlens.findings.samples import by_model, is_measured, mean, models_of, per_sample, require
 from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, Verdict
 from floatlens.registry import Registry
-from floatlens.stats import INCONCLUSIVE, NAN, SMALLEST_N, TOO_FEW
+from floatlens.stats import NAN, NOT_TESTABLE
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import RunTraces
 from floatlens.version import __version__
@@ -82,10 +82,11 @@ class Finding:
     records
         Statistics, or groups of statistics, that a study records for the finding in addition to the default ones.
     reads
-        The part of a run that is measured: "traces", "answers", or "both" (a pair of the two).
+        The part of a run that is measured: "traces", "answers", "both" (a pair of the two), or "texts" (prose that was read
+        from left to right, see `window.read_text`).
     setting
-        The traces that are measured: "short" (questions without passages, as in the paper's figures of anchors) or
-        "passages". If a run has only the other kind, that one is used.
+        What is measured: "short" (questions without passages, as in the paper's figures of anchors), "passages" or "text"
+        (held-out prose). If a run has only traces of the other kind, those are used.
     part
         The part of a study that produces the data.
     """
@@ -104,8 +105,8 @@ class Finding:
     needs: Sequence[str] = ()
     needs_means: Sequence[str] = ()
     records: Sequence[str] = ()
-    reads: Literal["traces", "answers", "both"] = "traces"
-    setting: Literal["short", "passages"] = "short"
+    reads: Literal["traces", "answers", "both", "texts"] = "traces"
+    setting: Literal["short", "passages", "text"] = "short"
     part: str = "traces"
 
     def __init__(self) -> None:
@@ -160,7 +161,7 @@ class Finding:
     @cached_property
     def measure_options(self) -> dict[str, Any]:
         """The options of `measure` with their defaults."""
-        return _keywords(self.measure_all if self.reads == "answers" else self.measure_one)
+        return _keywords(self.measure_all if self.reads in ("answers", "texts") else self.measure_one)
 
     @cached_property
     def figure_options(self) -> set[str]:
@@ -181,10 +182,8 @@ class Finding:
         matplotlib figure, or with `backend="none"` its data as a table.
         """
         view = view or self.views[0]
-        if view not in self.views:
-            raise FloatLensError(f"view {view!r} is not known; use one of {', '.join(self.views)}")
-        if backend not in ("matplotlib", "none"):
-            raise FloatLensError(f"backend {backend!r} is not known; use 'matplotlib', or 'none' for only the data")
+        check_known("view", view, self.views)
+        check_known("backend", backend, ("matplotlib", "none"))
         for name in options.keys() - self.figure_options:
             known = ", ".join(sorted(self.figure_options)) or "none"
             raise FloatLensError(f"{self.name} has no option {name!r}; it has {known}")
@@ -264,8 +263,9 @@ class Claim:
         A unique short name, such as "drift.moves".
     finding
         The finding whose measurements the claim is tested on.
-    sentence, source
-        The claim in plain words, and where it was made.
+    sentence, whose, source
+        The claim in plain words; whose it is ("the paper", another paper by its arXiv number, or "FloatLens"); and where it
+        was made.
     effect, why
         The smallest effect that matters, in units of the statistic, and the reason for it.
     test
@@ -274,6 +274,9 @@ class Claim:
         any single model.
     statistic, rejected_if, needs
         The number that is averaged over samples, the result that would reject the claim, and the data that it needs.
+    primary
+        Whether the claim is one of those that a study was made for; their verdicts are corrected for their number. All
+        other claims are exploratory.
     """
 
     id: str
@@ -286,27 +289,33 @@ class Claim:
     why: str = ""
     rejected_if: str = ""
     needs: str = ""
+    whose: str = ""
+    primary: bool = False
 
     def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
         """Test the claim on the given models (`mdm`, `arm`, `model`), or on all models of a kind together."""
         found = self.test(measured, **models)
-        decided = found.judge(self.effect)
-        reason = found.reason
-        if found.blocked:
-            decided, reason = (decided if decided == TOO_FEW else INCONCLUSIVE), found.blocked
-        elif decided == TOO_FEW and not (found.n == 0 and reason):
-            reason = f"{found.n} samples have a value; at least {SMALLEST_N} are needed"
-        rule = str(measured.attrs.get("claim_rule", measured.attrs.get("rule", "")))
-        p = NAN if decided == TOO_FEW else 1.0 if found.blocked else found.p_value(self.effect)
-        about: dict[str, Any] = {
-            "id": self.id,
-            "effect": self.effect,
-            "source": self.source,
-            "details": found.details,
-            "p": p,
-        }
-        numbers = (found.value, found.interval, decided, rule, found.n, found.models, reason)
-        return Verdict(self.finding, self.sentence, self.statistic, *numbers, **about)
+        decided, reason = found.judge(self.effect)
+        test = found.test if self.primary and decided != NOT_TESTABLE else None
+        return Verdict(
+            self.finding,
+            self.sentence,
+            self.statistic,
+            found.value,
+            found.interval,
+            decided,
+            rule=str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
+            n=found.n,
+            models=found.models,
+            reason=reason,
+            details=found.details,
+            id=self.id,
+            effect=self.effect,
+            whose=self.whose or self.source,
+            source=self.source,
+            primary=self.primary,
+            p=test(self.effect) if test else NAN,
+        )
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
         """Test the claim on every model, or pair of models, that it applies to.
@@ -374,8 +383,7 @@ SETTINGS = ("paper", *CONDITIONS)  # as in the paper, all short, all with passag
 
 def check_setting(name: str) -> str:
     """Return the name of a setting; raise an error if it is unknown."""
-    if name not in SETTINGS:
-        raise FloatLensError(f"setting {name!r} is not known; use one of {', '.join(SETTINGS)}")
+    check_known("setting", name, SETTINGS)
     return name
 
 

@@ -57,7 +57,7 @@ class Geometry(Finding):
         numbers = {name: np.full(len(layers), np.nan) for name in (*PARTS, "value_ratio")}
         for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
             a_ST = profile(trace, index).values[:, 0]
-            anchors_ST = find_anchors(a_ST, rule, trace.attention)
+            anchors_ST = find_anchors(a_ST, rule, trace.attention_kind)
             others_ST = np.isfinite(a_ST) & ~anchors_ST
             if kept:
                 at = {"layer": index, "rule": rule}
@@ -164,6 +164,20 @@ def _shares(measured: xr.Dataset, name: str) -> tuple[Array, Array]:
     return share_of_half(measured[name].values, measured["advantage"].values, measured["depth"].values)
 
 
+def bounded_share(angle_NL: Array, norm_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
+    """Share of the angle in both parts' absolute values, in the shallow and in the deep half of the layers, per sample.
+
+    Between 0 and 1, also where the parts cancel and the advantage vanishes. Sums over layers, so that a layer with almost
+    no advantage does not count like one with a large one.
+
+    >>> bounded_share(np.array([[1.0, -3.0]]), np.array([[1.0, 1.0]]), np.array([[0.0, 1.0]]))
+    (array([0.5]), array([0.75]))
+    """
+    angles, norms = (halves(np.abs(part), depth_NL) for part in (angle_NL, norm_NL))
+    with np.errstate(invalid="ignore"):  # 0 / 0: no anchors
+        return angles[0] / (angles[0] + norms[0]), angles[1] / (angles[1] + norms[1])
+
+
 @register_claim("geometry.angle")
 def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     angle, norm = (_shares(measured, name)[1] for name in ("angle_part", "norm_part"))
@@ -173,7 +187,8 @@ def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 
 @register_claim("geometry.turn")
 def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    shallow, deep = _shares(measured, "angle_part")
+    parts = (measured[name].values for name in ("angle_part", "norm_part", "depth"))
+    shallow, deep = bounded_share(*parts)
     beside = {"share of the angle, shallow half": shallow, "share of the angle, deep half": deep}
     return mean_of(measured, deep - shallow, kind="mdm", model=mdm, beside=beside)
 
@@ -192,13 +207,13 @@ def _maps(trace: Trace, layers: list[int], rule: str, head: int | None, step: in
     position = None if head is None else _place(trace, head)
     for index in layers:
         a_ST = profile(trace, index).values[:, 0]
-        anchors_ST = find_anchors(a_ST, rule, trace.attention)
+        anchors_ST = find_anchors(a_ST, rule, trace.attention_kind)
         if full:
             assert head is not None and position is not None
             q, k = (_until(trace, name, index, at) for name in ("queries", "keys"))
             key = head // (_count_heads(trace) // len(k))
             maps = dict(zip(FACTORS, (m[0] for m in factors(q[[position]], k[[key]])), strict=True))
-            if trace.attention == "causal":
+            if trace.attention_kind == "causal":
                 above = np.triu(np.ones(maps["qk"].shape, bool), 1)
                 maps = {name: np.where(above, np.nan, m) for name, m in maps.items()}
             row = anchors_ST[list(steps).index(at)][None]
@@ -252,7 +267,7 @@ def _cells(trace: Trace, layer: int, name: str, rows: str, values: Array, anchor
             "row": np.repeat(np.arange(count), width),
             "row_is": rows,
             "position": np.tile(np.arange(width), count),
-            "token": np.tile(np.array(trace.strings(), dtype=object), count),
+            "token": np.tile(np.array(trace.texts(), dtype=object), count),
             "value": values.ravel(),
             "anchor": marked.ravel(),
         }
@@ -261,7 +276,7 @@ def _cells(trace: Trace, layer: int, name: str, rows: str, values: Array, anchor
 
 def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int | None) -> Figure:
     layers = list(dict.fromkeys(m[0] for m in maps))
-    tokens = trace.strings()
+    tokens = trace.texts()
     with style.sheet():
         figure = style.new_figure(0.6 + (2.1 if maps[0][2] == "query" else 1.35) * len(layers))
         grid = figure.subplots(len(layers), 3, squeeze=False, sharex=True, sharey=True)

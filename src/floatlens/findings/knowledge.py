@@ -7,6 +7,7 @@ its own table LLaDA gains 3.5 times as much as Llama and Dream 1.37 times as muc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, contrast
 
 CONDITIONS = (CLOSED, OPEN)
+LEAST = 20  # percent correct below which a model has too little to gain or lose
 
 
 class Knowledge(Finding):
@@ -192,6 +194,12 @@ def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None,
     return replace(found, details=details, reason=reason)
 
 
+def floor(percents: Mapping[str, float]) -> str:
+    """Why scores are too low to gain or lose by a condition; empty if none is below 20 %."""
+    low = [f"{kind} {value:.0f} %" for kind, value in percents.items() if value < LEAST]
+    return f"floor: {', '.join(low)} correct, below {LEAST} %" if low else ""
+
+
 @register_claim("knowledge.gain")
 def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     return _contrast(measured, (-1.0, 1.0, 1.0, -1.0), mdm, arm)
@@ -199,7 +207,16 @@ def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None 
 
 @register_claim("knowledge.twice")
 def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _contrast(measured, (-1.0, 1.0, 2.0, -2.0), mdm, arm)
+    found = _contrast(measured, (-1.0, 1.0, 2.0, -2.0), mdm, arm)
+    if not found.n:
+        return found
+    gain, scores = ({kind: found.details[f"{of}{kind}, {unit}"] for kind in ("MDM", "ARM")}
+                    for of, unit in (("gain of the ", "points"), ("with passages, ", "%")))  # fmt: skip
+    room = 100 - (scores["MDM"] - gain["MDM"])
+    blocked = floor(scores)
+    if 2 * gain["ARM"] > room:
+        blocked = f"no room: twice the ARM's gain is {2 * gain['ARM']:.0f} points, the MDM could gain {room:.0f}"
+    return replace(found, blocked=blocked)
 
 
 @register_claim("knowledge.ahead")

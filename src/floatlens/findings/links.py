@@ -6,6 +6,7 @@ measured as a rank correlation over questions, from the traces of short question
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from floatlens.evaluation.answers import answers_of
 from floatlens.findings import definitions, knowledge, stress, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
-from floatlens.findings.samples import mean, mean_over, question_of
+from floatlens.findings.samples import Array, mean, mean_over, question_of
 from floatlens.findings.spelling import number
-from floatlens.findings.verdict import Outcome, inverted, missing, names, rows_of
-from floatlens.stats import interval_of_rank_correlation, rank_correlation_p, spearman
+from floatlens.findings.verdict import Outcome, missing, names, no_sink, rows_of
+from floatlens.stats import NAN, NO_INTERVAL, Interval, bonett_wright, spearman
 from floatlens.trace.trace import Trace
 
 PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in the middle")}
@@ -37,9 +38,9 @@ class Links(Finding):
     def measure_one(self, trace: Trace, *, rule: str = "sigma(3)") -> xr.Dataset:
         """Measure, per model and question, numbers of the trace and scores of the answers; samples are (traces, answers)."""
         a = profile(trace).values
-        p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention))
+        p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention_kind))
         floating = np.array([definitions.floating(p_SLT[:, n]) for n in range(a.shape[1])])
-        sink = 100 * (a - baseline(a, trace.attention))[..., 0].mean(axis=0)
+        sink = 100 * (a - baseline(a, trace.attention_kind))[..., 0].mean(axis=0)
         return xr.Dataset({"floating": mean(floating), "sink": mean(sink)})
 
     def measure_all(self, samples: Any, **options: Any) -> xr.Dataset:
@@ -131,20 +132,39 @@ def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | Non
     if not len(rows):
         return missing(kind)
     models = names(measured, rows)
-    left, right = measured[x].values[rows], measured[y].values[rows]
-    both = np.isfinite(left) & np.isfinite(right)
-    left, right = left[both], right[both]
-    value, interval = interval_of_rank_correlation(left, right)
-    details: dict[str, Any] = {"questions": len(left)}
-    if not len(left):
+    there = rows[np.isfinite(measured[x].values[rows] + measured[y].values[rows])]
+    if not len(there):
         reason = "no traced question was also answered in the way that the claim needs"
-    elif not np.isfinite(value):
-        reason = f"{'the ' + PAIRS['gain'][1] if y == 'gain' else PAIRS['middle'][1]} is the same for all questions"
-    else:
-        details["p of a permutation"] = rank_correlation_p(left, right)
-        reason = f"p = {details['p of a permutation']:.3f} by permutation"
-    test = inverted(interval_of_rank_correlation, left, right)
-    return Outcome(value, interval, len(left), models, details, reason, test=test)
+        return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)
+    sets = np.array([question_of(str(sample)).rpartition(": ")[0] for sample in measured["sample_id"].values[there]])
+    value, interval, within = stratified(measured[x].values[there], measured[y].values[there], sets)
+    same = f"{'the ' + PAIRS['gain'][1] if y == 'gain' else PAIRS['middle'][1]} is the same for all questions"
+    n = sum(int((sets == name).sum()) for name in within)
+    return Outcome(value, interval, n, models, {f"within {name}": r for name, r in within.items()},
+                   blocked="" if within else same)  # fmt: skip
+
+
+def stratified(x_N: Array, y_N: Array, sets_N: Array) -> tuple[float, Interval, dict[str, float]]:
+    """Rank correlation within data sets: the mean of Fisher's z weighted by n − 3, its interval, and that of each set.
+
+    Over all questions together, sets that differ in both numbers would correlate without any link between questions. Sets
+    of fewer than 4 questions, or where a number is the same for all of them, are left out.
+
+    >>> x, sets = np.tile(np.arange(8.0), 2), np.repeat(["a", "b"], 8)
+    >>> value, _, within = stratified(x + 10 * (sets == "b"), 10 * (sets == "b") - x, sets)
+    >>> round(value, 6), sorted(within)
+    (-1.0, ['a', 'b'])
+    """
+    within = {str(name): spearman(x_N[sets_N == name], y_N[sets_N == name]) for name in dict.fromkeys(sets_N)}
+    sizes = {name: int((sets_N == name).sum()) - 3 for name in within}
+    within = {name: r for name, r in within.items() if np.isfinite(r) and sizes[name] > 0}
+    if not within:
+        return NAN, NO_INTERVAL, {}
+    z = np.arctanh(np.clip(list(within.values()), -1 + 1e-12, 1 - 1e-12))
+    weights = np.array([sizes[name] for name in within])
+    value = float(np.tanh(z @ weights / weights.sum()))
+    low, high = bonett_wright(value, weights.sum() + 3)
+    return value, (float(low), float(high)), within
 
 
 @register_claim("links.gain")
@@ -154,7 +174,8 @@ def floating_predicts_gain(measured: xr.Dataset, *, mdm: str | None = None) -> O
 
 @register_claim("links.sink")
 def sink_predicts_loss(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
-    return _correlate(measured, "sink", "middle", "arm", arm)
+    found = _correlate(measured, "sink", "middle", "arm", arm)
+    return replace(found, blocked=no_sink(measured, arm) or found.blocked) if found.n else found
 
 
 links = register_finding(Links())

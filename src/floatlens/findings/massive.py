@@ -32,7 +32,7 @@ class Massive(Finding):
         """Measure the largest activations of hidden states, their channels and positions, mean over steps."""
         a = profile(trace)
         norm_SLT, ratio_SLT, channel_SLT = (trace.data[name].values.astype(np.float64) for name in self.needs)
-        anchors = find_anchors(a.values, rule, trace.attention)
+        anchors = find_anchors(a.values, rule, trace.attention_kind)
         largest_SL = np.log10(np.nanmax(ratio_SLT, axis=-1))
         return xr.Dataset(
             {

@@ -1,6 +1,6 @@
 """The paper's published numbers in the format of each finding's data, so that a figure can show both.
 
-Names of models end in "(paper)". Layers of models of another depth are placed by relative depth.
+Names of models end in "(paper)".
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from floatlens.trace.trace import Trace
 
 NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}
 GEOMETRY = "LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28"  # share in the anchors' advantage in score
-RULES = {"llada": "top(n=1)", "dream": "top(n=1)", "llama": "first", "qwen": "first"}  # what the curves actually show
+RULE = "as published"  # position 0 of ARMs, the strongest position of MDMs: what the curves actually show
 
 
-def absorption_rows(last_layer: int) -> pd.DataFrame:
-    """The published absorption curves, one row per model and layer, on an axis that ends at `last_layer`.
+def absorption_rows() -> pd.DataFrame:
+    """The published absorption curves, one row per model and layer.
 
-    >>> rows = absorption_rows(5)
-    >>> rows.groupby("model")["layer"].max().unique().tolist(), sorted(rows["rule"].unique())
-    ([5.0], ['first', 'top(n=1)'])
+    >>> absorption_rows().groupby("model")["layer"].max().to_dict()["LLaDA (paper)"]
+    31
     """
     frame = paper.absorption().to_dataframe().reset_index().dropna(subset="mean")
-    layer = frame["layer"] / frame.groupby("model")["layer"].transform("max") * last_layer
     std = (frame["high"] - frame["low"]) / 2
-    frame = frame.assign(rule=frame["model"].map(RULES), model=frame["model"].map(NAMES), layer=layer, std=std)
+    frame = frame.assign(rule=RULE, model=frame["model"].map(NAMES), std=std)
     return frame.assign(anchors=1.0, n=0)[["model", "rule", "layer", "mean", "std", "anchors", "n"]]
 
 

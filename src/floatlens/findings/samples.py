@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.findings.spelling import count
 from floatlens.findings.style import short
 from floatlens.trace.trace import Trace
@@ -79,8 +79,7 @@ def per_question(table: pd.DataFrame, key: Sequence[str]) -> tuple[pd.MultiIndex
 
 def check_score(score: str, known: Sequence[str]) -> None:
     """Raise an error for an unknown score."""
-    if score not in known:
-        raise FloatLensError(f"score {score!r} is not known; use one of {', '.join(known)}")
+    check_known("score", score, known)
 
 
 def question_of(sample_id: str) -> str:

@@ -7,6 +7,8 @@ variance are those of the rows that write, as in the finding drift: the mean ove
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import xarray as xr
 
@@ -15,7 +17,7 @@ from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile, writing_profile
 from floatlens.findings.samples import Array, mean, mean_over, over_layers
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, difference, mean_of
+from floatlens.findings.verdict import Outcome, difference, mean_of, no_sink
 from floatlens.trace.trace import Trace
 
 
@@ -28,7 +30,8 @@ class Softness(Finding):
         """Measure how much the most attended position moves, and how long a sink lasts."""
         a = profile(trace)
         writing_SLT = writing_profile(trace)
-        top_SL = top(a.values - baseline(a.values, trace.attention))
+        above_SLT = a.values - baseline(a.values, trace.attention_kind)
+        top_SL = top(above_SLT)
         commonest_L = np.array([np.bincount(column).max() for column in top_SL.T])
         written_SL = top(writing_SLT)
         std_L = np.std(written_SL, axis=0) if len(written_SL) > 1 else np.full(written_SL.shape[1:], np.nan)
@@ -37,6 +40,7 @@ class Softness(Finding):
                 "moves": ("layer", 1 - commonest_L / len(top_SL)),
                 "spread": ("layer", std_L / writing_SLT.shape[-1]),
                 "lasting": ("layer", soft_scores(writing_SLT).max(axis=-1)),
+                "sink": ("layer", 100 * above_SLT[..., 0].mean(axis=0)),
             },
             coords={"layer": a["layer"]},
         )
@@ -70,12 +74,14 @@ def sink_moves(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 
 @register_claim("softness.variance")
 def sink_varies(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return difference(measured, over_layers(measured, "spread"), mdm=mdm, arm=arm)
+    found = difference(measured, over_layers(measured, "spread"), mdm=mdm, arm=arm)
+    return replace(found, blocked=no_sink(measured, arm)) if found.n else found
 
 
 @register_claim("softness.lasting")
 def sink_lasts(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return difference(measured, over_layers(measured, "lasting"), mdm=mdm, arm=arm, sign=-1)
+    found = difference(measured, over_layers(measured, "lasting"), mdm=mdm, arm=arm, sign=-1)
+    return replace(found, blocked=no_sink(measured, arm)) if found.n else found
 
 
 softness = register_finding(Softness())

@@ -23,12 +23,14 @@ from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.knowledge import floor
 from floatlens.findings.samples import Array, check_score, per_question
 from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, change_under, contrast
 from floatlens.stats import NAN, NO_INTERVAL
 
+ROOM = 5  # points: the smallest effect of the claims that compare losses
 DASHES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1)))  # lines under interventions
 
 
@@ -193,7 +195,13 @@ def _compare(
         return found
     losses = {"MDM": -100 * found.details["MDM"], "ARM": -100 * found.details["ARM"]}
     reason = f"{losses['MDM']:.0f} points in the MDM, {losses['ARM']:.0f} in the ARM"
-    return replace(found, details={f"{kind}, points": value for kind, value in losses.items()}, reason=reason)
+    easy = np.clip(weights, 0, None)
+    mild = contrast(part, part["value"].values[:, used], np.concatenate([easy, -easy]), mdm=mdm, arm=arm).details
+    blocked = floor({kind: 100 * mild[kind] for kind in losses})
+    if losses["ARM"] < ROOM:
+        blocked = blocked or f"no room: the ARM loses {losses['ARM']:.0f} points, so the MDM cannot lose {ROOM} less"
+    details = {f"{kind}, points": value for kind, value in losses.items()}
+    return replace(found, details=details, reason=reason, blocked=blocked)
 
 
 def _absent(reason: str) -> Outcome:
@@ -249,7 +257,8 @@ def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     if not part.sizes["sample"]:
         return _absent("there are no answers under masks; create them with floatlens stress masks")
     fewest, most = _ends(part["value"].values, part["x"].values)
-    return change_under(part, fewest, most, kind="mdm", model=mdm)
+    found = change_under(part, fewest, most, kind="mdm", model=mdm)
+    return replace(found, blocked=floor({"MDM": 100 * found.details["first"]})) if found.n else found
 
 
 stress = register_finding(Stress())

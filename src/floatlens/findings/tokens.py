@@ -48,7 +48,7 @@ class Tokens(Finding):
         `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
         """
         a = profile(trace, layer)
-        anchors_SLT = find_anchors(a.values, rule, trace.attention)
+        anchors_SLT = find_anchors(a.values, rule, trace.attention_kind)
         kinds_ST = kinds_by_step(trace, classifier)
         names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
         if names != KINDS:

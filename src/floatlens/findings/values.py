@@ -26,7 +26,7 @@ class Values(Finding):
         """Measure the value norms of anchors and of other positions, mean over heads and the steps with anchors."""
         a = profile(trace)
         norm_SLT = trace.head_mean("value_norm").transpose("step", "layer", "position").values
-        anchors_SLT, there_SLT = find_anchors(a.values, rule, trace.attention), np.isfinite(a.values + norm_SLT)
+        anchors_SLT, there_SLT = find_anchors(a.values, rule, trace.attention_kind), np.isfinite(a.values + norm_SLT)
         anchors, others = (
             mean_over(np.where(group & there_SLT, norm_SLT, np.nan), -1) for group in (anchors_SLT, ~anchors_SLT)
         )

@@ -19,13 +19,16 @@ from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
 from floatlens.findings.samples import Array, mean
 from floatlens.stats import (
+    DEPENDS,
+    FAILS,
+    HOLDS,
     INCONCLUSIVE,
     LEVEL,
     NAN,
     NO_INTERVAL,
-    NOT_SUPPORTED,
-    SUPPORTED,
-    TOO_FEW,
+    NOT_TESTABLE,
+    SMALLEST_N,
+    VERDICTS,
     Interval,
     finite_or_none,
     holm,
@@ -44,8 +47,8 @@ class Verdict:
     """The result of testing a claim.
 
     `value` is the statistic, `interval` its 95 % interval over `n` samples, `effect` the smallest effect that matters,
-    `reason` explains the verdict, and `details` holds further numbers. `id` and `source` are those of the claim. `p` is the
-    two-sided p-value of the smallest effect by inverting the interval; NaN if there are too few samples.
+    `reason` explains the verdict, and `details` holds further numbers. `id`, `whose`, `source` and `primary` are those of
+    the claim. `p` is the p-value of the smallest effect, by inverting the interval, for a primary claim only.
     """
 
     finding: str
@@ -61,13 +64,28 @@ class Verdict:
     details: dict[str, Any] = field(default_factory=dict)
     id: str = ""
     effect: float = NAN
+    whose: str = ""
     source: str = ""
+    primary: bool = False
     p: float = NAN
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a number that does not exist is null."""
-        order = ("id", "finding", "claim", "source", "statistic", "effect", "value", "interval", "p", "verdict", "rule")
-        return {name: _plain(getattr(self, name)) for name in (*order, "n", "reason", "models", "details")}
+        order = (
+            "id",
+            "finding",
+            "claim",
+            "whose",
+            "source",
+            "primary",
+            "statistic",
+            "effect",
+            "value",
+            "interval",
+            "p",
+        )
+        rest = ("verdict", "reason", "rule", "n", "models", "details")
+        return {name: _plain(getattr(self, name)) for name in order + rest}
 
 
 def _plain(x: Any) -> Any:
@@ -80,21 +98,21 @@ def _plain(x: Any) -> Any:
     return x.item() if isinstance(x, np.generic) else x
 
 
-def correct_for_number(claims: Sequence[dict[str, Any]]) -> None:
-    """Add to each verdict its p-value by Holm's correction over all of them (`p_holm`), and whether it `survives`.
+def correct_primary(claims: Sequence[dict[str, Any]]) -> None:
+    """Correct the verdicts on primary claims for their number: one that Holm's correction undoes becomes inconclusive.
 
-    A verdict survives if it is decided and its corrected p-value is below 0.05. Verdicts without a p-value are not counted.
+    The verdicts on all other claims are exploratory and stay as they are, however many there are.
 
-    >>> claims = [{"p": 0.01, "verdict": "supported"}, {"p": 0.04, "verdict": "not supported"}, {"p": None, "verdict": ""}]
-    >>> correct_for_number(claims)
-    >>> [(claim["p_holm"], claim["survives"]) for claim in claims]
-    [(0.02, True), (0.04, True), (None, False)]
+    >>> claims = [{"primary": True, "p": p, "verdict": "holds", "reason": "above 0.1"} for p in (0.01, 0.03, 0.04)]
+    >>> correct_primary(claims)
+    >>> [claim["verdict"] for claim in claims], claims[1]["reason"]
+    (['holds', 'inconclusive', 'inconclusive'], "above 0.1, but not after Holm's correction over 3 primary verdicts")
     """
-    found = [claim.get("p") for claim in claims]
-    corrected = holm([NAN if p is None else p for p in found])
-    for claim, p in zip(claims, corrected, strict=True):
-        claim["p_holm"] = finite_or_none(float(p))
-        claim["survives"] = claim["verdict"] in (SUPPORTED, NOT_SUPPORTED) and bool(p < 1 - LEVEL)
+    primary = [claim for claim in claims if claim.get("primary") and claim.get("p") is not None]
+    for claim, p in zip(primary, holm([claim["p"] for claim in primary]), strict=True):
+        if claim["verdict"] in (HOLDS, FAILS) and p >= 1 - LEVEL:
+            claim["verdict"] = INCONCLUSIVE
+            claim["reason"] += f", but not after Holm's correction over {len(primary)} primary verdicts"
 
 
 def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
@@ -106,8 +124,10 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
             kept = [c for c in json.loads(path.read_text(encoding="utf-8"))["claims"] if c.get("finding") not in ours]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise FloatLensError(f"{path} is not a claims file of floatlens; move it, or use another --out") from None
+    if any(c.get("verdict") not in VERDICTS for c in kept):
+        raise FloatLensError(f"{path} has verdicts of an earlier version of floatlens; move it, or use another --out")
     claims = kept + [v.to_dict() for v in verdicts]
-    correct_for_number(claims)
+    correct_primary(claims)
     with atomic_write(path) as temporary:
         text = json.dumps({"claims": claims}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
@@ -118,9 +138,10 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
 class Outcome:
     """A statistic with its 95 % interval over `n` samples of `models`.
 
-    `details` holds further numbers. `blocked` is the reason why the samples cannot decide, regardless of the interval;
-    `reason` adds a sentence to the verdict. `test` returns the p-value of a null by inverting the interval. `below` is a
-    second condition: the statistic must also lie below this bound.
+    `details` holds further numbers. `blocked` is the reason why the claim cannot be tested on these samples, regardless of
+    the interval; `reason` adds to that of the verdict. `test` returns the p-value of a null by inverting the interval.
+    `below` is a second condition: the statistic must also lie below this bound. `by_rule` are the intervals by each anchor
+    rule: the verdict depends on the rule if some lie above 0 and others below.
     """
 
     value: float
@@ -132,20 +153,29 @@ class Outcome:
     blocked: str = ""
     test: Callable[[float], float] | None = field(default=None, compare=False)
     below: float | None = None
+    by_rule: Mapping[str, Interval] = field(default_factory=dict)
 
-    def judge(self, effect: float) -> str:
-        """Verdict on all conditions: supported if all are, not supported if one is not, otherwise inconclusive."""
+    def judge(self, effect: float) -> tuple[str, str]:
+        """Verdict on all conditions, and its reason: it holds if all do, fails if one does, is otherwise inconclusive."""
+        if self.blocked:
+            return NOT_TESTABLE, self.blocked
+        if self.n < SMALLEST_N:
+            few = f"too few samples: {self.n} with a value, at least {SMALLEST_N} are needed"
+            return NOT_TESTABLE, self.reason if self.reason and not self.n else few
+        above = [rule for rule, (low, _) in self.by_rule.items() if low > 0]
+        under = [rule for rule, (_, high) in self.by_rule.items() if high < 0]
+        if above and under:
+            return DEPENDS, f"above 0 by {', '.join(above)}; below 0 by {', '.join(under)}"
         found = [judge(self.value, self.interval, self.n, effect)]
         if self.below is not None:
             low, high = self.interval
             found.append(judge(-self.value, (-high, -low), self.n, -self.below))
-        return next((verdict for verdict in (TOO_FEW, NOT_SUPPORTED, INCONCLUSIVE) if verdict in found), SUPPORTED)
-
-    def p_value(self, effect: float) -> float:
-        """P-value of the smallest effect that matters (the largest one over all conditions). NaN without an interval."""
-        if self.test is None:
-            return NAN
-        return max(self.test(bound) for bound in (effect, *(() if self.below is None else (self.below,))))
+        verdict = next((one for one in (NOT_TESTABLE, FAILS, INCONCLUSIVE) if one in found), HOLDS)
+        bounds = f"{effect:g}" if self.below is None else f"{effect:g} to {self.below:g}"
+        sides = ("lies above", "lies below") if self.below is None else ("lies within", "lies outside")
+        side = {HOLDS: sides[0], FAILS: sides[1], INCONCLUSIVE: "includes"}.get(verdict)
+        parts = [f"the interval {side} {bounds}" if side else "the statistic has no interval", self.reason]
+        return verdict, "; ".join(part for part in parts if part)
 
 
 def inverted(interval: Callable[..., tuple[float, Interval]], *data: Any) -> Callable[[float], float]:
@@ -230,13 +260,10 @@ def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: s
     if not len(joined):
         return Outcome(NAN, NO_INTERVAL, 0, models, reason="the two models have no question answered by both")
     binary = bool(np.isin(joined, (0.0, 1.0)).all())
-    method: tuple[Any, ...] = (
-        (interval_of_contrast, joined, weights_K) if binary else (interval_of_mean, joined @ weights_K)
-    )
-    value, interval = method[0](*method[1:])
+    value, interval = interval_of_contrast(joined, weights_K) if binary else interval_of_mean(joined @ weights_K)
     half = scores_NK.shape[1]
     details = {"MDM": mean(joined[:, :half] @ weights_K[:half]), "ARM": mean(joined[:, half:] @ -weights_K[half:])}
-    return Outcome(value, interval, len(joined), models, details, test=inverted(*method))
+    return Outcome(value, interval, len(joined), models, details)
 
 
 def change_under(measured: xr.Dataset, before: Array, under: Array, *, kind: str, model: str | None) -> Outcome:
@@ -249,14 +276,20 @@ def change_under(measured: xr.Dataset, before: Array, under: Array, *, kind: str
     both = np.isfinite(left) & np.isfinite(right)
     left, right = left[both], right[both]
     binary = bool(np.isin([left, right], (0.0, 1.0)).all())
-
-    def interval(a: Array, b: Array, **level: float) -> tuple[float, Interval]:
-        return interval_of_difference(a, b, binary=binary, **level)
-
-    value, ends = interval(left, right)
+    value, ends = interval_of_difference(left, right, binary=binary)
     details = {"first": mean(left), "last": mean(right)}
     reason = "" if len(left) else f"none of the {len(rows)} questions has a score under both conditions"
-    return Outcome(value, ends, len(left), models, details, reason, test=inverted(interval, left, right))
+    return Outcome(value, ends, len(left), models, details, reason)
+
+
+def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
+    """Why a claim that presupposes a sink cannot be tested on this ARM; empty if its first token is one.
+
+    `sink` (sample, or sample × layer) is the attention on position 0 beyond an even share, in percent; `least` is the
+    smallest effect of `absorption.sink`.
+    """
+    found = mean(measured["sink"].values[rows_of(measured, "arm", arm)])
+    return f"no sink: position 0 gets {found:.1f} % beyond an even share, below {least:g}" if found < least else ""
 
 
 def missing(kind: str, models: tuple[str, ...] = ()) -> Outcome:

@@ -5,6 +5,9 @@ one writing row per step they must, because attention is local. A window is the 
 keys are the positions more than 8 to the left of its first row: both exist in causal and in bidirectional models, and none
 of the keys is a mask. Definition: `recipes/results/PLAN.md`.
 
+`read_text` measures one text: replayed from left to right, 8 tokens per step. This is the setting `text` of a study, and
+what `floatlens track` measures of each checkpoint.
+
 Letters of shapes: W windows, L layers, Q query rows, T key positions.
 """
 
@@ -12,15 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from floatlens.anchors import find_anchors
+from floatlens.data.prompt import Prompt
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 ROWS = 8  # rows of a window, and the positions between its first row and its last key
 FEWEST_KEYS, FEWEST_WINDOWS = 32, 8
+PROMPT, WRITTEN, HIDDEN = 64, 96, ROWS  # tokens of a text; the last ones stay masked at the last step
+LENGTH = PROMPT + WRITTEN + HIDDEN
 
 
 class Moves(NamedTuple):
@@ -71,3 +80,92 @@ def moves(profiles: Sequence[Array], rule: str = "sigma(3)") -> Moves | None:
 def _on_anchors(a_LT: Array, rule: str) -> Array:
     """The attention on anchors, 0 elsewhere."""
     return np.where(find_anchors(a_LT, rule, "bidirectional"), a_LT, 0.0)
+
+
+def reason_against(lens: Lens) -> str:
+    """Why a text cannot be read from left to right in windows; empty if it can."""
+    if lens.family.attention == "block":
+        return f"{lens.name} writes in blocks, whose rows are not computed again once they are written"
+    return f"{lens.name} has no tokenizer" if lens.tokenizer is None else ""
+
+
+def attend(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True) -> tuple[list[Array], Array]:
+    """Head-averaged attention (layer, query, key) after each written window, or after the last alone; and nats per token.
+
+    The likelihood of a token is that before its window is written, given the tokens to its left (and masks for a diffusion
+    model). A causal model needs one pass, because its rows do not change.
+    """
+    written = _written(ids, prompt)
+    if lens.family.kind == "mdm":
+        size = ROWS if windows else written
+        answer = list(range(len(ids) - prompt))
+        order = [answer[i : i + size] for i in range(0, written, size)] + [answer[written:]]
+        start = Prompt.from_ids(list(ids[:prompt]))
+        trace = lens.replay(start, ids[prompt:], order, record=("received",), matrices=("attention_mean",))
+        confidence, at = trace.data["confidence"].values, trace.data["committed_at"].values
+        nats = -np.log([confidence[at[i], i] for i in range(prompt, len(ids))])
+        return list(trace.data["attention_mean"].values[1:]), nats
+    import torch
+
+    whole = Prompt.from_ids(list(ids))
+    trace = lens.trace(whole, max_new_tokens=1, record=("received",), matrices=("attention_mean",))
+    with torch.no_grad():
+        logits = lens.model(torch.tensor([list(ids)], device=lens.model.device)).logits[0, prompt - 1 : -1].float()
+    nats = -logits.log_softmax(-1)[range(len(logits)), list(ids[prompt:])].cpu().numpy()
+    matrix = trace.data["attention_mean"].values[0]
+    return [matrix] * (written // ROWS if windows else 1), nats
+
+
+def _written(ids: Sequence[int], prompt: int) -> int:
+    """Number of tokens that are written in windows; the rest stays masked at the last step."""
+    return (len(ids) - prompt - HIDDEN) // ROWS * ROWS
+
+
+def read_text(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True) -> dict[str, Any]:
+    """Sink, first-token share, movement and likelihood of one text. *Deep* is the second half of the layers.
+
+    sink, sink_id, sink_token, sink_share   the position with most attention of the written rows, mean over deep layers
+    sink_by_layer, share_by_layer           the same in each layer
+    first_share, first_by_layer             attention on position 0 beyond an even share
+    floating, moved, without_anchors        see `Moves`, mean over deep layers; only with `windows`, as are the following
+    floating_by_layer, moved_by_layer
+    nats                                    surprise at each token after the prompt
+    """
+    matrices, nats = attend(lens, ids, prompt=prompt, windows=windows)
+    written = _written(ids, prompt)
+    rows = slice(prompt, prompt + written)
+    received_LT = matrices[-1][:, rows, : prompt + written].mean(axis=1)
+    causal = lens.family.attention == "causal"
+    sees = np.arange(prompt, prompt + written) + 1 if causal else np.full(written, len(ids))
+    deep = slice(len(received_LT) // 2, None)
+    profile_T = received_LT[deep].mean(axis=0)
+    sink = int(profile_T.argmax())
+    found: dict[str, Any] = {
+        "first_share": float(received_LT[deep, 0].mean() - (1 / sees).mean()),
+        "first_by_layer": (received_LT[:, 0] - (1 / sees).mean()).tolist(),
+        "sink": sink,
+        "sink_id": int(ids[sink]),
+        "sink_token": str(lens.tokenizer.decode([ids[sink]])) if lens.tokenizer is not None else str(ids[sink]),
+        "sink_share": float(profile_T[sink]),
+        "sink_by_layer": received_LT.argmax(axis=1).tolist(),
+        "share_by_layer": received_LT.max(axis=1).tolist(),
+    }
+    if windows:
+        starts = range(prompt, prompt + written, ROWS)
+        found |= _movement([profile(m[:, s : s + ROWS], s) for m, s in zip(matrices, starts, strict=True)], deep)
+        found["nats"] = nats.tolist()
+    return found
+
+
+def _movement(profiles: Sequence[Array], deep: slice) -> dict[str, Any]:
+    moved = moves(profiles)
+    if moved is None:
+        return {}
+    there = np.isfinite(moved.floating[deep]).any()
+    return {
+        "floating": float(np.nanmean(moved.floating[deep])) if there else float("nan"),
+        "moved": float(moved.moved[deep].mean()),
+        "without_anchors": float(moved.without[deep].mean()),
+        "floating_by_layer": moved.floating.tolist(),
+        "moved_by_layer": moved.moved.tolist(),
+    }

@@ -8,9 +8,9 @@ from typing import Any
 
 from floatlens.findings.spelling import listed
 from floatlens.findings.style import short
-from floatlens.stats import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, TOO_FEW
+from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE
 
-SHORT = {SUPPORTED: "supported", NOT_SUPPORTED: "not", INCONCLUSIVE: "open", TOO_FEW: "too few samples"}
+SHORT = {HOLDS: "holds", FAILS: "fails", INCONCLUSIVE: "open", DEPENDS: "depends", NOT_TESTABLE: "not testable"}
 Claims = Sequence[dict[str, Any]]
 
 
@@ -25,15 +25,12 @@ def by_claim(claims: Claims) -> dict[str, list[dict[str, Any]]]:
 def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
     """A short summary of the verdicts on one claim.
 
-    >>> count_verdicts([{"verdict": "supported", "n": 20}, {"verdict": "supported", "n": 20}])
-    'supported (2)'
-    >>> count_verdicts([{"verdict": "supported", "n": 20}, {"verdict": "not supported", "n": 20}])
-    'supported 1, not 1'
+    >>> count_verdicts([{"verdict": "holds"}, {"verdict": "holds"}])
+    'holds (2)'
+    >>> count_verdicts([{"verdict": "holds"}, {"verdict": "fails"}])
+    'holds 1, fails 1'
     """
-    measured = [claim for claim in claims if claim["n"]]
-    if not measured:
-        return "not measured"
-    counts = Counter(claim["verdict"] for claim in measured)
+    counts = Counter(claim["verdict"] for claim in claims)
     if len(counts) == 1:
         verdict = next(iter(counts))
         return f"{verdict} ({counts[verdict]})"
@@ -41,44 +38,39 @@ def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
 
 
 def decided(claims: Claims) -> tuple[int, int]:
-    """The number of verdicts that are supported or not supported, and the total number.
+    """The number of claims that hold or fail, and the total number.
 
-    >>> decided([{"verdict": "supported"}, {"verdict": "inconclusive"}])
+    >>> decided([{"verdict": "holds"}, {"verdict": "inconclusive"}])
     (1, 2)
     """
-    return sum(claim["verdict"] in (SUPPORTED, NOT_SUPPORTED) for claim in claims), len(claims)
+    return sum(claim["verdict"] in (HOLDS, FAILS) for claim in claims), len(claims)
 
 
-def say_corrected(claims: Claims) -> str:
-    """A sentence on how many decided verdicts survive Holm's correction; empty if none is decided.
+def say_primary(claims: Claims) -> str:
+    """A sentence on which verdicts are corrected for their number.
 
-    >>> say_corrected([{"verdict": "supported", "p": 0.01, "survives": True}, {"verdict": "inconclusive", "p": 0.3}])
-    "1 of 1 decided verdicts survives Holm's correction over all 2 claims and models"
+    >>> say_primary([{"primary": True, "p": 0.01}, {"primary": False, "p": None}])
+    '1 verdict on a primary claim, corrected for their number (Holm); the other 1 is exploratory'
     """
-    several = [claim for claim in claims if claim["verdict"] in (SUPPORTED, NOT_SUPPORTED)]
-    if not several:
-        return ""
-    kept, every = (
-        sum(bool(claim.get("survives")) for claim in several),
-        sum(claim.get("p") is not None for claim in claims),
-    )
-    verb = "survives" if kept == 1 else "survive"
-    return f"{kept} of {len(several)} decided verdicts {verb} Holm's correction over all {every} claims and models"
+    primary = sum(bool(claim.get("primary")) for claim in claims)
+    others = len(claims) - primary
+    verdicts = "1 verdict on a primary claim" if primary == 1 else f"{primary} verdicts on primary claims"
+    return f"{verdicts}, corrected for their number (Holm); the other {others} {'is' if others == 1 else 'are'} exploratory"
 
 
 def say_aloud(claims: Claims) -> list[str]:
-    """Up to three sentences: on the anchors, on the sink, on the use of passages."""
+    """Up to four sentences: on the anchors, on the sink, on its token type, on the use of passages."""
     found = by_claim([claim for claim in claims if claim["n"]])
-    return [sentence for say in (_anchors, _sink, _passages) if (sentence := say(found))]
+    return [sentence for say in (_anchors, _sink, _token_type, _passages) if (sentence := say(found))]
 
 
 def _anchors(found: dict[str, list[dict[str, Any]]]) -> str:
     renewal = found.get("drift.renewal", [])
     parts = []
-    if moving := _models(renewal, SUPPORTED):
-        share = max(100 * claim["value"] for claim in renewal if claim["verdict"] == SUPPORTED)
+    if moving := _models(renewal, HOLDS):
+        share = max(100 * claim["value"] for claim in renewal if claim["verdict"] == HOLDS)
         parts.append(f"the anchors of {listed(moving)} float: up to {share:.0f} % lie elsewhere at the end of writing")
-    if staying := _models(renewal, NOT_SUPPORTED):
+    if staying := _models(renewal, FAILS):
         parts.append(f"the anchors of {listed(staying)} stay")
     parts += _compare(found, "drift.moves", "they move more in {}", "they move no more in {}", " than in ")
     return _sentence(parts)
@@ -89,11 +81,27 @@ def _sink(found: dict[str, list[dict[str, Any]]]) -> str:
     parts = [
         f"the first token of {short(claim['models'][0])} is a sink, with {claim['value']:.0f} points more than its share"
         for claim in sinks
-        if claim["verdict"] == SUPPORTED
+        if claim["verdict"] == HOLDS
     ]
-    if none := _models(sinks, NOT_SUPPORTED):
+    if none := _models(sinks, FAILS):
         parts.append(f"that of {listed(none)} is none" if parts else f"the first token of {listed(none)} is no sink")
     parts += _compare(found, "absorption.more", "anchors take less in {}", "anchors take no less in {}", " than in ")
+    return _sentence(parts)
+
+
+def _token_type(found: dict[str, list[dict[str, Any]]]) -> str:
+    """The statistics of the finding sink, with their intervals."""
+    parts = []
+    for name, text in (
+        ("sink.type", "the sink of {} follows its token in {} of the texts more than other tokens"),
+        ("sink.absent", "without that token type, floating of {} rises by {}"),
+        ("sink.back", "one token put back lowers floating of {} by {}"),
+    ):
+        for claim in found.get(name, []):
+            if claim["value"] is not None and None not in claim["interval"]:
+                low, high = claim["interval"]
+                value = f"{claim['value']:.2f} [{low:.2f}, {high:.2f}] ({claim['verdict']})"
+                parts.append(text.format(short(claim["models"][0]), value))
     return _sentence(parts)
 
 
@@ -116,7 +124,7 @@ def _compare(
     """Describe a claim that compares MDMs with an ARM; MDMs with the same verdict share one part."""
     words = (between, between) if isinstance(between, str) else between
     parts = []
-    for verdict, text, word in ((SUPPORTED, yes, words[0]), (NOT_SUPPORTED, no, words[1])):
+    for verdict, text, word in ((HOLDS, yes, words[0]), (FAILS, no, words[1])):
         mdms_of: dict[str, list[str]] = {}
         for claim in found.get(name, []):
             if claim["verdict"] == verdict:

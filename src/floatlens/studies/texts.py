@@ -1,0 +1,163 @@
+"""Texts: prose that a model reads from left to right, as it is and with a token type taken out and put back.
+
+The part of a study behind the finding `sink`. Some texts find the candidate token, the others are read under every
+condition. Each result is a few numbers per layer; no trace is kept. The results are a separate run inside the model's run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from floatlens.data.prompt import Prompt
+from floatlens.data.read import label, read
+from floatlens.errors import FloatLensError
+from floatlens.evaluation.answers import AnswerRecord
+from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_experiments
+from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
+from floatlens.findings.sink import (
+    AS_IS,
+    FIND,
+    OUT,
+    Text,
+    choose_controls,
+    conditions,
+    find_candidate,
+    measure_text,
+    same_type,
+)
+from floatlens.findings.window import LENGTH, reason_against
+from floatlens.store.folder import RunFolder
+from floatlens.store.runs import TEXTS
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
+    from floatlens.studies.parts import ModelStudy
+
+MARGIN = 400  # tokens of a text, so that enough are left when some are deleted
+FINDING = 0.4  # share of the texts that find the candidate; the others are read under every condition
+
+
+@dataclass
+class TextRecord(AnswerRecord):
+    """One text under one condition: the numbers of `measure_text`, or the reason why there are none."""
+
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reading(Experiment):
+    """Texts for one model under one condition; the samples are `Text`s by id."""
+
+    def cases(self, lens: Lens, sample: Any) -> list[Case]:
+        id_, text = sample
+        about: dict[str, Any] = {
+            "model": self.model,
+            "data": self.data,
+            "condition": self.condition,
+            "kind": lens.family.kind,
+        }
+        record = TextRecord(id_, "", [], **about, numbers={"inserted": text.inserted})
+        return [Case(record, Prompt.from_ids(text.ids))]
+
+    def compute(self, worker: ModelWorker, batch: Batch, folder: RunFolder | None) -> Iterator[tuple[Any, Checksums]]:
+        lens = worker.lens(self.model)
+        cases: list[Any] = [case for case in batch.cases if case.record.key in batch.missing]
+
+        def read_all(several: list[Any]) -> list[dict[str, Any]]:
+            return [
+                measure_text(lens, Text(self.condition, prompt.ids, record.numbers["inserted"]))
+                for record, prompt in several
+                if prompt is not None
+            ]
+
+        for case, found in zip(cases, worker.retry(read_all, cases), strict=True):
+            if isinstance(found, BaseException):
+                yield replace(case.record, error=error_reason(found)), {}
+            else:
+                yield replace(case.record, numbers={k: v for k, v in found.items() if k != "condition"}), {}
+
+
+def run_texts(shared: ModelStudy) -> None:
+    """Find the model's candidate token on some texts, and read the others with and without it."""
+    plan, lens, model = shared.plan, shared.lens, shared.model
+    if reason := reason_against(lens):
+        shared.notes.append(f"texts of {model} were left out: {reason}")
+        return
+    source = plan.scope.texts
+    texts = token_texts(lens.tokenizer, read_texts(source, plan.sizes.texts))
+    finding = dict(list(texts.items())[: max(1, round(FINDING * len(texts)))])
+    tested = {id_: ids for id_, ids in texts.items() if id_ not in finding}
+    manifest = plan.manifest({"model": model, "texts": source}, [model])
+    with RunFolder.create(shared.folder.inside(TEXTS), manifest, resume=True) as folder:
+        journal = Journal(folder, retry_errors=plan.run.retry_errors, kind=TextRecord)
+
+        def read_under(by_condition: Mapping[str, Mapping[str, Text]]) -> list[TextRecord]:
+            jobs = []
+            for condition, several in by_condition.items():
+                samples: list[Any] = list(several.items())
+                jobs.append(Reading(model, label(source), condition, samples, count=len(samples)))
+            return run_experiments(jobs, shared.worker, journal, engine=shared.engine, watch=shared.watch)[0]
+
+        found = read_under({FIND: {id_: Text(FIND, ids[:LENGTH]) for id_, ids in finding.items()}})
+        sinks = [record.numbers["sink_id"] for record in found if not record.error]
+        if not sinks:
+            raise FloatLensError(f"no text could be read; the first failed because: {found[0].error}")
+        candidate = find_candidate(sinks)
+        removed = same_type(lens.tokenizer, candidate)
+        counts = Counter(i for ids in texts.values() for i in ids)
+        controls = choose_controls(lens.tokenizer, counts, candidate, removed)
+        by_condition: dict[str, dict[str, Text]] = {}
+        for id_, ids in tested.items():
+            for text in conditions(lens.tokenizer, ids, candidate, controls, removed):
+                by_condition.setdefault(text.condition, {})[id_] = text
+        # a text that has no such token is the same without it, and is read once
+        same = {id_ for id_, text in by_condition[OUT].items() if text.ids == by_condition[AS_IS][id_].ids}
+        by_condition[OUT] = {id_: text for id_, text in by_condition[OUT].items() if id_ not in same}
+        read_once = read_under(by_condition)
+        copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
+        records = found + read_once + copies
+        folder.write_table(TEXTS, texts_table(records))
+        folder.finish()
+
+
+def texts_table(records: Sequence[TextRecord]) -> pd.DataFrame:
+    """One row per text and condition; the numbers are columns, those by layer lists."""
+    names = ("id", "model", "kind", "data", "condition", "error")
+    return pd.DataFrame([{name: getattr(record, name) for name in names} | record.numbers for record in records])
+
+
+def read_texts(source: str, limit: int | None) -> dict[str, str]:
+    """Whole texts by id: samples to continue with their continuation, without a template."""
+    found = {}
+    for sample in read(source, limit=limit):
+        if not sample.continuation:
+            raise FloatLensError(
+                f"{source} has questions, not texts; use prose, or a file with the columns continue and answers"
+            )
+        found[sample.id] = sample.question + (sample.answers[0] if sample.answers else "")
+    if len(found) < 2:
+        raise FloatLensError(
+            f"{source} has {len(found)} text; at least 2 are needed, one of them to find the sink's token"
+        )
+    return found
+
+
+def token_texts(tokenizer: Any, texts: Mapping[str, str]) -> dict[str, list[int]]:
+    """The first tokens of each text; a short one is continued by the texts after it, the last one by the first."""
+    ids, every = list(texts), list(texts.values())
+    found = {}
+    for place, id_ in enumerate(ids):
+        text, following = every[place], iter(every[place + 1 :] + every[:place])
+        tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        while len(tokens) < MARGIN and (more := next(following, None)) is not None:
+            text = f"{text}\n{more}"
+            tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(tokens) < MARGIN:
+            raise FloatLensError(f"the texts have {len(tokens)} tokens together; at least {MARGIN} are needed")
+        found[id_] = tokens[:MARGIN]
+    return found
