@@ -67,7 +67,7 @@ def large_trace(diffusion: bool) -> Trace:
     }
     positions, reach = ("step", "layer", "position"), ("step", "layer", "head", "reach")
     data |= {"received_writing": (positions, received[:, :, 0])}
-    for name in ("key_change", "key_cos", "value_change", "value_cos", "hidden_change", "hidden_cos"):
+    for name in ("key_change", "value_change", "hidden_change"):
         data[name] = (positions, rng.random((STEPS, LAYERS, POSITIONS), dtype=np.float32))
     for name in ("hidden_norm", "massive_ratio", "massive_channel"):
         data[name] = (positions, rng.integers(1, 4096, (STEPS, LAYERS, POSITIONS)).astype(np.float32))

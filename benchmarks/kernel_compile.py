@@ -13,7 +13,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from floatlens.attention.kernels import triton_kernels as kernels
-from floatlens.attention.kernels.column_sums import Tiles, choose_tiles
+from floatlens.attention import triton_kernels as kernels
+from floatlens.attention.kernel import Tiles, choose_tiles
 
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-INTEGERS = (
-    "start",
-    "region",
-    "order",
-    "rank",
-    "count",
-)  # pointers to integers; all others but q and k point to float32
+INTEGERS = ("start", "region")  # pointers to integers; all others but q and k point to float32
 NUMBERS = ("H", "GROUP", *kernels.VARYING)
 ALIGNED = re.compile(r"[qk]_[bht]|H")  # strides are multiples of 16 in every model of interest
 PIPES = {
@@ -72,7 +66,7 @@ def compile_kernel(kernel: Any, dtype: str, capability: int, constants: dict[str
             signature[name] = "*i32" if name in INTEGERS else "*fp32"
         if signature[name].startswith("*") or ALIGNED.fullmatch(name):
             aligned[index,] = [["tt.divisibility", 16]]
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True}
+    options = {"num_warps": tiles[2], "num_stages": tiles[3], "enable_fp_fusion": True}
     source = ASTSource(kernel, signature, constants, aligned)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -101,30 +95,24 @@ def weight_loops(code: str) -> list[Counter[str]]:
     return loops
 
 
-LOOPS = {
-    "column": ("main loop (tiles inside one region)", "tiles of several regions", "tiles cut by the mask"),
-    "logsumexp": ("main loop", "tiles cut by the mask"),
-    "query": (),
-}
+LOOPS = ("tiles cut at the start", "main loop", "tiles cut at the end")
 
 
 def compile_one(name: str, dtype: str, head_dim: int, regions: int, capability: int) -> Compiled:
     """A kernel with the tile sizes that `column_sums` would choose for a long sequence."""
     tiles = choose_tiles(getattr(torch, dtype), head_dim, 1024, divmod(capability, 10))
-    constants = {"D": head_dim, "DP": max(16, 1 << (head_dim - 1).bit_length())}
-    if name == "query":
-        constants |= {"BM": tiles.queries}
-        return compile_kernel(kernels.query_kernel, dtype, capability, constants, replace(tiles, warps=4))
+    constants = {"D": head_dim, "DP": max(16, 1 << (head_dim - 1).bit_length()), "CAUSAL": False, "WIDEN": False}
+    queries, keys = tiles[:2]
     if name == "logsumexp":
-        constants |= {"BM": max(tiles.queries, tiles.keys), "BN": min(tiles.queries, tiles.keys), "WIDEN": False}
+        constants |= {"BM": max(queries, keys), "BN": min(queries, keys)}
         return compile_kernel(kernels.logsumexp_kernel, dtype, capability, constants, tiles)
-    constants |= {"BM": tiles.queries, "BN": tiles.keys, "RP": max(16, 1 << (regions - 1).bit_length()), "WIDEN": False}
+    constants |= {"BM": queries, "BN": keys, "RP": max(16, 1 << (regions - 1).bit_length())}
     return compile_kernel(kernels.column_kernel, dtype, capability, constants, tiles)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", choices=LOOPS, nargs="+", default=[*LOOPS])
+    parser.add_argument("--kernel", choices=["column", "logsumexp"], nargs="+", default=["column", "logsumexp"])
     parser.add_argument("--dtype", choices=SHORT, default="bfloat16")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--regions", type=int, default=10, help="number of regions")
@@ -138,7 +126,7 @@ def main() -> None:
                 f"{made.registers} registers, {made.stack} bytes of stack, {made.shared / 1024:.0f} KB of shared memory"
             )
             print(f"sm{target} {name}: {size}")
-            for loop, counts in zip(LOOPS[name], made.loops, strict=True):
+            for loop, counts in zip(LOOPS, made.loops, strict=True):
                 print(f"    {loop}: " + ", ".join(f"{pipe} {count}" for pipe, count in counts.items()))
 
 

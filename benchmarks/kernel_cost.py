@@ -1,10 +1,12 @@
-"""Calculated cost of the attention kernel: FLOPs, memory traffic and time, compared with the forward pass of LLaDA-8B.
+"""The GPU kernel's arithmetic, memory traffic and expected time on LLaDA-8B, counted from the code: it needs no GPU.
 
     python -m benchmarks.kernel_cost
 
-Nothing here has run on a GPU. The FLOPs and bytes follow from the shapes. The time follows from the instructions of the
-compiled main loop (`python -m benchmarks.kernel_compile`) and from published data of the GPUs; the README of
-attention/kernels explains it.
+FLOPs and bytes follow from the shapes. Roofline: the least time that the tensor cores and the memory allow. Expected: the
+instructions of the compiled loops (`python -m benchmarks.kernel_compile`), where 60 % of the work beside matrix products is
+not hidden behind them, as FlashAttention-2's published 73 % of an A100's peak implies for a loop with the same parts;
+programs go to multiprocessors in rounds, and the last one counts in full. Forward pass: linear layers and attention at the
+given shares of the peak, and the operations between them as transformers computes them, unfused.
 """
 
 from __future__ import annotations
@@ -14,60 +16,46 @@ from math import ceil
 
 LAYERS, HEADS, HEAD_DIM, WIDTH, MLP, VOCABULARY, REGIONS = 32, 32, 128, 4096, 12288, 126_464, 10
 KEY_TILE, QUERY_TILE = 128, 64
-MIXED_TILES = 12  # tiles of queries that hold more than one region: about one per passage, and some at the ends
-BETWEEN_KERNELS = 3e-6  # seconds from the end of a kernel to the start of the next
-KERNELS = 3  # query sums, column sums, the sum of the entropies' parts
-# FlashAttention-2 reaches 73 % of an A100's peak at best: beside 2,048 cycles of matrix products for a tile of 128 × 64,
-# some 750 of its about 1,250 other cycles are not hidden behind them. Its loop has the parts that this one has.
-EXPOSED = 0.6
-REACHED = 0.8  # share of the memory's bandwidth that simple kernels reach
-# Bytes that the operations between the products move per token and layer in transformers' own code, which does not fuse
-# them: two RMS norms in float32 (36 bytes per element), RoPE of queries and keys (20), two residual sums (6), SwiGLU (10),
-# and the transposed copy of the attention's output (4).
+BETWEEN_KERNELS, KERNELS = (
+    3e-6,
+    12,
+)  # seconds; column sums, the entropies' parts, and torch operations on queries and keys
+EXPOSED, REACHED = 0.6, 0.8  # not hidden behind products; share of the bandwidth that simple kernels reach
+SCORES, BY_REGION = 2 * HEAD_DIM, 2 * 2 * 16  # FLOPs per query and key; both halves of a weight, with 16 columns
+# Bytes per token and layer between the products: two RMS norms in float32 (36 per element), RoPE of queries and keys (20),
+# two residual sums (6), SwiGLU (10), the transposed copy of the attention's output (4).
 ELEMENTWISE_BYTES = WIDTH * (2 * 36 + 2 * 20 + 2 * 6 + 4) + MLP * 10
-
-
-@dataclass(frozen=True)
-class Loop:
-    """Instructions of one warp for a tile of 128 × 64, by pipe; matrix products in FLOPs per query and key."""
-
-    products: int
-    exp2: int
-    float32: int
-    integer: int
-
-
-SCORES = 2 * HEAD_DIM
-BY_REGION = 2 * 2 * 16  # both halves of a weight, with 16 columns
+# Norms and sums of queries, keys and values by torch: each copied to float32 and read for its norm, queries also for sums.
+VECTOR_BYTES = WIDTH * (3 * (2 + 4 + 4) + 4)
 
 
 @dataclass(frozen=True)
 class GPU:
-    """Published data of a GPU (dense bfloat16), rates assumed of the forward pass, and the kernels' compiled loops."""
+    """Published data of a GPU (dense bfloat16), and instructions of a warp per tile: exp2, float32, integer."""
 
     name: str
     peak: float  # FLOP per second
     bandwidth: float  # bytes per second
     processors: int
     clock: float  # boost
-    float32_lanes: int  # per multiprocessor
+    lanes: tuple[int, int, int]  # per multiprocessor: exp2, float32, integer
     linear: float  # share of the peak that the linear layers reach
     attention: float  # share of the peak that the model's own attention reaches
-    warps: int  # of a program of the kernels
-    alone: Loop  # tiles inside one region
-    mixed: Loop  # tiles of several regions
-    first: Loop  # the pass that finds the log of the rows' sums
+    warps: int
+    main: tuple[int, int, int]
+    first: tuple[int, int, int]  # the pass that finds the log of the rows' sums
+
+    def seconds(self, others: tuple[int, int, int], products: int, length: int, exposed: float) -> float:
+        """Seconds of a pass over all layers, if this share of the other work is not hidden behind matrix products."""
+        matrix = KEY_TILE * QUERY_TILE * products / (self.peak / self.processors / self.clock)
+        pipes = [count * self.warps * 32 / lanes for count, lanes in zip(others, self.lanes, strict=True)]
+        rounds = ceil(ceil(length / KEY_TILE) * HEADS / self.processors)
+        per_tile = max(matrix, *pipes, matrix + exposed * sum(pipes))
+        return LAYERS * rounds * ceil(length / QUERY_TILE) * per_tile / self.clock
 
 
-EXP2_LANES, INTEGER_LANES = 16, 64  # both GPUs
-A100 = GPU(
-    "A100 SXM", 312e12, 2.04e12, 108, 1.41e9, 64, linear=0.80, attention=0.70, warps=4,
-    alone=Loop(SCORES, 64, 290, 61), mixed=Loop(SCORES + BY_REGION, 64, 248, 208), first=Loop(SCORES, 72, 312, 47),
-)  # fmt: skip
-H100 = GPU(
-    "H100 SXM", 989e12, 3.35e12, 132, 1.83e9, 128, linear=0.70, attention=0.50, warps=8,
-    alone=Loop(SCORES, 32, 146, 81), mixed=Loop(SCORES + BY_REGION, 32, 132, 109), first=Loop(SCORES, 34, 138, 22),
-)  # fmt: skip
+A100 = GPU("A100", 312e12, 2.04e12, 108, 1.41e9, (16, 64, 64), 0.80, 0.70, 4, (64, 248, 201), (72, 312, 53))
+H100 = GPU("H100", 989e12, 3.35e12, 132, 1.83e9, (16, 128, 64), 0.70, 0.50, 8, (32, 132, 104), (34, 138, 22))
 
 
 def forward_flops(length: int) -> tuple[float, float]:
@@ -76,97 +64,53 @@ def forward_flops(length: int) -> tuple[float, float]:
     return 2 * length * weights, LAYERS * 4 * length**2 * WIDTH
 
 
-def mixed_share(length: int) -> float:
-    """Share of the tiles of queries that hold more than one region."""
-    return min(1.0, MIXED_TILES * QUERY_TILE / length)
+def forward_seconds(gpu: GPU, length: int) -> float:
+    linear, attention = forward_flops(length)
+    between = LAYERS * length * ELEMENTWISE_BYTES / (gpu.bandwidth * REACHED)
+    return linear / (gpu.peak * gpu.linear) + attention / (gpu.peak * gpu.attention) + between
 
 
-def kernel_flops(length: int) -> tuple[float, float]:
-    """FLOPs of the main pass on the tensor cores: scores; sums by region."""
-    pairs = LAYERS * HEADS * length**2
-    return pairs * SCORES, pairs * BY_REGION * mixed_share(length)
+def kernel_flops(length: int) -> float:
+    """FLOPs of the main pass on the tensor cores, all layers."""
+    return LAYERS * HEADS * length**2 * (SCORES + BY_REGION)
 
 
 def kernel_bytes(length: int) -> tuple[float, float]:
     """Bytes of one layer: to and from memory if each tensor is read once; from the L2 cache (queries, per key tile)."""
     tensor, row = length * WIDTH * 2, length * HEADS * 4
-    tiles = ceil(length / QUERY_TILE) * HEADS * (2 * HEAD_DIM + 1) * 4
-    read = 3 * tensor + row  # queries twice (norms and sums, then the scores), keys once, lse
-    written = row * (REGIONS + 3) + 2 * row + tiles  # regions and three factors; norms of the queries; sums per tile
-    return read + written, ceil(length / KEY_TILE) * (tensor + 2 * row + tiles)
+    return 2 * tensor + row + REGIONS * row, ceil(length / KEY_TILE) * (tensor + row)
 
 
-def cycles(gpu: GPU, loop: Loop) -> dict[str, float]:
-    """Cycles that each pipe of a multiprocessor is busy with a tile of 128 × 64."""
-    threads = gpu.warps * 32
-    return {
-        "products": KEY_TILE * QUERY_TILE * loop.products / (gpu.peak / gpu.processors / gpu.clock),
-        "exp2": loop.exp2 * threads / EXP2_LANES,
-        "float32": loop.float32 * threads / gpu.float32_lanes,
-        "integer": loop.integer * threads / INTEGER_LANES,
-    }
-
-
-def pass_seconds(gpu: GPU, loop: Loop, length: int, exposed: float) -> float:
-    """Seconds of one pass over all layers if this share of the other work is not hidden behind matrix products.
-
-    With nothing exposed, the busiest pipe counts. Programs go to multiprocessors in rounds, and the last one counts in full.
-    """
-    pipes = cycles(gpu, loop)
-    others = sum(pipes.values()) - pipes["products"]
-    per_tile = max(*pipes.values(), pipes["products"] + exposed * others)
-    rounds = ceil(ceil(length / KEY_TILE) * HEADS / gpu.processors)
-    return LAYERS * rounds * ceil(length / QUERY_TILE) * per_tile / gpu.clock
-
-
-def observation_seconds(gpu: GPU, length: int, exposed: float, lse_given: bool) -> float:
-    """Seconds that observation adds to a forward pass: the main pass, the query sums and the gaps between kernels."""
-    mixed = mixed_share(length)
-    seconds = mixed * pass_seconds(gpu, gpu.mixed, length, exposed)
-    seconds += (1 - mixed) * pass_seconds(gpu, gpu.alone, length, exposed)
+def observation_seconds(gpu: GPU, length: int, exposed: float, lse_given: bool = True) -> float:
+    """Seconds that observation adds to a forward pass: the kernel, norms and sums by torch, gaps between kernels."""
+    seconds = gpu.seconds(gpu.main, SCORES + BY_REGION, length, exposed)
     if not lse_given:
-        seconds += pass_seconds(gpu, gpu.first, length, exposed)
-    queries = length * WIDTH * 2 / (gpu.bandwidth * REACHED)
-    return seconds + LAYERS * (queries + (KERNELS + (not lse_given)) * BETWEEN_KERNELS)
-
-
-def forward_seconds(gpu: GPU, length: int) -> tuple[float, float]:
-    """Seconds of the forward pass: matrix products; operations between them."""
-    linear, attention = forward_flops(length)
-    between = LAYERS * length * ELEMENTWISE_BYTES / (gpu.bandwidth * REACHED)
-    return linear / (gpu.peak * gpu.linear) + attention / (gpu.peak * gpu.attention), between
+        seconds += gpu.seconds(gpu.first, SCORES, length, exposed)
+    return seconds + LAYERS * (length * VECTOR_BYTES / (gpu.bandwidth * REACHED) + KERNELS * BETWEEN_KERNELS)
 
 
 def main() -> None:
-    print(
-        f"LLaDA-8B: {LAYERS} layers, {HEADS} heads of {HEAD_DIM}, bfloat16, full attention, one sequence, {REGIONS} regions"
-    )
-    print("\npositions   forward   scores  by region  FLOP ratio  memory per layer  from L2 per layer")
+    print(f"LLaDA-8B ({LAYERS} layers, {HEADS} heads of {HEAD_DIM}), bfloat16, full attention, {REGIONS} regions\n")
+    print("| positions | forward pass | kernel | memory per layer | from L2 per layer | FLOP per byte |")
+    print("|---:|---:|---:|---:|---:|---:|")
     for length in (1024, 4096):
-        forward, (scores, regions) = sum(forward_flops(length)), kernel_flops(length)
         memory, cache = kernel_bytes(length)
-        flops = f"{forward / 1e12:6.2f} TF  {scores / 1e12:.2f} TF    {regions / 1e12:.2f} TF"
-        ratio = 1 + (scores + regions) / forward
-        print(f"{length:9}  {flops}  {ratio:10.3f}  {memory / 1e6:13.0f} MB  {cache / 1e6:14.0f} MB")
+        forward, kernel = sum(forward_flops(length)) / 1e12, kernel_flops(length)
+        traffic = f"{memory / 1e6:.0f} MB | {cache / 1e6:.0f} MB | {kernel / LAYERS / memory:,.0f}"
+        print(f"| {length:,} | {forward:.2f} TFLOP | {kernel / 1e12:.2f} TFLOP | {traffic} |")
+    print("\nTime over a forward pass without observation\n")
     print(
-        "\ntime of a forward pass with observation over one without; the share of other work not hidden behind products:"
+        "| GPU | positions | roofline: products, memory | all hidden | expected | nothing hidden | with the first pass |"
     )
-    print("GPU        positions  products + rest       0 %   60 %  100 %   60 %, first pass too   60 %, products only")
+    print("|---|---:|---:|---:|---:|---:|---:|")
     for gpu in (A100, H100):
         for length in (1024, 4096):
-            products, between = forward_seconds(gpu, length)
-            added = [observation_seconds(gpu, length, exposed, True) for exposed in (0, EXPOSED, 1)]
-            ratios = "  ".join(f"{1 + seconds / (products + between):.3f}" for seconds in added)
-            both = 1 + observation_seconds(gpu, length, EXPOSED, False) / (products + between)
-            print(
-                f"{gpu.name:<10} {length:9}  {products * 1e3:5.1f} + {between * 1e3:4.1f} ms    {ratios}"
-                f"  {both:21.3f}  {1 + added[1] / products:20.3f}"
-            )
-    print("\nbusy cycles per tile of 128 keys × 64 queries")
-    for gpu in (A100, H100):
-        for name, loop in (("inside one region", gpu.alone), ("several regions", gpu.mixed), ("first pass", gpu.first)):
-            counts = ", ".join(f"{pipe} {count:.0f}" for pipe, count in cycles(gpu, loop).items())
-            print(f"{gpu.name:<10} {name:<18} {counts}")
+            plain = forward_seconds(gpu, length)
+            least = kernel_flops(length) / gpu.peak, LAYERS * kernel_bytes(length)[0] / gpu.bandwidth
+            ratios = [1 + observation_seconds(gpu, length, exposed) / plain for exposed in (0, EXPOSED, 1)]
+            ratios.append(1 + observation_seconds(gpu, length, EXPOSED, lse_given=False) / plain)
+            roofline = ", ".join(f"{1e3 * seconds:.2f} ms" for seconds in least)
+            print(f"| {gpu.name} | {length:,} | {roofline} | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Load: thousands of questions through the local engine and through Ray, with the memory of all processes over time.
 
-    python -m benchmarks.load --samples 2000 --out load --figure docs/images/load.png
+    python -m benchmarks.load --samples 2000 --out load --figure load.png
 
 The bundled pair answers questions of the world, in two local processes and in two Ray workers. Prints a table with both
 rates, their ratio, and memory during the run; writes load.json; draws memory and finished samples over time. Rates need an

@@ -18,10 +18,9 @@ from hypothesis import given, settings
 
 import floatlens
 from floatlens.attention.call import Inputs, PositionLayout
-from floatlens.attention.hidden import Hidden
+from floatlens.attention.hidden import Hidden, HiddenStatistic
 from floatlens.attention.session import Session
-from floatlens.attention.statistic import GROUPS, expand
-from floatlens.attention.statistics.hidden_states import HiddenNorm, MassiveChannel, MassiveRatio
+from floatlens.attention.statistic import GROUPS, STATISTICS, expand
 from floatlens.attention.statistics.locality import REACH
 from floatlens.errors import FloatLensError
 from floatlens.trace.trace import Trace
@@ -29,7 +28,7 @@ from tests.attention.test_stream_equals_exact import layout, prompts
 from tests.models import checkpoints
 from tests.models.test_bimamba import checkpoint as bimamba
 
-OF_ATTENTION = ("key_change", "key_cos", "value_change", "value_cos", "step_similarity", *GROUPS["locality"])
+OF_ATTENTION = ("key_change", "value_change", "step_similarity", *GROUPS["locality"])
 ON_REQUEST = ("received", "cache_drift", "step_similarity", "locality", "massive", "lens_token")
 LENGTH = 6
 
@@ -52,12 +51,12 @@ def plane(angle: float, size: float = 1.0) -> torch.Tensor:
 
 @pytest.mark.parametrize("implementation", ["stream", "exact"])
 def test_a_key_that_turns_by_a_known_angle_drifts_by_that_angle(implementation: Any) -> None:
-    session = Session(["key_change", "key_cos", "value_change", "value_cos"], implementation=implementation)
+    session = Session(["key_change", "value_change"], implementation=implementation)
     q = torch.ones(1, 1, LENGTH, 2)
     first = step(session, q, plane(0.2), plane(0.0))
     assert all(bool(value.isnan().all()) for value in first.values()), "the first step has none before it"
     found = step(session, q, plane(0.9), plane(0.0, 3.0))
-    wanted = {"key_change": 2 * math.sin(0.35), "key_cos": math.cos(0.7), "value_change": 2.0, "value_cos": 1.0}
+    wanted = {"key_change": 2 * math.sin(0.35), "value_change": 2.0}
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], torch.full((1, LENGTH), value), msg=name)
 
@@ -94,6 +93,12 @@ def test_a_band_matrix_has_the_reach_of_its_band(implementation: Any) -> None:
     assert found["near"][0, 0, REACH.index(width)].item() == pytest.approx(1.0, abs=1e-6)
 
 
+def of(name: str, hidden: Hidden) -> torch.Tensor:
+    statistic = STATISTICS[name]()
+    assert isinstance(statistic, HiddenStatistic)
+    return statistic.of(hidden)
+
+
 def states(h_BQE: torch.Tensor, first: int = 0, memory: dict[Any, Any] | None = None) -> Hidden:
     end = first + h_BQE.shape[1]
     kept = {} if memory is None else memory
@@ -103,17 +108,17 @@ def states(h_BQE: torch.Tensor, first: int = 0, memory: dict[Any, Any] | None = 
 def test_a_planted_massive_channel_is_found_at_its_position() -> None:
     h = torch.ones(1, 8, 32)
     h[0, 3, 17] = -5000.0
-    ratio, channel = MassiveRatio().of(states(h)), MassiveChannel().of(states(h))
+    ratio, channel = of("massive_ratio", states(h)), of("massive_channel", states(h))
     assert (ratio[0].argmax().item(), ratio[0, 3].item(), channel[0, 3].item()) == (3, 5000.0, 17.0)
     assert bool((ratio[0, [0, 1, 2, 4, 5, 6, 7]] == 1).all())
-    norm = HiddenNorm().of(states(h))
+    norm = of("hidden_norm", states(h))
     assert norm[0, 0].item() == pytest.approx(math.sqrt(32)) and norm[0, 3].item() == pytest.approx(5000, rel=1e-4)
 
 
 def test_positions_in_a_cache_keep_the_numbers_of_the_step_that_computed_them() -> None:
     memory: dict[Any, Any] = {}
-    first = HiddenNorm().of(states(torch.full((1, 3, 4), 2.0), memory=memory))
-    then = HiddenNorm().of(states(torch.full((1, 1, 4), 5.0), first=3, memory=memory))
+    first = of("hidden_norm", states(torch.full((1, 3, 4), 2.0), memory=memory))
+    then = of("hidden_norm", states(torch.full((1, 1, 4), 5.0), first=3, memory=memory))
     assert first[0].tolist() == [4.0, 4.0, 4.0] and then[0].tolist() == [4.0, 4.0, 4.0, 10.0]
 
 
@@ -203,7 +208,7 @@ def test_a_trace_equals_the_definition(lens: floatlens.Lens) -> None:
     for a, b in zip(found, wanted, strict=True):
         same(a, b, OF_ATTENTION)
     computed_again = lens.family.kind == "mdm"
-    for name in ("key_change", "value_cos", "step_similarity"):
+    for name in ("key_change", "value_change", "step_similarity"):
         assert bool(np.isfinite(found[0].data[name]).any()) == computed_again, name
 
 
@@ -249,8 +254,6 @@ def test_states_norms_and_the_lens_are_those_of_the_model_itself(lens: floatlens
             for layer, (old, new) in enumerate(zip(before, hidden, strict=True)):
                 change = (new - old)[0].norm(dim=-1) / old[0].norm(dim=-1)
                 np.testing.assert_allclose(row["hidden_change"][layer], change, atol=1e-4)
-                cosine = torch.cosine_similarity(new[0], old[0], dim=-1)
-                np.testing.assert_allclose(row["hidden_cos"][layer], cosine, atol=1e-4)
         before = hidden
 
 
@@ -308,7 +311,7 @@ def test_diffusion_gemma_gives_the_numbers_of_attention_and_refuses_those_of_sta
         assert bool(np.isfinite(found.data[name]).any()) == (name != "mask_attention"), name
     for name in ("massive", "lens_token", "cache_drift"):
         with pytest.raises(
-            FloatLensError, match="2 lists of 3 layers; .* leave out massive, lens_token, hidden_change"
+            FloatLensError, match="2 lists of 3 layers; .* leave out massive, lens_token and hidden_change"
         ):
             lens.trace(prompts()[0], max_new_tokens=8, record=[name])
 
@@ -343,7 +346,7 @@ def test_steps_that_are_not_kept_are_still_compared_with(tmp_path: Path) -> None
     lens = floatlens.load(str(checkpoints.llada(tmp_path)), dtype="float32")
     whole = lens.trace(prompts()[0], max_new_tokens=6, record=ON_REQUEST)
     some = lens.trace(prompts()[0], max_new_tokens=6, record=ON_REQUEST, record_steps=[3])
-    for name in ("key_change", "hidden_cos", "step_similarity"):
+    for name in ("key_change", "hidden_change", "step_similarity"):
         np.testing.assert_allclose(some.data[name].sel(step=3), whole.data[name].sel(step=3), atol=1e-6)
 
 

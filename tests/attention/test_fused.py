@@ -10,10 +10,10 @@ import torch
 from hypothesis import example, given, settings
 
 import floatlens as fl
-from floatlens.attention import attention, session
-from floatlens.attention.attention import observing
+from floatlens.attention import hook, session
 from floatlens.attention.call import Inputs
 from floatlens.attention.fused import LARGEST
+from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import DEFAULT
 from floatlens.attention.stream import LOG2E
@@ -122,8 +122,8 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         return call
 
-    sdpa = attention.ALL_ATTENTION_FUNCTIONS["sdpa"]
-    monkeypatch.setitem(attention.ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", counted("sdpa", sdpa))
+    sdpa = hook.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    monkeypatch.setitem(hook.ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", counted("sdpa", sdpa))
     monkeypatch.setattr(session, "attend", counted("fused", session.attend))
     return calls
 

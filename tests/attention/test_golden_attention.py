@@ -55,7 +55,7 @@ def test_queries_keys_and_heads_of_the_finished_sequence(case: Any) -> None:
     # The extra mask is seen by the others, so the last position is taken off by a pass without it.
     import torch
 
-    from floatlens.attention.attention import observing
+    from floatlens.attention.hook import observing
     from floatlens.attention.session import Session
 
     session = Session(["attention", "attention_mean", "queries", "keys"])

@@ -10,8 +10,8 @@ import torch
 
 import floatlens
 import floatlens.attention.statistics.received
-from floatlens.attention.attention import observing
 from floatlens.attention.call import Call, Inputs
+from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
 from tests.models import checkpoints

@@ -13,8 +13,8 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
 import floatlens as fl
-from floatlens.attention.attention import observing
 from floatlens.attention.call import PositionLayout
+from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.attention.state_space import RULE, scan_of, scans_of
 from floatlens.errors import FloatLensError
@@ -22,7 +22,7 @@ from floatlens.models.bimamba_network import BiMamba2Config, BiMamba2ForMaskedLM
 from floatlens.models.describe import attention_layers
 from tests import golden_blocks
 
-STATISTICS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "received_signed", "attention")
+STATISTICS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "attention")
 COMMON = {"hidden_size": 8, "state_size": 3, "num_hidden_layers": 2, "vocab_size": 40}
 SIZES = {**COMMON, "intermediate_size": 12, "time_step_rank": 2}
 SIZES2 = {**COMMON, "expand": 2, "num_heads": 4, "head_dim": 4, "n_groups": 2, "chunk_size": 4}
@@ -124,7 +124,6 @@ def test_the_convention_by_hand() -> None:
     kept = 0.5 * np.exp(-0.5)
     np.testing.assert_allclose(scan.alpha(0, 2)[0, 0], [[1.0, 0.0], [kept, -6.0]], rtol=1e-6)
     np.testing.assert_allclose(scan.weights(0, 2)[0, 0], [[1.0, 0.0], [kept / (6 + kept), 6 / (6 + kept)]], rtol=1e-6)
-    np.testing.assert_allclose(scan.signed_sums()[0, 0], [1.0 + kept, -6.0], rtol=1e-6)
 
 
 def layout(real_BN: torch.Tensor) -> PositionLayout:
@@ -201,7 +200,6 @@ def test_a_mamba_is_traced_without_a_cache_and_its_rule_is_named(name: str) -> N
     assert trace.data.attrs["rules"] == f'["{RULE}"]'
     received = trace.data["received"].isel(head=0).values
     np.testing.assert_allclose(np.nansum(received, -1), 1.0, atol=1e-5)
-    assert np.isfinite(trace.data["received_signed"].isel(step=0, position=slice(0, 4))).all()
     written = trace.data["final_tokens"].values
     ids = torch.tensor([5, 6, 7, 8])[None]
     with torch.no_grad():
@@ -221,12 +219,6 @@ def test_a_cached_loop_of_the_user_is_refused(name: str) -> None:
     ):
         state = lens.model(ids, use_cache=True).cache_params
         lens.model(ids[:, :1], cache_params=state, use_cache=True)
-
-
-def test_signed_sums_are_refused_for_attention() -> None:
-    lens = fl.load("tiny-mdm")
-    with pytest.raises(FloatLensError, match="received_signed"):
-        lens.trace("Where?", max_new_tokens=1, record=["received_signed"])
 
 
 def test_a_scan_keeps_the_first_rows_of_a_guided_batch() -> None:

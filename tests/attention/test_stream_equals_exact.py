@@ -218,7 +218,7 @@ def test_the_writing_row_of_a_step_is_the_row_of_the_matrix_whose_logits_wrote(l
 
 
 def test_observing_changes_logits_by_rounding_at_most_and_no_token(lens: floatlens.Lens) -> None:
-    from floatlens.attention.attention import observing
+    from floatlens.attention.hook import observing
 
     before = lens.model.config._attn_implementation
     ids = torch.tensor([prompts()[0].ids])
@@ -252,7 +252,7 @@ def test_a_padded_batch_gives_what_its_rows_give_alone(lens: floatlens.Lens) -> 
 
 
 def test_the_implementation_is_restored_after_an_error(lens: floatlens.Lens) -> None:
-    from floatlens.attention.attention import observing
+    from floatlens.attention.hook import observing
 
     before = lens.model.config._attn_implementation
     with pytest.raises(ZeroDivisionError), observing(lens.model, Session(["received"])):

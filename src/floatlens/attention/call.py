@@ -98,6 +98,15 @@ class PositionLayout:
         return {}
 
     @cached_property
+    def asks_BR(self) -> torch.Tensor:
+        """1.0 for the region `query` of each row."""
+        asks = torch.zeros(self.member_BRN.shape[:2], device=self.region_BN.device)
+        for row, names in enumerate(self.region_names):
+            if "query" in names:
+                asks[row, names.index("query")] = 1.0
+        return asks
+
+    @cached_property
     def member_BRN(self) -> torch.Tensor:
         """1.0 where a position belongs to a region."""
         count = max(len(names) for names in self.region_names)

@@ -1,17 +1,18 @@
 """The hook for attention that does not use transformers' interface: a mode that intercepts calls of torch functions.
 
 Two forms of attention are recognised. `scaled_dot_product_attention` receives everything as arguments. A plain softmax is
-attention if it comes between two products: scores = f(q @ kᵀ) before it, weights @ v after it; f may scale, add a position
-bias and mask. `nn.MultiheadAttention` uses one or the other.
+attention if it comes between two products (`matmul` or `einsum`): scores = f(q @ kᵀ) before it, weights @ v after it; f may
+scale, add a position bias and mask. `nn.MultiheadAttention` uses one or the other.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,13 +34,23 @@ FAR = 1000.0  # a score this far below the highest of its row is masked: its wei
 Compute = Callable[[Inputs, Callable[[], Any], str | None, Callable[[Inputs], Inputs] | None], Any]
 
 
-@dataclass
-class SoftmaxCall:
-    """A softmax whose scores came from a product; it is attention once its weights are multiplied with values."""
+class Product(NamedTuple):
+    """A matrix product: left (..., Q, D) @ right (..., D, T). `axes[i]` is where axis i of that is in what was returned."""
 
-    scores: torch.Tensor
     left: torch.Tensor
     right: torch.Tensor
+    shape: torch.Size
+    axes: Sequence[int]
+
+    def swapped(self) -> Product:
+        """The same product, transposed: rightᵀ @ leftᵀ."""
+        shape, axes = ([*each[:-2], each[-1], each[-2]] for each in (self.shape, self.axes))
+        return Product(self.right.mT, self.left.mT, torch.Size(shape), axes)
+
+
+# A softmax whose scores came from a product: scores, left and right factor. It is attention once its weights are multiplied
+# with values.
+SoftmaxCall = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class FunctionMode(TorchFunctionMode):
@@ -48,7 +59,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, compute: Compute) -> None:
         super().__init__()
         self.compute = compute
-        self.products: list[tuple[torch.Tensor, torch.Tensor, torch.Size]] = []
+        self.products: list[Product] = []
         self.softmax: SoftmaxCall | None = None
         self.part: str | None = None
 
@@ -61,7 +72,9 @@ class FunctionMode(TorchFunctionMode):
         if func in SOFTMAX:
             return self._soften(func, args, kwargs)
         if func in PRODUCTS or func in ADDED_PRODUCTS:
-            return self._multiply(func, args, kwargs, *operands(func, args, kwargs))
+            return self._multiply(partial(func, *args, **kwargs), *operands(func, args, kwargs))
+        if func is torch.einsum:
+            return self._einsum(*args, **kwargs)
         if func is MHA:
             return self._multi_head(*args, **kwargs)
         if isinstance(func, FunctionType):
@@ -105,19 +118,33 @@ class FunctionMode(TorchFunctionMode):
         output = self.compute(inputs, base, self.part, None)[0].transpose(1, 2)
         return output if args[0].ndim == 4 else output.flatten(0, 1)
 
+    def _einsum(self, equation: Any, *given: Any) -> torch.Tensor:
+        """Treat a sum over one index of two tensors as the matrix product that it is."""
+        form = product_form(equation, given)
+        if form is None:
+            return torch.einsum(equation, *given)
+        if self.softmax is not None and not meets(self.softmax, form.left, form.right):
+            form = form.swapped()
+
+        def multiply() -> torch.Tensor:
+            return torch.einsum(equation, *given).permute(*form.axes)
+
+        back = sorted(range(len(form.axes)), key=lambda axis: form.axes[axis])
+        return self._multiply(multiply, form.left, form.right, form.axes).permute(back)
+
     def _multiply(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], left: torch.Tensor, right: torch.Tensor
+        self, multiply: Callable[[], Any], left: torch.Tensor, right: torch.Tensor, axes: Sequence[int] = ()
     ) -> Any:
         softmax, self.softmax = self.softmax, None
         if softmax is None or not meets(softmax, left, right):
-            output = func(*args, **kwargs)
+            output = multiply()
             if left.ndim >= 3 and right.ndim >= 3:
-                self.products.append((left, right, output.shape))
+                self.products.append(Product(left, right, output.shape, axes or list(range(output.ndim))))
             else:
                 self.softmax = softmax
             return output
-        q, k, v = heads_of(softmax.left), heads_of(softmax.right).transpose(2, 3), heads_of(right)
-        scores = heads_of(softmax.scores)
+        scores, q, k, v = (heads_of(x) for x in (*softmax, right))
+        k = k.transpose(2, 3)
         hidden = scores < scores.amax(-1, keepdim=True) - FAR
         visible = ~hidden if bool(hidden.any()) else None
         eye = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device).expand(*scores.shape[:2], -1, -1)
@@ -125,7 +152,7 @@ class FunctionMode(TorchFunctionMode):
 
         def base() -> Any:
             nonlocal shape
-            output = func(*args, **kwargs)
+            output = multiply()
             shape = output.shape
             return heads_of(output).transpose(1, 2), None
 
@@ -152,10 +179,14 @@ class FunctionMode(TorchFunctionMode):
         if scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
             self.products = products
             return output
-        for left, right, shape in products:
-            fits = shape[-2:] == scores.shape[-2:] and shape.numel() == scores.numel()
+        for product in products:
+            if product.axes[-1] != len(product.axes) - 1:  # the keys, over which the softmax goes, are its rows
+                product = product.swapped()
+            left, right, shape, axes = product
+            ordered = scores.permute(*axes) if scores.ndim == len(axes) else scores
+            fits = shape[-2:] == ordered.shape[-2:] and shape.numel() == ordered.numel() and axes[-1] == len(axes) - 1
             if fits and left.ndim in (3, 4) and right.ndim == left.ndim:
-                self.softmax = SoftmaxCall(scores, left, right)
+                self.softmax = ordered, left, right
                 break
         return output
 
@@ -172,6 +203,34 @@ def operands(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[to
     return left, right
 
 
+def product_form(equation: Any, given: Sequence[Any]) -> Product | None:
+    """The matrix product that an einsum computes: one index of each operand stays, one is summed; None if it is none.
+
+    >>> form = product_form("bqhd,bkhd->bhqk", [torch.zeros(2, 3, 4, 5), torch.zeros(2, 6, 4, 5)])
+    >>> form.left.shape, form.right.shape, form.axes
+    (torch.Size([2, 4, 3, 5]), torch.Size([2, 4, 5, 6]), [0, 1, 2, 3])
+    """
+    operands = given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
+    if not isinstance(equation, str) or len(operands) != 2 or "->" not in equation:
+        return None
+    names = equation.replace(" ", "").replace("->", ",").split(",")
+    unnamed = "123456789"[: max(0, operands[0].ndim - len(names[0].replace("...", "")))]
+    first, second, result = (name.replace("...", unnamed) for name in names)
+    rows, columns = [i for i in result if i not in second], [i for i in result if i not in first]
+    summed, shared = [i for i in first if i not in result], [i for i in result if i in first and i in second]
+    orders = [*shared, *rows, *summed], [*shared, *summed, *columns]
+    plain = all(sorted(name) == sorted(order) for name, order in zip((first, second), orders, strict=True))
+    if not plain or not shared or [len(rows), len(columns), len(summed)] != [1, 1, 1]:
+        return None
+    if [len(first), len(second)] != [one.ndim for one in operands]:
+        return None
+    left, right = (
+        one.permute(*map(name.index, order)) for one, name, order in zip(operands, (first, second), orders, strict=True)
+    )
+    shape = torch.Size((*left.shape[:-1], right.shape[-1]))
+    return Product(left, right, shape, [result.index(i) for i in (*shared, *rows, *columns)])
+
+
 def is_of_sequence(inputs: Inputs) -> bool:
     """Whether queries and keys are the positions of the pass, and not landmarks or latents."""
     forward = current_pass()
@@ -183,8 +242,8 @@ def is_of_sequence(inputs: Inputs) -> bool:
 
 def meets(softmax: SoftmaxCall, left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether a product multiplies the softmax's weights with values."""
-    shape = softmax.scores.shape
-    same = left.shape[-2:] == shape[-2:] and left.numel() == softmax.scores.numel() and right.ndim == left.ndim
+    shape = softmax[0].shape
+    same = left.shape[-2:] == shape[-2:] and left.numel() == shape.numel() and right.ndim == left.ndim
     return same and right.shape[-2] == shape[-1]
 
 

@@ -33,7 +33,9 @@ class Group:
         self.size = 0
         self.closed = False  # True: no further layer joins
         self.waiting: dict[int, Call] = {}
-        self.store = KeyStore()
+        # Keys of a growing cache, of all layers in one tensor; each step appends its own, because old keys never change.
+        self.keys_BKTD = self.norm_BKT = torch.zeros(0)
+        self.length = 0
 
     def join(self, space: Workspace) -> Call:
         """Merge the waiting calls into one, in memory of the workspace, and empty the group."""
@@ -53,7 +55,7 @@ class Group:
     def _vectors(self, calls: list[Call], space: Workspace) -> dict[str, Any]:
         """The queries, keys and values of all calls."""
         starts_over = calls[0].starts_over
-        keys, norms = (None, None) if starts_over else self.store.append(calls)
+        keys, norms = (None, None) if starts_over else self._append_keys(calls)
         logs = [call.lse_BHQ for call in calls if call.lse_BHQ is not None]
         return {
             "q_BHQD": space.joined("q", [call.q_BHQD for call in calls]),
@@ -71,16 +73,7 @@ class Group:
         parts = {name: getattr(calls[0], name) for name in names}
         return {name: unknown((rows, *part.shape[1:]), part.device) for name, part in parts.items()}
 
-
-class KeyStore:
-    """Keys of several layers in one tensor; each cached step appends its keys, because old keys never change."""
-
-    def __init__(self) -> None:
-        self.keys_BKTD = torch.zeros(0)
-        self.norm_BKT = torch.zeros(0)
-        self.length = 0
-
-    def append(self, calls: list[Call]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _append_keys(self, calls: list[Call]) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the new keys of the calls; return all keys (B, K, T, D) and their norms, in the order of the calls."""
         T, new = calls[0].T, calls[0].Q
         if self.length + new != T or calls[0].first_key > 0 or self.keys_BKTD.shape[0] != len(calls) * calls[0].B:

@@ -75,22 +75,17 @@ class Hidden:
 class HiddenStatistic(Statistic):
     """Base of the statistics of hidden states: `of` returns (B, *dims), with "position" as long as `hidden.length`.
 
-    With `together`, the states of the writing rows wait until all layers of a step are there, and go to `of_layers`.
+    By default that is `of_state`, one number per state. With `together`, the states of the writing rows wait until all
+    layers of a step are there, and go to `of_layers`.
     """
 
     dims: ClassVar[tuple[str, ...]] = ("position",)
     together: ClassVar[bool] = False
+    of_state: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
 
     def of(self, hidden: Hidden) -> torch.Tensor:
-        raise NotImplementedError
-
-    def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
-        """The results of several layers of one pass."""
-        return [self.of(hidden) for hidden in layers]
-
-    def kept(self, hidden: Hidden, now_BQ: torch.Tensor) -> torch.Tensor:
-        """One number per position so far (B, length); a cached position keeps the number of the step that computed it."""
-        key = (self.name, hidden.layer)
+        """One number per position so far; a cached position keeps the number of the step that computed it."""
+        now_BQ, key = type(self).of_state(hidden.h), (self.name, hidden.layer)
         before = hidden.memory.get(key)
         found = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
         if before is not None and hidden.first and before.shape[0] == now_BQ.shape[0]:
@@ -98,6 +93,10 @@ class HiddenStatistic(Statistic):
         found[:, hidden.positions] = now_BQ
         hidden.memory[key] = found
         return found
+
+    def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
+        """The results of several layers of one pass, for `together`."""
+        raise NotImplementedError
 
 
 class Tap:
@@ -115,7 +114,7 @@ class Tap:
         if len(outer) != 1:
             raise FloatLensError(
                 f"{self.model} has {len(outer)} lists of {count} layers; hidden states are read from a model "
-                f"with one; leave out massive, lens_token, hidden_change and hidden_cos (key_change and others need none)"
+                f"with one; leave out massive, lens_token and hidden_change (key_change and others need none)"
             )
         self.layers = lists[outer[0]]
         children = list(model.get_submodule(outer[0].rpartition(".")[0]).children())

@@ -19,10 +19,10 @@ from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.fused import attend, can_fuse
 from floatlens.attention.group import ROOM, Group, size
 from floatlens.attention.hidden import Hidden, HiddenStatistic
-from floatlens.attention.kernels.column_sums import KernelSums, available
+from floatlens.attention.kernel import take
 from floatlens.attention.state_space import Scan, ScanCall
 from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS, Statistic
-from floatlens.attention.stream import FEW, TILE, Tile, Workspace, stream_weights, sum_rows
+from floatlens.attention.stream import TILE, Tile, Workspace, stream_weights, sum_rows
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 
@@ -104,12 +104,12 @@ class Session:
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
         self.plans: dict[Key, LayerPlan] = {}
-        self.kernel = KernelSums()
         self.open: dict[Hashable, Group] = {}
         self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
         self.forward: ForwardPass | None = None
         self.passing: ForwardPass | None = None
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.first_call: Callable[[Inputs], None] | None = None  # shown the first call of a pass before it is observed
         self.paused = False
         self.trains = False  # gradients are taken of this pass: its output must be that of the model's own function
         self.observed: set[int] = set()  # layers whose attention was called
@@ -124,7 +124,6 @@ class Session:
     def begin(self) -> None:
         """Forget the results of the last step; results over final rows are kept until more rows are final."""
         self._finish()
-        self.kernel.begin()
         self._results = {
             name: self._results[name] if statistic.final else {} for name, statistic in self.statistics.items()
         }
@@ -205,18 +204,6 @@ class Session:
             return False
         forward = None if self.cross_attention else current_pass()
         return forward is None or forward.active == forward.final or forward.is_whole
-
-    def _uses_kernel(self, call: Call) -> bool:
-        """Whether to sum the weights of a call with the GPU kernel; with few queries the stream path is cheaper."""
-        if self.implementation != "kernel":
-            return False
-        device = call.q_BHQD.device
-        if not available(device):
-            raise FloatLensError(
-                f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
-                f"is on {device}; use 'stream'"
-            )
-        return not call.has_sums and call.Q >= FEW
 
     @torch.no_grad()
     def see(
@@ -342,7 +329,6 @@ class Session:
         """Finish the pass before, if there is one: a step may take several, for example if it also fills a cache."""
         if forward is not self.forward:
             self._finish()
-            self.kernel.begin()
             self.forward = forward
 
     def _length(self, layer: int, queries: int, keys: int) -> int:
@@ -370,7 +356,7 @@ class Session:
             for name in plan.names:
                 self._results[name][call.layer] = self.statistics[name].exact(matrices, call)
             return
-        if self._uses_kernel(call) and plan.only_sums and self.kernel.take(call):
+        if self.implementation == "kernel" and take(call, plan.only_sums):
             self.used_implementations.add("kernel")
         else:
             self.used_implementations.add("fused" if computed else "stream")

@@ -114,20 +114,6 @@ class Scan:
             parts.append(total / each)
         return torch.stack(parts, 1)
 
-    def signed_sums(self) -> Tensor:
-        """Signed α summed down the columns, mean over the channels of a head (B, H, T); computed by a reverse scan."""
-        decay_BTUN = (self.dt_BTU.float()[..., None] * self.a_UN.float()).exp()
-        b, c = self.b_BTGN.float(), self.c_BTGN.float()
-        step_BTU = self.dt_BTU.float()
-        state = torch.zeros_like(decay_BTUN[:, 0]).expand(-1, -1, b.shape[-1])
-        sums = torch.empty_like(step_BTU)
-        order = range(self.T) if self.reverse else range(self.T - 1, -1, -1)
-        for j in order:
-            state = state + c[:, j]  # Σ over the rows that read j of C_i, decayed down to j
-            sums[:, j] = step_BTU[:, j] * (state * b[:, j]).sum(-1)
-            state = state * decay_BTUN[:, j]
-        return sums.unflatten(2, (self.H, -1)).mean(-1).transpose(1, 2)
-
     def exact_alpha(self) -> Tensor:
         """The full α (B, U, T, T) in float64, computed by running the scan on every input separately."""
         B, T, U = self.dt_BTU.shape

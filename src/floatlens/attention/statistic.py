@@ -67,32 +67,18 @@ class Statistic:
         """The definition from the full matrices (`ExactMatrices`), for implementation="exact" and for tests."""
         raise FloatLensError(f"statistic {cls.name!r} has no exact definition; use implementation='stream'")
 
-
-class RunningSum:
-    """A sum over queries that grows with the sequence along its last dim.
-
-    >>> total = RunningSum()
-    >>> total.add(torch.ones(1, 2)); total.add(torch.ones(1, 3)); total.value
-    tensor([[2., 2., 1.]])
-    """
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.value: torch.Tensor = torch.zeros(0)
-
-    def add(self, part: torch.Tensor, first: int = 0) -> None:
-        """Add `part` to the last dim, starting at position `first`."""
-        length = first + part.shape[-1]
-        if self.value.numel() == 0 and first == 0:
-            self.value = part.clone()
-            return
-        if self.value.numel() == 0:
-            self.value = part.new_zeros((*part.shape[:-1], length))
-        elif self.value.shape[-1] < length:
-            self.value = torch.nn.functional.pad(self.value, (0, length - self.value.shape[-1]))
-        self.value[..., first:length] += part
+    def running(self, call: Call, part: torch.Tensor, first: int = 0, name: str = "sum") -> torch.Tensor:
+        """Add the part of a call to a running sum, from position `first` of its last dim on, and return the sum."""
+        sums = self.__dict__.setdefault("_running", {})
+        before = None if call.starts_over else sums.get(name)
+        if before is None:
+            sums[name] = torch.nn.functional.pad(part, (first, 0)) if first else part
+        else:
+            missing = first + part.shape[-1] - before.shape[-1]
+            total = torch.nn.functional.pad(before, (0, missing)) if missing > 0 else before.clone()
+            total[..., first : first + part.shape[-1]] += part
+            sums[name] = total
+        return sums[name]
 
 
 MODULES = ("received", "geometry", "evidence", "locality", "change", "hidden_states", "matrices")
@@ -105,7 +91,7 @@ NEEDS_GOLD = ("evidence", "query_mass")
 # Names of groups of statistics that are recorded on request.
 GROUPS = {
     "default": DEFAULT,
-    "cache_drift": ("key_change", "key_cos", "value_change", "value_cos", "hidden_change", "hidden_cos"),
+    "cache_drift": ("key_change", "value_change", "hidden_change"),
     "locality": ("distance", "near", "near_uniform", "mask_attention"),
     "massive": ("hidden_norm", "massive_ratio", "massive_channel"),
 }
@@ -130,3 +116,8 @@ def register_statistic(kind: Class) -> Class:
             raise FloatLensError(f"statistic {kind.__name__} has no {attribute!r}; see docs/statistics.md")
     STATISTICS.add(kind.name, kind)
     return kind
+
+
+def variant(base: type[Statistic], name: str, **attributes: Any) -> None:
+    """Register a statistic that differs from `base` in class attributes alone."""
+    register_statistic(type(name, (base,), {"name": name, **attributes}))

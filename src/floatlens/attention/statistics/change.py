@@ -16,63 +16,37 @@ import torch
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.hidden import Hidden, HiddenStatistic
-from floatlens.attention.statistic import Statistic, register_statistic
+from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import Tile, attention_rows
 
-CHANGE, COSINE = 0, 1
 
-
-def compare_with_last(
+def change_since_last(
     memory: dict[Hashable, Any], key: Hashable, first: int, now_BQC: torch.Tensor, length: int
 ) -> torch.Tensor:
-    """Relative change and cosine (B, 2, length) of vectors compared with the previous step; stores `now_BQC` in their place.
+    """|now − before| / |before| of vectors and those of the previous step (B, length); stores `now_BQC` in their place.
 
-    The relative change is |now − before| / |before|. NaN at a position that was not computed at both steps, and where a
-    vector is zero. `first` is the position of the first vector.
+    NaN at a position that was not computed at both steps, and where the earlier vector is zero. `first` is the position of
+    the first vector.
 
     >>> memory = {}
-    >>> _ = compare_with_last(memory, "keys", 0, torch.tensor([[[3.0, 4.0]]]), 1)
-    >>> compare_with_last(memory, "keys", 0, torch.tensor([[[3.0, 0.0]]]), 1)
-    tensor([[[0.8000],
-             [0.6000]]])
+    >>> _ = change_since_last(memory, "keys", 0, torch.tensor([[[3.0, 4.0]]]), 1)
+    >>> change_since_last(memory, "keys", 0, torch.tensor([[[3.0, 0.0]]]), 1)
+    tensor([[0.8000]])
     """
     now = now_BQC.detach().float()
-    found = now.new_full((now.shape[0], 2, length), torch.nan)
+    found = now.new_full((now.shape[0], length), torch.nan)
     start, before = memory.get(key, (0, now[:, :0]))
     low, high = max(first, start), min(first + now.shape[1], start + before.shape[1])
     if low < high and before.shape[0] == now.shape[0] and before.shape[2] == now.shape[2]:
         a, b = before[:, low - start : high - start], now[:, low - first : high - first]
         size = a.norm(dim=-1)
-        found[:, 0, low:high] = torch.where(size > 0, (b - a).norm(dim=-1) / size, torch.nan)
-        product = size * b.norm(dim=-1)
-        found[:, 1, low:high] = torch.where(product > 0, (a * b).sum(-1) / product, torch.nan)
+        found[:, low:high] = torch.where(size > 0, (b - a).norm(dim=-1) / size, torch.nan)
     memory[key] = (first, now.clone())
     return found
 
 
-def key_drift(call: Call) -> torch.Tensor:
-    """Relative change and cosine of the keys that the call computed (B, 2, positions)."""
-    return _drift(call, "key", call.k_BKTD[:, :, call.query_keys])
-
-
-def value_drift(call: Call) -> torch.Tensor:
-    """Relative change and cosine of the values that the call computed (B, 2, positions)."""
-    return _drift(
-        call, "value", call.v_BKTD[:, :, call.query_keys] if call.starts_over else call.v_BKTD[:, :, -call.Q :]
-    )
-
-
-def _drift(call: Call, name: str, now_BKQD: torch.Tensor) -> torch.Tensor:
-    now_LBQC = now_BKQD.transpose(1, 2).flatten(2).unflatten(0, (len(call.layers), -1))
-    parts = [
-        compare_with_last(call.memory, (name, layer), call.first_query, now_LBQC[key], call.length)
-        for key, layer in enumerate(call.layers)
-    ]
-    return torch.cat(parts)
-
-
 class Change(Statistic):
-    """Compares the keys or values of each position with those of the previous step.
+    """|x − x'| / |x'| of the keys or values of each position and those of the previous step.
 
     The vector of a position combines all key/value heads; keys are compared after RoPE, which rotates both by the same
     angle. NaN if the position was not computed at both steps.
@@ -80,11 +54,17 @@ class Change(Statistic):
 
     dims = ("position",)
     by_row, compares = True, True
-    number: ClassVar[int] = CHANGE
     vectors: ClassVar[str]
 
     def result(self, call: Call) -> torch.Tensor:
-        return call.once(key_drift if self.vectors == "k_BKTD" else value_drift)[:, self.number]
+        x_BKTD = getattr(call, self.vectors)
+        # Rows that extend a cache come with the values of the new positions only.
+        own = call.query_keys if call.starts_over or x_BKTD.shape[2] == call.T else slice(-call.Q, None)
+        now_LBQC = x_BKTD[:, :, own].transpose(1, 2).flatten(2).unflatten(0, (len(call.layers), -1))
+        parts = zip(call.layers, now_LBQC, strict=True)
+        return torch.cat(
+            [change_since_last(call.memory, (self.name, layer), call.first_query, x, call.length) for layer, x in parts]
+        )
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
@@ -94,43 +74,15 @@ class Change(Statistic):
             return out
         both = range(*m.before.query_positions.indices(m.before.length))
         for position in range(*call.query_positions.indices(call.length)):
-            if position not in both:
-                continue
-            old = getattr(m.before, cls.vectors)[:, :, position - m.before.first_key].double().flatten(1)
-            new = getattr(call, cls.vectors)[:, :, position - call.first_key].double().flatten(1)
-            if cls.number == CHANGE:
+            if position in both:
+                old = getattr(m.before, cls.vectors)[:, :, position - m.before.first_key].double().flatten(1)
+                new = getattr(call, cls.vectors)[:, :, position - call.first_key].double().flatten(1)
                 out[:, position] = ((new - old).square().sum(1) / old.square().sum(1)).sqrt()
-            else:
-                out[:, position] = (new * old).sum(1) / (new.square().sum(1) * old.square().sum(1)).sqrt()
         return out.masked_fill(~out.isfinite(), torch.nan)
 
 
-@register_statistic
-class KeyChange(Change):
-    """|k − k'| / |k'| with the key k' of the previous step."""
-
-    name, vectors = "key_change", "k_BKTD"
-
-
-@register_statistic
-class KeyCosine(Change):
-    """Cosine of a key with the key of the previous step."""
-
-    name, vectors, number = "key_cos", "k_BKTD", COSINE
-
-
-@register_statistic
-class ValueChange(Change):
-    """|v − v'| / |v'| with the value v' of the previous step."""
-
-    name, vectors = "value_change", "v_BKTD"
-
-
-@register_statistic
-class ValueCosine(Change):
-    """Cosine of a value with the value of the previous step."""
-
-    name, vectors, number = "value_cos", "v_BKTD", COSINE
+variant(Change, "key_change", vectors="k_BKTD")
+variant(Change, "value_change", vectors="v_BKTD")
 
 
 @register_statistic
@@ -139,20 +91,10 @@ class HiddenChange(HiddenStatistic):
 
     name = "hidden_change"
     compares = True
-    number: ClassVar[int] = CHANGE
 
     def of(self, hidden: Hidden) -> torch.Tensor:
-        key = (self.name, hidden.layer)
-        active = hidden.h[:, hidden.active_rows]
-        return compare_with_last(hidden.memory, key, hidden.active.start, active, hidden.length)[:, self.number]
-
-
-@register_statistic
-class HiddenCosine(HiddenChange):
-    """Cosine of a state with the state of the previous step."""
-
-    name = "hidden_cos"
-    number = COSINE
+        active, key = hidden.h[:, hidden.active_rows], (self.name, hidden.layer)
+        return change_since_last(hidden.memory, key, hidden.active.start, active, hidden.length)
 
 
 @register_statistic

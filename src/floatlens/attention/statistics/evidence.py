@@ -6,7 +6,7 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.statistic import RunningSum, Statistic, register_statistic
+from floatlens.attention.statistic import Statistic, register_statistic
 from floatlens.attention.stream import attention_rows
 
 
@@ -22,17 +22,10 @@ class Flow(Statistic):
     pooled, by_row = True, True
     quantities = ()
 
-    def __init__(self) -> None:
-        self.pooled_BRT = RunningSum()
-
-    def start(self, call: Call) -> None:
-        if call.starts_over:
-            self.pooled_BRT.reset()
-
     def result(self, call: Call) -> torch.Tensor:
-        self.pooled_BRT.add(call.pooled_BHRT.mean(1), call.first_key)
+        pooled_BRT = self.running(call, call.pooled_BHRT.mean(1), call.first_key)
         member_BRT = call.layout.member_BRN[:, :, : call.length]
-        flow_BRR = torch.matmul(self.pooled_BRT.value, member_BRT.transpose(1, 2))
+        flow_BRR = torch.matmul(pooled_BRT, member_BRT.transpose(1, 2))
         return flow_BRR / flow_BRR.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
 
     @classmethod
@@ -101,24 +94,11 @@ class QueryMass(Statistic):
     pooled, by_row = True, True
     quantities = ()
 
-    def __init__(self) -> None:
-        self.sum_BH = torch.zeros(0)
-        self.count_B = torch.zeros(0)
-
-    def start(self, call: Call) -> None:
-        if call.starts_over:
-            self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
-            self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
-        index_B = [names.index("query") if "query" in names else -1 for names in call.layout.region_names]
-        self.asks = [(row, index) for row, index in enumerate(index_B) if index >= 0]
-        for row, index in self.asks:
-            self.count_B[row] += call.member_BRQ[row, index].sum()
-
     def result(self, call: Call) -> torch.Tensor:
-        gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
-        for row, index in self.asks:
-            self.sum_BH[row] += call.pooled_BHRT[row, :, index] @ gold_BT[row]
-        return self.sum_BH / self.count_B[:, None]
+        asks_BR, gold_BT = call.layout.asks_BR, call.layout.gold_BN[:, call.first_key : call.length].float()
+        mass_BH = ((call.pooled_BHRT @ gold_BT[:, None, :, None])[..., 0] * asks_BR[:, None]).sum(-1)
+        queries_B = self.running(call, (call.member_BRQ.sum(-1) * asks_BR).sum(-1), name="queries")
+        return self.running(call, mass_BH) / queries_B[:, None]
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:

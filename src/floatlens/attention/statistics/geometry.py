@@ -13,7 +13,7 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.statistic import RunningSum, Statistic, register_statistic
+from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import TILE
 
 BLOCK = 32  # queries per block of a causal sum
@@ -138,48 +138,20 @@ class ColumnMean(Statistic):
     index: ClassVar[int] = 0
     matrix: ClassVar[str]
 
-    def __init__(self) -> None:
-        self.sum_BHT = RunningSum()
-        self.count_BHT = RunningSum()
-
-    def start(self, call: Call) -> None:
-        if call.starts_over:
-            self.sum_BHT.reset()
-            self.count_BHT.reset()
-        assert self.quantities
-        self.sum_BHT.add(call.once(self.quantities[0])[:, :, self.index], call.first_key)
-        self.count_BHT.add(call.once(visible_count), call.first_key)
-
     def result(self, call: Call) -> torch.Tensor:
-        return self.sum_BHT.value / self.count_BHT.value
+        assert self.quantities
+        count_BHT = self.running(call, call.once(visible_count), call.first_key, "count")
+        return self.running(call, call.once(self.quantities[0])[:, :, self.index], call.first_key) / count_BHT
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
         return m.column_mean(getattr(m, cls.matrix), call)
 
 
-@register_statistic
-class QK(ColumnMean):
-    """Mean over queries of q·k_j, post-RoPE and unscaled."""
-
-    name, matrix, index = "qk", "score_BHQT", SCORE
-    quantities = (score_sums,)
-
-
-@register_statistic
-class QKCos(ColumnMean):
-    """Mean over queries of cos(q, k_j); the cosine with a zero vector counts as 0."""
-
-    name, matrix, index = "qk_cos", "cos_BHQT", COS
-    quantities = (score_sums,)
-
-
-@register_statistic
-class QKNorm(ColumnMean):
-    """Mean over queries of |q||k_j|."""
-
-    name, matrix = "qk_norm", "norm_BHQT"
-    quantities = (norm_sums,)
+# q·k_j post-RoPE and unscaled, its cosine (0 with a zero vector), and |q||k_j|.
+variant(ColumnMean, "qk", matrix="score_BHQT", index=SCORE, quantities=(score_sums,))
+variant(ColumnMean, "qk_cos", matrix="cos_BHQT", index=COS, quantities=(score_sums,))
+variant(ColumnMean, "qk_norm", matrix="norm_BHQT", quantities=(norm_sums,))
 
 
 def value_norms(call: Call) -> torch.Tensor:
@@ -197,16 +169,8 @@ class ValueNorm(Statistic):
     by_row = True
     quantities = (value_norms,)
 
-    def __init__(self) -> None:
-        self.norm_BKT = RunningSum()
-
-    def start(self, call: Call) -> None:
-        if call.starts_over:
-            self.norm_BKT.reset()
-        self.norm_BKT.add(call.once(value_norms), call.first_key if call.starts_over else call.first_query)
-
     def result(self, call: Call) -> torch.Tensor:
-        return self.norm_BKT.value
+        return self.running(call, call.once(value_norms), call.first_key if call.starts_over else call.first_query)
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:

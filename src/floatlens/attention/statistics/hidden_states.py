@@ -13,41 +13,20 @@ from collections.abc import Sequence
 import torch
 
 from floatlens.attention.hidden import Hidden, HiddenStatistic
-from floatlens.attention.statistic import register_statistic
+from floatlens.attention.statistic import register_statistic, variant
 
 ROWS = 128  # rows whose logits are held at once
 
 
-@register_statistic
-class HiddenNorm(HiddenStatistic):
-    """Norm of the state after the layer."""
-
-    name = "hidden_norm"
-
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        return self.kept(hidden, hidden.h.norm(dim=-1))
+def massive_ratio(h_BQE: torch.Tensor) -> torch.Tensor:
+    """Largest absolute activation of a state over the median of its absolute activations."""
+    size = h_BQE.abs()
+    return size.amax(-1) / size.median(-1).values
 
 
-@register_statistic
-class MassiveRatio(HiddenStatistic):
-    """Largest absolute activation of the state over the median of its absolute activations."""
-
-    name = "massive_ratio"
-
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        size = hidden.h.abs()
-        return self.kept(hidden, size.amax(-1) / size.median(-1).values)
-
-
-@register_statistic
-class MassiveChannel(HiddenStatistic):
-    """Number of the channel with the largest absolute activation."""
-
-    name = "massive_channel"
-    whole = True
-
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        return self.kept(hidden, hidden.h.abs().argmax(-1).float())
+variant(HiddenStatistic, "hidden_norm", of_state=lambda h_BQE: h_BQE.norm(dim=-1))
+variant(HiddenStatistic, "massive_ratio", of_state=massive_ratio)
+variant(HiddenStatistic, "massive_channel", whole=True, of_state=lambda h_BQE: h_BQE.abs().argmax(-1).float())
 
 
 @register_statistic
@@ -61,9 +40,6 @@ class LensToken(HiddenStatistic):
     name = "lens_token"
     whole = True
     together = True
-
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        return self.of_layers([hidden.only_writing()])[0]
 
     def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
         last = layers[-1]

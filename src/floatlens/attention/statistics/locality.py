@@ -5,13 +5,14 @@ Distances are counted in positions. Each number is a mean over queries; with a c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.statistic import Statistic, register_statistic
+from floatlens.attention.statistic import Statistic, variant
 from floatlens.attention.stream import Tile
 
 REACH = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -25,104 +26,46 @@ def distances(call: Call, start: int, end: int, keys: int) -> torch.Tensor:
 
 
 class MeanOverQueries(Statistic):
-    """Mean over queries of one or more numbers; rows that extend a cache are added to the earlier ones."""
+    """Mean over queries of what `of_tile` sums over a tile's queries; `counts` returns the number of queries per row."""
 
-    def __init__(self) -> None:
-        self.sum = torch.zeros(0)
-        self.count_B = torch.zeros(0)
-
-    def counted(self, call: Call) -> torch.Tensor:
-        """Number of queries per row in the mean."""
-        return call.queries_B
-
-    def start(self, call: Call) -> None:
-        if call.starts_over or not self.sum.numel():
-            sizes = [len(REACH)] if "reach" in self.dims else []
-            self.sum = torch.zeros(call.B, call.H, *sizes, device=call.q_BHQD.device)
-            self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
-        self.count_B = self.count_B + self.counted(call)
-
-    def result(self, call: Call) -> torch.Tensor:
-        return self.sum / self.count_B.view(-1, *[1] * (self.sum.ndim - 1))
-
-
-@register_statistic
-class Distance(MeanOverQueries):
-    """Distance between query and key, weighted by attention."""
-
-    name = "distance"
-    dims: ClassVar[tuple[str, ...]] = ("head",)
-
-    def tile(self, tile: Tile) -> None:
-        away_QT = distances(tile.call, tile.start, tile.end, tile.T).float()
-        self.sum += torch.einsum("bhqt,qt->bh", tile.weights_BHQT, away_QT)
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        rows = m.real_rows(call)
-        away = (torch.arange(call.length)[:, None] - torch.arange(call.length)[None]).abs()
-        return torch.where(rows > 0, m.weights_BHQT * away, 0.0).sum((-1, -2)) / rows.sum((-1, -2))
-
-
-@register_statistic
-class Near(MeanOverQueries):
-    """Share of attention within 0, 1, 2, 4, … positions of the query; within 0 is its own key."""
-
-    name = "near"
     dims: ClassVar[tuple[str, ...]] = ("head", "reach")
     coords: ClassVar[dict[str, tuple[int, ...]]] = {"reach": REACH}
+    of_tile: ClassVar[Callable[[Tile], torch.Tensor]]
+    counts: ClassVar[Callable[[Call], torch.Tensor]] = lambda call: call.queries_B
+
+    def start(self, call: Call) -> None:
+        self.sum = torch.zeros(())
 
     def tile(self, tile: Tile) -> None:
-        self.sum += banded(tile.weights_BHQT, within(tile))
+        self.sum = self.sum + type(self).of_tile(tile)
 
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return exact_near(m.weights_BHQT, m, call)
+    def result(self, call: Call) -> torch.Tensor:
+        total, count_B = self.running(call, self.sum), self.running(call, type(self).counts(call), name="count")
+        return total / count_B.view(-1, *[1] * (total.ndim - 1))
 
 
-@register_statistic
-class NearUniform(Near):
+def distance(tile: Tile) -> torch.Tensor:
+    """Distance between query and key, weighted by attention."""
+    away_QT = distances(tile.call, tile.start, tile.end, tile.T).float()
+    return torch.einsum("bhqt,qt->bh", tile.weights_BHQT, away_QT)
+
+
+def near(tile: Tile) -> torch.Tensor:
+    """Share of attention within 0, 1, 2, 4, … positions of the query; within 0 is its own key."""
+    return banded(tile.weights_BHQT, within(tile))
+
+
+def near_uniform(tile: Tile) -> torch.Tensor:
     """`near` of uniform attention to all visible keys: the baseline that `near` is compared with."""
-
-    name = "near_uniform"
-
-    def tile(self, tile: Tile) -> None:
-        self.sum += banded(uniform(tile), within(tile))
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        visible = m.visible_BHQT.float()
-        return exact_near(visible / visible.sum(-1, keepdim=True).clamp_min(1), m, call)
+    return banded(uniform(tile), within(tile))
 
 
-@register_statistic
-class MaskAttention(Near):
+def mask_attention(tile: Tile) -> torch.Tensor:
     """Attention of masked positions on masks more than 0, 1, 2, 4, … positions away; NaN at a step without masks."""
-
-    name = "mask_attention"
-
-    def counted(self, call: Call) -> torch.Tensor:
-        return masked(call)[:, call.query_positions].sum(1).float()
-
-    def tile(self, tile: Tile) -> None:
-        masked_BN, call = masked(tile.call), tile.call
-        queries = masked_BN[:, call.query_positions][:, tile.start : tile.end, None]
-        keys = masked_BN[:, None, call.first_key : call.first_key + tile.T]
-        self.sum += banded(tile.weights_BHQT * (queries & keys)[:, None], 1 - within(tile))
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        out = torch.full((call.B, call.H, len(REACH)), torch.nan)
-        masked_BN = masked(call)
-        for row in range(call.B):
-            positions = [p for p in range(call.length) if bool(masked_BN[row, p]) and bool(m.seen_Q[p])]
-            for at, reach in enumerate(REACH):
-                far = [
-                    (q, k) for q in positions for k in range(call.length) if masked_BN[row, k] and abs(q - k) > reach
-                ]
-                total = sum((m.weights_BHQT[row, :, q, k] for q, k in far), torch.zeros(call.H))
-                out[row, :, at] = total / len(positions) if positions else torch.nan
-        return out
+    masked_BN, call = masked(tile.call), tile.call
+    queries = masked_BN[:, call.query_positions][:, tile.start : tile.end, None]
+    keys = masked_BN[:, None, call.first_key : call.first_key + tile.T]
+    return banded(tile.weights_BHQT * (queries & keys)[:, None], 1 - within(tile))
 
 
 def within(tile: Tile) -> torch.Tensor:
@@ -156,10 +99,46 @@ def masked(call: Call) -> torch.Tensor:
     return found if real is None else found & real[:, : call.length]
 
 
-def exact_near(weights_BHQT: torch.Tensor, m: ExactMatrices, call: Call) -> torch.Tensor:
+def exact_distance(m: ExactMatrices, call: Call) -> torch.Tensor:
+    rows = m.real_rows(call)
+    away = (torch.arange(call.length)[:, None] - torch.arange(call.length)[None]).abs()
+    return torch.where(rows > 0, m.weights_BHQT * away, 0.0).sum((-1, -2)) / rows.sum((-1, -2))
+
+
+def exact_near(m: ExactMatrices, call: Call, weights_BHQT: torch.Tensor | None = None) -> torch.Tensor:
     """Share of the weights within each reach, one reach and one diagonal after another."""
     rows = m.real_rows(call)
-    shown = torch.where(rows > 0, weights_BHQT, 0.0)
+    shown = torch.where(rows > 0, m.weights_BHQT if weights_BHQT is None else weights_BHQT, 0.0)
     by_diagonal = {d: shown.diagonal(d, -2, -1).sum(-1) for d in range(-call.length + 1, call.length)}
     parts = [sum(value for d, value in by_diagonal.items() if abs(d) <= reach) for reach in REACH]
     return torch.stack(parts, -1) / rows.sum((-1, -2))[..., None]  # type: ignore[arg-type]
+
+
+def exact_near_uniform(m: ExactMatrices, call: Call) -> torch.Tensor:
+    visible = m.visible_BHQT.float()
+    return exact_near(m, call, visible / visible.sum(-1, keepdim=True).clamp_min(1))
+
+
+def exact_mask_attention(m: ExactMatrices, call: Call) -> torch.Tensor:
+    out = torch.full((call.B, call.H, len(REACH)), torch.nan)
+    masked_BN = masked(call)
+    for row in range(call.B):
+        masks = masked_BN[row].nonzero()[:, 0].tolist()
+        queries = [q for q in masks if bool(m.seen_Q[q])]
+        for at, reach in enumerate(REACH):
+            far = [m.weights_BHQT[row, :, q, k] for q in queries for k in masks if abs(q - k) > reach]
+            if queries:
+                out[row, :, at] = sum(far, torch.zeros(call.H)) / len(queries)
+    return out
+
+
+variant(MeanOverQueries, "distance", dims=("head",), coords={}, of_tile=distance, exact=staticmethod(exact_distance))
+variant(MeanOverQueries, "near", of_tile=near, exact=staticmethod(exact_near))
+variant(MeanOverQueries, "near_uniform", of_tile=near_uniform, exact=staticmethod(exact_near_uniform))
+variant(
+    MeanOverQueries,
+    "mask_attention",
+    of_tile=mask_attention,
+    counts=lambda call: masked(call)[:, call.query_positions].sum(1).float(),
+    exact=staticmethod(exact_mask_attention),
+)

@@ -5,85 +5,57 @@ These are the only records that grow with the square of the length; they are nev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.statistic import Statistic, register_statistic
+from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import Tile
 
 
 @register_statistic
 class AttentionMatrix(Statistic):
-    """Attention weights per head. With a cache, the rows that the step computed; NaN for rows of earlier steps."""
+    """Attention weights. With a cache, the rows that the step computed; NaN for rows of earlier steps."""
 
     name = "attention"
     dims: ClassVar[tuple[str, ...]] = ("head", "query", "key")
 
     def start(self, call: Call) -> None:
-        self.rows_BHQT = torch.zeros(call.B, call.H, call.Q, call.length, device=call.q_BHQD.device)
+        heads = (call.H,) if "head" in self.dims else ()
+        self.rows = torch.zeros(call.B, *heads, call.Q, call.length, device=call.q_BHQD.device)
 
     def tile(self, tile: Tile) -> None:
-        first = tile.call.first_key
-        self.rows_BHQT[:, :, tile.start : tile.end, first : first + tile.T] = tile.weights_BHQT
+        first, weights = tile.call.first_key, tile.weights_BHQT
+        weights = weights if "head" in self.dims else weights.mean(1)
+        self.rows[..., tile.start : tile.end, first : first + tile.T] = weights
 
     def result(self, call: Call) -> torch.Tensor:
-        return self.rows_BHQT
+        return self.rows
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return torch.where(m.real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.query_positions]
+        rows = torch.where(m.real_rows(call) > 0, m.weights_BHQT, 0.0)[:, :, call.query_positions]
+        return rows if "head" in cls.dims else rows.mean(1)
 
 
-@register_statistic
-class MeanAttentionMatrix(AttentionMatrix):
-    """Attention weights, mean over heads."""
+class Vectors(Statistic):
+    """Vectors of the call, after RoPE. With a cache, those of the step's own positions."""
 
-    name = "attention_mean"
-    dims = ("query", "key")
-
-    def start(self, call: Call) -> None:
-        self.rows_BQT = torch.zeros(call.B, call.Q, call.length, device=call.q_BHQD.device)
-
-    def tile(self, tile: Tile) -> None:
-        first = tile.call.first_key
-        self.rows_BQT[:, tile.start : tile.end, first : first + tile.T] = tile.weights_BHQT.mean(1)
+    of_call: ClassVar[Callable[[Call], torch.Tensor]]
 
     def result(self, call: Call) -> torch.Tensor:
-        return self.rows_BQT
+        return type(self).of_call(call)
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return super().exact(m, call).mean(1)
+        return cls.of_call(call)
 
 
-@register_statistic
-class Queries(Statistic):
-    """Queries after RoPE. With a cache, those of the step's own positions."""
-
-    name = "queries"
-    dims = ("head", "query", "dim")
-
-    def result(self, call: Call) -> torch.Tensor:
-        return call.q_BHQD.float()
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return call.q_BHQD.float()
-
-
-@register_statistic
-class Keys(Statistic):
-    """Keys after RoPE, before repetition over query heads. With a cache, those of the step's own positions."""
-
-    name = "keys"
-    dims = ("kv_head", "query", "dim")
-
-    def result(self, call: Call) -> torch.Tensor:
-        return call.k_BKTD[:, :, call.query_keys].float()
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return call.k_BKTD[:, :, call.query_keys].float()
+variant(AttentionMatrix, "attention_mean", dims=("query", "key"))
+variant(Vectors, "queries", dims=("head", "query", "dim"), of_call=lambda call: call.q_BHQD.float())
+variant(
+    Vectors, "keys", dims=("kv_head", "query", "dim"), of_call=lambda call: call.k_BKTD[:, :, call.query_keys].float()
+)  # fmt: skip

@@ -6,10 +6,8 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.state_space import ScanCall
-from floatlens.attention.statistic import RunningSum, Statistic, register_statistic
+from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import attention_rows
-from floatlens.errors import FloatLensError
 
 
 @register_statistic
@@ -21,20 +19,9 @@ class Received(Statistic):
     pooled, by_row = True, True
     quantities = ()
 
-    def __init__(self) -> None:
-        self.sum_BHT = RunningSum()
-        self.queries_B = torch.zeros(0)
-
-    def start(self, call: Call) -> None:
-        if call.starts_over:
-            self.sum_BHT.reset()
-            self.queries_B = call.queries_B
-        else:
-            self.queries_B = self.queries_B + call.queries_B
-
     def result(self, call: Call) -> torch.Tensor:
-        self.sum_BHT.add(call.pooled_BHRT.sum(2), call.first_key)
-        return self.sum_BHT.value / self.queries_B.view(-1, 1, 1)
+        queries_B = self.running(call, call.queries_B, name="queries")
+        return self.running(call, call.pooled_BHRT.sum(2), call.first_key) / queries_B[:, None, None]
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
@@ -42,36 +29,9 @@ class Received(Statistic):
         return torch.where(rows > 0, m.weights_BHQT, 0.0).sum(2) / rows.sum(2)
 
 
-@register_statistic
-class ReceivedFinal(Received):
-    """Received attention over all rows that will not be computed again: the prompt and finished blocks of a block model.
-
-    A model without such rows has no value here; for an autoregressive model it would be `received` itself.
-    """
-
-    name = "received_final"
-    final = True
-
-
-@register_statistic
-class ReceivedSigned(Statistic):
-    """Mean over queries of a state-space layer's signed α_ij, not normalised; mean over the channels of a head."""
-
-    name = "received_signed"
-    dims = ("head", "position")
-
-    def result(self, call: Call) -> torch.Tensor:
-        if not isinstance(call, ScanCall):
-            raise FloatLensError(
-                "statistic 'received_signed' is for state-space layers, but this model has attention; record 'received'"
-            )
-        return torch.cat([scan.signed_sums() for scan in call.scans], 1) / call.queries_B.view(-1, 1, 1)
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        assert isinstance(call, ScanCall)
-        sums = [scan.exact_alpha().unflatten(1, (scan.H, -1)).mean(2).sum(2) for scan in call.scans]
-        return torch.cat(sums, 1).float() / call.queries_B.view(-1, 1, 1)
+# Over all rows that will not be computed again: the prompt and finished blocks of a block model. A model without such rows
+# has no value here; for an autoregressive model it would be `received` itself.
+variant(Received, "received_final", final=True)
 
 
 def mean_over_heads(call: Call) -> torch.Tensor:
@@ -126,16 +86,8 @@ class Entropy(Statistic):
     pooled, by_row = True, True
     quantities = ()
 
-    def __init__(self) -> None:
-        self.sum_BH = torch.zeros(0)
-        self.queries_B = torch.zeros(0)
-
     def result(self, call: Call) -> torch.Tensor:
-        if call.starts_over:
-            self.sum_BH, self.queries_B = call.spread_BH, call.queries_B
-        else:
-            self.sum_BH, self.queries_B = self.sum_BH + call.spread_BH, self.queries_B + call.queries_B
-        return self.sum_BH / self.queries_B.view(-1, 1)
+        return self.running(call, call.spread_BH) / self.running(call, call.queries_B, name="queries")[:, None]
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:

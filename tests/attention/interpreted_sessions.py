@@ -1,4 +1,4 @@
-"""Sessions that use the kernel give what `exact` gives. Run in Triton's interpreter: see test_interpreter.py."""
+"""Sessions that use the kernel give what `exact` gives. Run in Triton's interpreter: see test_kernel.py."""
 
 from __future__ import annotations
 
@@ -10,33 +10,25 @@ import torch
 from hypothesis import Phase, given, settings
 
 import floatlens as fl
+from floatlens.attention import kernel
 from floatlens.attention.call import Inputs
-from floatlens.attention.kernels import column_sums
-from floatlens.attention.kernels.interval_mask import IntervalMask
 from floatlens.attention.session import Session
-from tests.attention.kernels.interpreted_cases import inputs
+from tests.attention.interpreted_kernel import dense, inputs
 from tests.attention.test_stream_equals_exact import compare, layout
 
 STATISTICS = ["received", "entropy", "qk", "qk_norm", "qk_cos", "flow", "query_mass", "received_writing", "value_norm"]
-MASKS = {
-    "full": IntervalMask(),
-    "causal": IntervalMask(ahead=0),
-    "block": IntervalMask(block=4),
-    "sliding": IntervalMask(back=4, ahead=0),
-    "both sides": IntervalMask(back=6, ahead=2),
-}
 
 
 def count_kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of queries of each kernel call from now on."""
     calls: list[int] = []
-    before = column_sums.column_sums
+    before = kernel.column_sums
 
     def counted(q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         calls.append(q.shape[2])
         return before(q, *args, **kwargs)
 
-    monkeypatch.setattr(column_sums, "column_sums", counted)
+    monkeypatch.setattr(kernel, "column_sums", counted)
     return calls
 
 
@@ -61,13 +53,13 @@ def observe_both(
 
 @pytest.mark.parametrize("additive", [False, True], ids=["boolean", "additive"])
 @pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
-@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_masks_that_models_pass_are_recognised(
-    kind: str, padded: bool, additive: bool, monkeypatch: pytest.MonkeyPatch
+    causal: bool, padded: bool, additive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = count_kernels(monkeypatch)
     pads = [0, 5] if padded else [0, 0]
-    mask = MASKS[kind].dense(18, 18, torch.tensor(pads))[:, None]
+    mask = dense(causal, 18, 18, torch.tensor(pads))[:, None]
     if additive:
         mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
     observe_both(mask, pads)
@@ -89,6 +81,15 @@ def test_a_mask_of_padding_alone_hides_keys_only(monkeypatch: pytest.MonkeyPatch
     pads = [0, 7]
     observe_both((torch.arange(18)[None] >= torch.tensor(pads)[:, None])[:, None, None], pads)
     assert calls == [18, 18]
+
+
+def test_windows_and_blocks_are_left_to_the_stream_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_kernels(monkeypatch)
+    away = torch.arange(18)[:, None] - torch.arange(18)
+    blocks = torch.arange(18)[:, None] // 4 >= torch.arange(18) // 4
+    for mask in ((away >= 0) & (away < 5), away.abs() < 6, blocks):
+        observe_both(mask[None, None], [0])
+    assert calls == []
 
 
 @settings(max_examples=5, deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])

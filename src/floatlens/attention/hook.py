@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,13 +40,9 @@ FUSED = (
 )
 
 
-class AttentionChange(Protocol):
-    """A change of attention while it is computed: returns the output that replaces `base()`, and the inputs that were used.
-
-    A change that calls `base()` returns the inputs unchanged.
-    """
-
-    def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]: ...
+# A change of attention while it is computed: (layer, inputs, base) -> the output that replaces `base()`, and the inputs that
+# were used. A change that calls `base()` returns the inputs unchanged.
+AttentionChange = Callable[[int, Inputs, Callable[[], Any]], tuple[Any, Inputs]]
 
 
 @dataclass
@@ -382,6 +378,8 @@ def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> 
         now = _active.get()
         assert now is not None
         part = part or next(reversed(now_in), None)
+        if part is None and now.session is not None and now.session.first_call is not None:
+            now.session.first_call(inputs)
         if part is None and not is_of_sequence(inputs):
             return base()
         return compute(now, inputs, base, part, finish)
