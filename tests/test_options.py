@@ -31,6 +31,15 @@ TAIL = '''
 
 class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
     """How an answer is generated, and what is recorded of it."""
+
+
+class EvaluateKeywords(SamplingKeywords, total=False):
+    """How questions are asked and answered."""
+
+    batch_size: int
+    order: str
+    template: Any
+    chat: bool
 '''
 STUDY = '''
 

@@ -32,6 +32,7 @@ from .lens import Lens as Lens
 from .lens import load as load
 from .models.family import Family as Family
 from .models.family import register_family as register_family
+from .store.runs import save_run as save_run
 from .studies.study import study as study
 from .trace.npz import import_npz as import_npz
 from .trace.observe import Observation as Observation

@@ -17,6 +17,7 @@ class LoadKeywords(TypedDict, total=False):
     """How models are loaded."""
 
     family: str | None
+    mode: str | None
     revision: str | None
     adapter: str | Path | None
     sampler: str | None
@@ -37,12 +38,15 @@ class DataKeywords(TypedDict, total=False):
     seed: int | None
     passages: int | None
     max_passages: int | None
+    gold_at: Sequence[int] | None
     retriever: str | None
     corpus: str | None
     columns: Mapping[str, str] | None
     layout: str | None
     strict: bool
     template: Any
+    order: str
+    chat: bool
 
 
 class SamplingKeywords(TypedDict, total=False):
@@ -90,6 +94,7 @@ class ScopeKeywords(TypedDict, total=False):
     skip: Sequence[str]
     full: bool
     setting: str
+    texts: str
     offset: int
     stress_interventions: Sequence[str]
     detail: Literal["full", "summary"]
@@ -108,6 +113,15 @@ class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
     """How an answer is generated, and what is recorded of it."""
 
 
+class EvaluateKeywords(SamplingKeywords, total=False):
+    """How questions are asked and answered."""
+
+    batch_size: int
+    order: str
+    template: Any
+    chat: bool
+
+
 class StudyKeywords(TypedDict, total=False):
     """All options of a study; `sampler` is the name of a sampler, or settings of one."""
 
@@ -115,6 +129,7 @@ class StudyKeywords(TypedDict, total=False):
     skip: Sequence[str]
     full: bool
     setting: str
+    texts: str
     offset: int
     stress_interventions: Sequence[str]
     detail: Literal["full", "summary"]
@@ -132,12 +147,15 @@ class StudyKeywords(TypedDict, total=False):
     seed: int | None
     passages: int | None
     max_passages: int | None
+    gold_at: Sequence[int] | None
     retriever: str | None
     corpus: str | None
     columns: Mapping[str, str] | None
     layout: str | None
     strict: bool
     template: Any
+    order: str
+    chat: bool
     max_new_tokens: int
     steps: int | None
     block_length: int | None
@@ -150,6 +168,7 @@ class StudyKeywords(TypedDict, total=False):
     resume: bool
     retry_errors: bool
     family: str | None
+    mode: str | None
     revision: str | None
     adapter: str | Path | None
     dtype: str | torch.dtype

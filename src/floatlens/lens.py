@@ -30,16 +30,15 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.keywords import LoadKeywords, RecordingKeywords, SamplingKeywords, TraceKeywords
 from floatlens.models.adapter import MASK, apply_adapter, give_mask_vector
 from floatlens.models.checkpoint import Checkpoint, find
-from floatlens.models.describe import attention_layers, is_state_space, shape
+from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.options import Load, Recording, Sampling, make
 from floatlens.trace.generation import Generation, cut_at_end, decode, filled_text, token_strings
 from floatlens.trace.labels import label_traces
-from floatlens.trace.recorder import Recorder, check_recording, make_session, shown_only
+from floatlens.trace.recorder import Recorder, Watch, check_finite, check_recording, make_session, shown_only
 from floatlens.trace.trace import Trace
-from floatlens.trace.watch import Watch, check_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -60,7 +59,8 @@ def load(name: str, **options: Unpack[LoadKeywords]) -> Lens:
     ----------
     name
         A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm"),
-        "smollm2", or a bundled adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm").
+        "smollm2", or a bundled adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm"). NAME:arm and NAME:mdm choose
+        the mode of a model that writes both ways.
     **options
         The fields of `floatlens.options.Load`.
     """
@@ -275,7 +275,7 @@ class Lens:
     def settings(self, **options: Unpack[SamplingKeywords]) -> Settings:
         """Return the validated settings of the lens's sampler, from the fields of `options.Sampling`; needs no weights.
 
-        `sampler` has the settings of one sampler only, such as {"top_p": 0.9}: see docs/models.md.
+        `sampler` has the settings of one sampler only, such as {"top_p": 0.9}: see docs/families.md.
         """
         return self.settings_of((), make(options, Sampling)[0])
 
@@ -637,8 +637,6 @@ class Lens:
         sampling, recording = make(options, Sampling, Recording)
         ready = self._prompts(prompts)
         chosen = self.settings_of(ready, sampling)
-        if "default" in recording.record and is_state_space(self.config):
-            recording = dataclasses.replace(recording, record=(*recording.record, "received_signed"))
         check_recording(recording, self.shape, chosen.step_count)
         batch = self._batch(ready, chosen)
         new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted

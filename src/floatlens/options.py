@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,11 @@ class Load:
     panel: ClassVar[str] = "Model"
 
     family: str | None = option(None, "Family of the model; detected from its config by default.")
+    mode: str | None = option(
+        None,
+        "arm or mdm, for models that write both ways (Nemotron); or name the model NAME:arm or NAME:mdm.",
+        rare=True,
+    )
     revision: str | None = option(None, "Branch, tag or commit of a Hub model.", rare=True)
     adapter: str | Path | None = option(None, "Folder of a LoRA adapter in peft's format, applied to the model.")
     sampler: str | None = option(None, "Sampler, where the family has several, such as llada2.1.", rare=True)
@@ -82,6 +87,9 @@ class Data:
     max_passages: int | None = option(
         None, "Maximum number of passages per question, for data that has its own; the first ones are kept.", least=0
     )
+    gold_at: Sequence[int] | None = option(
+        None, "Positions of the gold passage, from 1, such as 1,5,10: questions are asked with it at each of them."
+    )
     retriever: str | None = option(None, "bm25: retrieve passages from the corpus.", rare=True)
     corpus: str | None = option(None, "File of passages to retrieve from: JSONL, CSV or parquet.")
     columns: Mapping[str, str] | None = option(
@@ -94,12 +102,27 @@ class Data:
     )
     strict: bool = option(False, "Stop at the first line of the data that cannot be used.", rare=True)
     template: Any = option(None, "Text file with the slots {passages} and {question}.", rare=True)
+    order: str = option(
+        "last",
+        "Position of the question: last, first, or both sides of the passages.",
+        flag="question-order",
+        rare=True,
+    )
+    chat: bool = option(True, "Whether the text is put into the model's chat template.", flag=None)
 
     def __post_init__(self) -> None:
-        if self.retriever not in (None, "bm25"):
-            raise FloatLensError(f"--retriever {self.retriever!r} is not known; use bm25")
+        if self.retriever is not None:
+            check_known("retriever", self.retriever, ("bm25",))
         if self.retriever is not None and self.corpus is None:
             raise FloatLensError("--retriever bm25 needs passages to search; name a file of them with --corpus")
+        for name, value in (("passages", self.passages), ("max_passages", self.max_passages)):
+            if value is not None and value < 0:
+                raise FloatLensError(f"{name} must be 0 or more, got {value}")
+
+    @property
+    def closed_book(self) -> bool:
+        """Whether questions are asked without passages."""
+        return self.passages == 0 or self.max_passages == 0
 
 
 @dataclass(frozen=True)
@@ -120,8 +143,7 @@ class Sampling:
 
 def check_detail(name: str) -> None:
     """Raise an error for an unknown level of detail."""
-    if name not in ("full", "summary"):
-        raise FloatLensError(f"detail {name!r} is not known; use full or summary")
+    check_known("detail", name, ("full", "summary"))
 
 
 @dataclass(frozen=True)
@@ -156,8 +178,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         check_detail(self.detail)
-        if self.trace_dtype not in ("float16", "float32"):
-            raise FloatLensError(f"--trace-dtype {self.trace_dtype} is not known; use float16 or float32")
+        check_known("trace_dtype", self.trace_dtype, ("float16", "float32"))
 
 
 @dataclass(frozen=True)
@@ -166,7 +187,7 @@ class Run:
 
     panel: ClassVar[str] = "Run"
 
-    batch_size: int = option(32, "Number of questions decoded together.", least=1)
+    batch_size: int = option(16, "Number of questions decoded together.", least=1)
     engine: str = option("local", "Where to run: local, or ray for a cluster.", recorded=False)
     workers: int | None = option(None, "Number of processes, one model each; 1 by default.", recorded=False)
     address: str | None = option(
@@ -198,6 +219,9 @@ class Scope:
     setting: str = option(
         "paper",
         "Which questions are traced: paper (short ones for anchors, with passages for heads and flow), short, passages.",
+    )
+    texts: str = option(
+        "prose", "Texts of the finding sink: prose (bundled), or data with the columns continue and answers.", rare=True
     )
     offset: int = option(0, "Number of questions to skip in each data set.", least=0)
     stress_interventions: Sequence[str] = option(

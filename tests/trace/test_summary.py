@@ -107,7 +107,7 @@ def test_a_summary_is_its_own_summary(pairs: Pairs) -> None:
 
 
 def test_a_level_of_detail_that_does_not_exist_is_refused(pairs: Pairs, tmp_path: Path) -> None:
-    with pytest.raises(FloatLensError, match="detail 'short' is not known; use full or summary"):
+    with pytest.raises(FloatLensError, match="unknown detail 'short'; use one of full, summary"):
         pairs[0][0].save(tmp_path / "t", detail="short")  # type: ignore[arg-type]
 
 
@@ -132,4 +132,4 @@ def test_commands_that_write_traces_write_summaries_on_request(tmp_path: Path) -
 
 def test_a_command_refuses_a_level_of_detail_that_does_not_exist(tmp_path: Path) -> None:
     done = run("trace", "tiny-mdm", "--prompt", "Who?", "--detail", "less", "--out", tmp_path / "run", code=2)
-    assert "detail 'less' is not known; use full or summary" in done.stderr
+    assert "unknown detail 'less'; use one of full, summary" in done.stderr

@@ -15,6 +15,7 @@ import floatlens
 from floatlens import FloatLensError, Trace
 from floatlens.attention.statistic import STATISTICS
 from floatlens.data.prompt import Prompt, Region
+from floatlens.findings.finding import FINDINGS
 from tests.models import checkpoints
 
 
@@ -185,8 +186,8 @@ def test_only_what_was_asked_for_is_kept(lens: floatlens.Lens) -> None:
         ({"record_steps": [9]}, "step 9 does not exist"),
         ({"layers": []}, "no layer was selected"),
         ({"record": ["sparkle"]}, "unknown statistic 'sparkle'; use one of"),
-        ({"matrices": ["received"]}, "matrix 'received' is not known"),
-        ({"implementation": "fast"}, "implementation 'fast' is not known"),
+        ({"matrices": ["received"]}, "unknown matrix 'received'"),
+        ({"implementation": "fast"}, "unknown implementation 'fast'"),
     ],
 )
 def test_what_does_not_exist_cannot_be_recorded(lens: floatlens.Lens, options: dict, said: str) -> None:
@@ -255,6 +256,14 @@ def test_a_step_or_layer_that_was_not_recorded_is_named(lens: floatlens.Lens) ->
     assert trace.strings(0)
     with pytest.raises(FloatLensError, match=r"step -1 was not recorded; recorded steps: 0 to 1"):
         trace.strings(-1)
+
+
+def test_tables_of_a_trace_hold_text_without_the_marks_of_its_tokenizer() -> None:
+    trace = floatlens.load("tiny-mdm").trace("Where was Ada born?", max_new_tokens=2)
+    assert any("Ġ" in token for token in trace.strings()) and not any("Ġ" in text for text in trace.texts(0))
+    for finding in (FINDINGS["drift"], FINDINGS["geometry"]):
+        table = finding.figure(trace, view=finding.maps[0], backend="none")
+        assert " born" in set(table["token"]) and not table["token"].str.contains("Ġ").any()
 
 
 def test_evidence_finds_a_head_that_copies(lens: floatlens.Lens) -> None:

@@ -145,6 +145,7 @@ def loaded_with(lens: Lens) -> dict[str, Any]:
     chosen = {
         "revision": how.revision,
         "family": how.family,
+        "mode": how.mode,
         "adapter": None if how.adapter is None else str(Path(how.adapter).expanduser()),
         "sampler": how.sampler,
         "block_length": how.block_length,

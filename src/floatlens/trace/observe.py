@@ -1,7 +1,7 @@
 """Observe a model in the user's own loop: `with observe(model) as watch: model.generate(...)`, then `watch.trace()`.
 
 Every forward pass inside the block is a step. Models of transformers are observed through their attention interface, other
-torch models through the torch functions that they call; see `attention/attention.py`.
+torch models through the torch functions that they call; see `attention/hook.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
+from transformers import PreTrainedModel
 
-from floatlens.attention.attention import observing, passes_interface, shared
 from floatlens.attention.call import CROSS, ENCODER
+from floatlens.attention.hook import observing, passes_interface, shared
 from floatlens.attention.session import Implementation, Session
 from floatlens.attention.statistic import DEFAULT, expand
 from floatlens.data.prompt import Prompt, Region
@@ -27,16 +28,15 @@ from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.labels import ModelFacts
 from floatlens.trace.observed_trace import trace_of
 from floatlens.trace.pass_log import ObservedStep, PassLog, Results
-from floatlens.trace.recorder import check_range
+from floatlens.trace.recorder import check_observed, check_range
 from floatlens.trace.trace import Trace
-from floatlens.trace.watch import check_observed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from floatlens.lens import Lens
 
-WITHOUT_TOKENS = ("received", "entropy", "qk", "qk_norm", "qk_cos", "value_norm")
+NEED_TOKENS = ("received_final", "received_writing", "flow", "evidence", "query_mass")
 CROSS_NAMES = re.compile(
     r"(^|\.)(encoder_attn|EncDecAttention|encoder_decoder_attention|cross_?attn|cross_?attention|multihead_attn)(\.|$)"
 )
@@ -91,8 +91,7 @@ class Observation:
             The finished sequences (batch, length), including prompt and padding. Not needed with `model.generate`, whose
             result is observed. Otherwise, without it, the last step is assumed to write its most likely tokens.
         """
-        if output is not None:
-            self._log.finish(torch.as_tensor(output))
+        self._finish(output, generation)
         steps = [step for step in self.steps if step.tokens_BT is not None]
         rows = steps[-1].tokens_BT.shape[0] if steps and steps[-1].tokens_BT is not None else 1
         return [trace_of(self._log, self._facts, row=row, generation=generation) for row in range(rows)]
@@ -106,9 +105,17 @@ class Observation:
         sample_id: str = "",
     ) -> Trace:
         """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
-        if output is not None:
-            self._log.finish(torch.as_tensor(output))
+        self._finish(output, generation)
         return trace_of(self._log, self._facts, row=row, generation=generation, sample_id=sample_id)
+
+    def _finish(self, output: Any, generation: int) -> None:
+        if output is None:
+            return
+        if generation not in (-1, len({step.generation for step in self.steps}) - 1):
+            raise FloatLensError(
+                f"output= finishes the last generation, not generation {generation}; trace it when it ends"
+            )
+        self._log.finish(self._log.check_output(output))
 
     def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
         """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
@@ -127,6 +134,7 @@ def observe(
     family: str | Family | None = None,
     mask_id: int | None = None,
     prompt_length: int | None = None,
+    tokens: str | None = None,
     matrices: Sequence[str] = (),
     layers: Collection[int] | None = None,
     matrix_layers: Collection[int] | None = None,
@@ -139,9 +147,9 @@ def observe(
     ----------
     model
         Any torch model, or a `Lens`, whose model, tokenizer, family and mask token are then used. The passes of `model`
-        itself are the steps.
+        itself are the steps. A compiled model runs uncompiled inside the block.
     record
-        Names of statistics; by default all that need no full matrices, and for a model without token ids those that need
+        Names of statistics; by default all that need no full matrices, and for a pass without token ids those that need
         no tokens either.
     tokenizer
         The tokenizer, for token strings, the mask token and the end tokens of the trace.
@@ -156,6 +164,9 @@ def observe(
     prompt_length
         Length of the prompt, including padding; by default up to the first mask, or the first pass of an autoregressive
         model. Set it if a prompt is read in several passes.
+    tokens
+        Name of the argument of `forward` that holds the token ids (batch, length); by default `input_ids`, or the only one
+        that has whole numbers of this shape and is not a mask.
     matrices, layers, matrix_layers, implementation
         As in `Lens.watch`.
     rows
@@ -175,6 +186,7 @@ def observe(
         mask_id = lens.mask_id if mask_id is None and lens.has_mask else mask_id
     if isinstance(family, str):
         family = FAMILIES[family]
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     assert isinstance(model, torch.nn.Module)
     if model in _observed:
         raise FloatLensError(
@@ -189,14 +201,15 @@ def observe(
     count = shape(config)["layers"] if config is not None and encoder is None else None
     for chosen in (layers, matrix_layers):
         check_range(chosen, count, "layer")
-    takes_tokens = hasattr(model, "get_input_embeddings")
-    names = [*expand(record if record is not None else DEFAULT if takes_tokens else WITHOUT_TOKENS), *matrices]
+    names = [*expand(DEFAULT if record is None else record), *matrices]
     # An arbitrary model may overwrite its queries and keys after the call, so calls are processed immediately.
     options: dict[str, Any] = {"implementation": implementation, "rows": rows}
-    options |= {} if takes_tokens and passes_interface(model) else {"room": 0}
+    options |= {} if hasattr(model, "get_input_embeddings") and passes_interface(model) else {"room": 0}
     session = Session(names, layers=layers, matrix_layers=matrix_layers, **options)
     cross = Session(("received", "entropy"), cross_attention=True, **options)
-    log = PassLog(decoder or model, session, cross, prompts, family, mask_id, prompt_length)
+    log = PassLog(decoder or model, session, cross, prompts, family, mask_id, prompt_length, tokens)
+    log.needs_tokens = NEED_TOKENS if record is None else ()
+    log.own_cache = not isinstance(model, PreTrainedModel) and not passes_interface(model)
     inner = None
     if encoder is not None:
         inner = PassLog(encoder, Session(names, layers=layers, matrix_layers=matrix_layers, **options))
@@ -206,6 +219,7 @@ def observe(
     watch = Observation(log, inner, facts)
     others = {CROSS: cross} | ({ENCODER: inner.session} if inner is not None else {})
     with ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         _observed.add(model)
         stack.callback(_observed.discard, model)
         stack.enter_context(observing(model, session, others=others, parts=parts_of(model, encoder)))

@@ -7,14 +7,15 @@ the next pass starts: masks that were replaced, or tokens that were appended.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import Token
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from floatlens.attention.call import PositionLayout
+from floatlens.attention.call import Inputs, PositionLayout, visible
 from floatlens.attention.prompt_batch import ANSWER, OTHER
 from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
@@ -23,6 +24,9 @@ from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
 
 Results = dict[str, dict[int, torch.Tensor]]
+TOKENS = "(token ids)"
+# Arguments with a whole number per position that is not a token.
+OTHER_IDS = re.compile(r"mask|pos|type|segment|label|target|speaker|language")
 
 
 @dataclass
@@ -60,6 +64,8 @@ class PassLog:
     prompts         each row's prompt with its regions and gold evidence; a single one applies to all rows
     mask_id         the mask token of a diffusion model
     prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
+    tokens          name of the argument that holds the token ids; None: found by `token_argument`
+    needs_tokens    statistics that are left out of a pass without token ids
     prompt_mask     the mask (B, P) of the prompt that `generate` was called with
     problems        the reason why no trace can be made of a generation, by generation number
     """
@@ -71,6 +77,8 @@ class PassLog:
     family: Family | None = None
     mask_id: int | None = None
     prompt_length: int | None = None
+    tokens: str | None = None
+    needs_tokens: Collection[str] = ()
     prompt_mask: torch.Tensor | None = None
     steps: list[ObservedStep] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
@@ -78,8 +86,11 @@ class PassLog:
     finals: dict[int, torch.Tensor] = field(default_factory=dict)
     generation: int = -1
     fresh: bool = True  # the next pass begins a generation
+    replaced: int | None = None  # a token that passes replace although it is not known as the mask token
     rows: int = 0  # positions whose rows are in the running means
     tokens_BT: torch.Tensor | None = None
+    own_cache: bool = False  # the model may have a cache that no argument shows
+    waiting: dict[str, Any] | None = None  # arguments of a pass whose cache is not known yet
     open: ObservedStep | None = None  # the pass that has started
     token: Token[ForwardPass | None] | None = None  # with which it is left
     pending: tuple[torch.Tensor, torch.Tensor] | None = (
@@ -106,15 +117,47 @@ class PassLog:
         if self.cross is not None:
             self.cross.begin()
         given = arguments(self.signature, args, kwargs)
-        ids = given.get("input_ids")
-        if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point():
+        name, problem = token_argument(given, self.tokens, "input_ids" in self.signature.parameters)
+        if name is None:
             self.session.layout = None
             self._new_generation([])
+            self.problems[self.generation] = problem
             self.open = ObservedStep(len(self.steps), self.generation, None, 0, None, None)
             return
+        ids = given[name]
+        if self.own_cache and current_pass() is None:
+            self.waiting, self.token = given | {TOKENS: ids}, enter_pass(ForwardPass.appended(ids, 0))
+            self.session.first_call = self._first_call
+        else:
+            self._enter(ids, cached_length(given.get("past_key_values")), given.get("attention_mask"))
+
+    def _first_call(self, inputs: Inputs) -> None:
+        """Start a pass whose cache is the model's own: its length is seen in the first call of attention."""
+        given, mask, Q = self.waiting, inputs.mask, inputs.query.shape[2]
+        if given is not None and given[TOKENS].shape[1] == Q:
+            seen_BT = None if mask is None else visible(mask).any(2).any(1)
+            end = inputs.key.shape[2] if seen_BT is None else int(seen_BT.any(0).nonzero()[-1]) + 1  # of a static cache
+            start = max(0, end - Q)
+            self._enter_waiting(start, seen_BT[:, :Q] if seen_BT is not None and not start else None)
+
+    def _enter_waiting(self, start: int = 0, seen_BT: torch.Tensor | None = None) -> None:
+        """Start the pass that was waiting; keys that no row sees at an end of the sequence are padding."""
+        assert self.waiting is not None and self.token is not None
+        given, self.waiting = self.waiting, None
+        leave_pass(self.token)
+        self.token = None
+        ids, mask = given[TOKENS], given.get("attention_mask")
+        if mask is None and seen_BT is not None:
+            first, place = seen_BT.int().argmax(1, keepdim=True), torch.arange(seen_BT.shape[1], device=seen_BT.device)
+            between = (place >= first) & (place < first + seen_BT.sum(1, keepdim=True))
+            mask = seen_BT.expand(ids.shape[0], -1) if torch.equal(between, seen_BT) else None
+        self._enter(ids, start, mask)
+
+    def _enter(self, ids: torch.Tensor, start: int, mask: Any) -> None:
+        """Start a pass over these tokens, after `start` positions in a cache."""
         forward = current_pass()
         if forward is None:
-            forward = self._pass(ids, cached_length(given.get("past_key_values")))
+            forward = self._pass(ids, start)
             self.token = enter_pass(forward)
         tokens_BT = forward.tokens_BT.detach()
         if self._begins(tokens_BT):
@@ -127,7 +170,7 @@ class PassLog:
                 self.starts[self.generation] = self._prompt_ends(tokens_BT)
         if self.token is not None:
             self._count_rows(forward)
-        real_BT = self._real(given.get("attention_mask"), tokens_BT)
+        real_BT = self._real(mask, tokens_BT)
         self.tokens_BT = tokens_BT.clone()
         self.session.layout = self._layout(self.tokens_BT, real_BT)
         self.open = ObservedStep(
@@ -151,7 +194,16 @@ class PassLog:
         if self.fresh or self.tokens_BT is None:
             return True
         starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
-        return not continues(self.tokens_BT, tokens_BT, self.mask, starts)
+        if self.replaced is None and starts is None and self.family is None and self.session.bidirectional:
+            self.replaced = replaced_token(self.tokens_BT, tokens_BT)
+            if self.replaced is not None:
+                known = "no mask token is known" if self.mask_id is None else f"the mask token is {self.mask_id}"
+                self.problems[self.generation] = (
+                    f"its passes replace token {self.replaced} in the same {tokens_BT.shape[1]} positions, as denoising "
+                    f"does, but {known}; pass observe(..., mask_id={self.replaced})"
+                )
+        mask = self.mask if self.replaced is None else self.replaced
+        return not continues(self.tokens_BT, tokens_BT, mask, starts)
 
     def _pass(self, ids_BQ: torch.Tensor, start: int) -> ForwardPass:
         B = ids_BQ.shape[0]
@@ -182,7 +234,7 @@ class PassLog:
         self.generation += 1
         self.starts[self.generation] = starts
         self.fresh = False
-        self.pending = None
+        self.pending = self.replaced = None
 
     def _prompt_ends(self, tokens_BT: torch.Tensor) -> list[int]:
         """The position where each row's prompt ends, including padding."""
@@ -246,6 +298,8 @@ class PassLog:
 
     def end(self, output: Any) -> None:
         """Finish the pass; `output` is None if it failed."""
+        if self.waiting is not None and output is not None:
+            self._enter_waiting()
         step = self.open
         if step is None:
             return
@@ -254,10 +308,12 @@ class PassLog:
             return  # it failed, or only filled a cache
         step.tokens_BT = None if step.tokens_BT is None else step.tokens_BT.cpu()
         step.real_BT = None if step.real_BT is None else step.real_BT.cpu()
-        step.results = on_cpu(self.session.results)
+        results = self.session.results
+        left_out = self.needs_tokens if step.tokens_BT is None else ()
+        step.results = on_cpu({name: layers for name, layers in results.items() if name not in left_out})
         step.cross = {} if self.cross is None else on_cpu(self.cross.results)
         logits = logits_of(output)
-        if step.tokens_BT is not None and logits is not None:
+        if step.tokens_BT is not None and logits is not None and logits.shape[-1] > int(step.tokens_BT.max()):
             self._propose(step, logits)
         self.steps.append(step)
 
@@ -265,7 +321,7 @@ class PassLog:
         """Abandon the pass that has started, if there is one."""
         if self.token is not None:
             leave_pass(self.token)
-        self.open = self.token = None
+        self.open = self.token = self.waiting = self.session.first_call = None
         self._pause(True)
 
     def _pause(self, paused: bool) -> None:
@@ -300,7 +356,6 @@ class PassLog:
 
     def _settle(self, tokens_BT: torch.Tensor | None) -> None:
         """Store the tokens after the last step; None if they are not known."""
-        pending, self.pending = self.pending, None
         if not self.steps or tokens_BT is None:
             return
         step = self.steps[-1]
@@ -308,9 +363,9 @@ class PassLog:
             return
         after_BT = tokens_BT.cpu()
         step.after_BT = after_BT
-        if pending is None or step.confidence_BT is None:
+        if self.pending is None or step.confidence_BT is None:
             return
-        positions, kept_nV = pending
+        positions, kept_nV = self.pending
         inside = positions[:, 1] < after_BT.shape[1]
         positions, kept_nV = positions[inside], kept_nV[inside.to(kept_nV.device)]
         token = after_BT[positions[:, 0], positions[:, 1]]
@@ -318,6 +373,34 @@ class PassLog:
         positions, kept_nV, token = positions[written], kept_nV[written.to(kept_nV.device)], token[written]
         chosen = kept_nV.softmax(-1).gather(-1, token[:, None].to(kept_nV.device))[:, 0]
         step.confidence_BT[positions[:, 0], positions[:, 1]] = chosen.cpu()
+
+    def check_output(self, output: Any) -> torch.Tensor:
+        """The finished sequences of the last generation; an error if they do not continue its last pass."""
+        before_BT = self.tokens_BT
+        if before_BT is None:
+            raise FloatLensError(
+                "the model was not called with token ids, so there is no sequence that output= finishes"
+            )
+        try:
+            found = torch.as_tensor(output).cpu()
+        except (ValueError, TypeError, RuntimeError):
+            raise FloatLensError(
+                "output= is not a tensor of token ids; pass the finished sequences (batch, length)"
+            ) from None
+        (B, T), V = before_BT.shape, None if self.pending is None else self.pending[1].shape[1]
+        if found.ndim != 2 or found.is_floating_point() or found.shape[0] != B or found.shape[1] < T:
+            raise FloatLensError(
+                f"output= has the shape {tuple(found.shape)} ({found.dtype}); expected token ids ({B}, at least {T}): the "
+                f"finished sequences, with prompt and padding"
+            )
+        if int(found.min()) < 0 or (V is not None and int(found.max()) >= V):
+            raise FloatLensError(f"output= holds the ids {found.min()} to {found.max()}, which the model cannot write")
+        starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
+        if not continues(before_BT, found, self.mask, starts):
+            raise FloatLensError(
+                "output= does not continue the tokens of the last pass; pass what this generation wrote, with its prompt"
+            )
+        return found
 
     def finish(self, tokens_BT: torch.Tensor) -> None:
         """Finish the generation with the tokens that were written."""
@@ -332,7 +415,62 @@ def arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mappi
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             by_name |= by_name.pop(parameter.name, {})
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            by_name |= {f"{parameter.name}[{n}]": one for n, one in enumerate(by_name.pop(parameter.name, ()))}
+    for value in list(by_name.values()):
+        if isinstance(value, Mapping):
+            by_name |= {str(key): one for key, one in value.items() if str(key) not in by_name}
     return by_name
+
+
+def token_argument(given: Mapping[str, Any], named: str | None, is_transformers: bool) -> tuple[str | None, str]:
+    """The name of the argument that holds the token ids; None, and the reason, if that is not clear.
+
+    >>> ids, mask = torch.tensor([[5, 6]]), torch.tensor([[1, 1]])
+    >>> token_argument({"idx": ids, "m": mask, "position_ids": ids}, None, False)[0]
+    'idx'
+    """
+    if named is not None and named not in given:
+        return (
+            None,
+            f"the model was called without the argument {named!r} that tokens= names; it has {', '.join(given)}",
+        )
+    one = named or ("input_ids" if is_transformers or "input_ids" in given else "")
+    names = [one] if one else [name for name in given if not OTHER_IDS.search(name)]
+    tensors = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
+    kinds = (torch.int64, torch.int32, torch.int16)
+    found = [name for name, value in tensors.items() if value.ndim == 2 and value.dtype in kinds]
+    if len(found) > 1:
+        found = [name for name in found if int(tensors[name].max()) > 1 or int(tensors[name].min()) < 0]
+    if len(found) == 1:
+        return found[0], ""
+    if found:
+        return (
+            None,
+            f"several arguments may hold the token ids: {', '.join(found)}; pass observe(..., tokens={found[0]!r})",
+        )
+    return None, "the model was not called with token ids; `results` holds each pass"
+
+
+def replaced_token(before_BT: torch.Tensor, now_BT: torch.Tensor) -> int | None:
+    """The one token that every difference between two passes over the same positions replaces or restores.
+
+    It stands at several positions of a row before, as a mask does.
+
+    >>> replaced_token(torch.tensor([[5, 6, 0, 0]]), torch.tensor([[5, 6, 7, 0]]))
+    0
+    >>> replaced_token(torch.tensor([[5, 6, 7]]), torch.tensor([[5, 8, 7]]))
+    """
+    if before_BT.shape != now_BT.shape:
+        return None
+    before_BT, now_BT = before_BT.cpu(), now_BT.cpu()
+    differs_BT = before_BT != now_BT
+    was, now = before_BT[differs_BT], now_BT[differs_BT]
+    candidates = (int(was[0]), int(now[0])) if len(was) else ()
+    for token in candidates:
+        if bool(((was == token) | (now == token)).all()) and int((before_BT == token).sum(1).max()) > 1:
+            return token
+    return None
 
 
 def cached_length(cache: Any) -> int:

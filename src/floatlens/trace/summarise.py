@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.anchors import COMMON_RULES, find_anchors, parse_rule
-from floatlens.errors import FloatLensError
+from floatlens.errors import check_known
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Detail = Literal["full", "summary"]
@@ -28,10 +28,9 @@ def check_detail(text: str) -> Detail:
     >>> check_detail("short")
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: detail 'short' is not known; use full or summary
+    floatlens.errors.FloatLensError: unknown detail 'short'; use one of full, summary
     """
-    if text not in DETAILS:
-        raise FloatLensError(f"detail {text!r} is not known; use {' or '.join(DETAILS)}")
+    check_known("detail", text, DETAILS)
     return cast(Detail, text)
 
 

@@ -18,6 +18,7 @@ import xarray as xr
 
 from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
+from floatlens.data.token_kinds import spelled
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
 from floatlens.trace.attributes import check_attributes, check_dimensions, printable_texts
@@ -67,7 +68,7 @@ class Trace:
         return self._fact("kind")
 
     @property
-    def attention(self) -> str:
+    def attention_kind(self) -> str:
         """Which keys a query may see: "bidirectional", "causal", "block" or "two-way"."""
         return self._fact("attention")
 
@@ -143,6 +144,10 @@ class Trace:
         ids = self.final_tokens if step is None else self.data["tokens"].sel(step=step).values
         return [vocabulary.get(str(int(i)), f"<{int(i)}>") if i >= 0 else "" for i in ids]
 
+    def texts(self, step: int | None = None) -> list[str]:
+        """The tokens of `strings` as one reads them: " the" where the tokenizer writes "Ġthe"."""
+        return spelled(self.strings(step))
+
     @property
     def final_tokens(self) -> np.ndarray[Any, Any]:
         """Token ids after the last commit (position)."""
@@ -177,7 +182,7 @@ class Trace:
             )
         received = self.head_mean("received")
         return xr.DataArray(
-            find_anchors(received.values, rule, self.attention),
+            find_anchors(received.values, rule, self.attention_kind),
             coords=received.coords,
             dims=received.dims,
             name="anchors",
@@ -203,7 +208,7 @@ class Trace:
 
     def summarised(self) -> Trace:
         """A trace with means over heads instead of single heads, and what findings need of single heads."""
-        return self if self.is_summary else Trace(summarise(self.data, self.attention))
+        return self if self.is_summary else Trace(summarise(self.data, self.attention_kind))
 
     # --- store --------------------------------------------------------------------------------------------------------
 
