@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import floatlens
-from floatlens.cli import main
+from floatlens.cli import main, shared
 from floatlens.cli.main import COMMANDS
 from floatlens.store.folder import RunFolder
 from tests.commands import run
@@ -220,7 +220,7 @@ def test_study_reads_data_and_loads_models_as_eval_does(folder: Path, tmp_path: 
     assert {entry["n"] for entry in found["results"]} == {5} and "5 lines skipped" in found["notes"][-1]
     study = RunFolder.open(tmp_path / "run")
     asked = study.manifest["asked"]
-    assert asked["template"].startswith("Read well.") and asked["load"]["family"] == family
+    assert asked["read"]["template"].startswith("Read well.") and asked["load"]["family"] == family
     assert [problem["line"] for problem in study.problems()] == [6, 7, 8, 9, 10]
     assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
 
@@ -259,7 +259,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("models", "nowhere"), "floatlens: model 'nowhere' is not a folder"),
+        (("models", "nowhere"), "floatlens: unknown model 'nowhere'; use a folder"),
         (("trace", "FOLDER", "--out", "OUT"), "pass exactly one of --prompt"),
         (("trace", "FOLDER", "--prompt", "x", "--data", "y", "--out", "OUT"), "pass exactly one of --prompt"),
         (("trace", "FOLDER", "--data", "world", "--replay", "x", "--out", "OUT"), "--replay needs one prompt"),
@@ -351,3 +351,27 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
             env=os.environ | {"PYTHONPATH": source},
         )
         assert done.returncode == wanted and done.stderr.strip().endswith("False")
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_without_a_terminal_a_part_prints_a_line_when_it_ends_and_each_minute(
+    minutes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr("floatlens.cli.shared.time.monotonic", lambda: clock)
+    with shared.bar() as watch:
+        advance = watch("tiny-mdm, fresh", 4)
+        for _ in range(4):
+            clock += 2 + 60 * minutes
+            advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"tiny-mdm, fresh: 4 of 4, {62 if minutes else 2} s each"
+    assert len(lines) == (4 if minutes else 1)
+    if minutes:
+        assert lines[0] == "tiny-mdm, fresh: 1 of 4, 62 s each, 186 s left"
+
+
+def test_work_of_a_few_seconds_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with shared.bar() as watch:
+        watch("tiny-mdm, fresh", 1)()
+    assert capsys.readouterr().err == ""

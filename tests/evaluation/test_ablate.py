@@ -20,16 +20,16 @@ from floatlens.data.sample import Sample
 from floatlens.evaluation.ablate import MEASURES, Ablation, AblationRecord, ablate, effects, well_formed
 from floatlens.evaluation.conditions import conditions, standard
 from floatlens.evaluation.loop import Batch
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.replay import gold_surprise, replay
 from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
+from floatlens.options import Run, Sampling
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import LocalEngine
 
 NEW = 6
-ASKING = AnswerSettings(max_new_tokens=NEW, batch_size=4)
+HOW: dict[str, Any] = {"sampling": Sampling(max_new_tokens=NEW), "run": Run(batch_size=4)}
 MODELS = ("tiny-arm", "tiny-mdm", "tiny-dream")
 
 
@@ -92,7 +92,7 @@ def test_the_surprise_of_the_gold_answer_is_that_of_its_tokens_one_after_another
 @pytest.fixture(scope="module")
 def answers(lenses: dict[str, fl.Lens], samples: list[Sample]) -> pd.DataFrame:
     specs = ["scale-attention(1, positions=0)", "mask-anchors(top({n}))", "mask-positions(region=doc9)"]
-    return ablate([lenses["tiny-mdm"]], {"fresh": samples}, specs, doses=[1, 3], seeds=[0], asking=ASKING)
+    return ablate([lenses["tiny-mdm"]], {"fresh": samples}, specs, doses=[1, 3], seeds=[0], **HOW)
 
 
 def test_an_intervention_that_does_nothing_changes_nothing(answers: pd.DataFrame) -> None:
@@ -137,7 +137,7 @@ def test_a_killed_study_resumes_with_the_same_numbers(
     tmp_path: Path, lenses: dict[str, fl.Lens], samples: list[Sample]
 ) -> None:
     specs, lens = ["mask-anchors(top(2))", "soft-cap(3)"], lenses["tiny-arm"]
-    whole = ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING)
+    whole = ablate([lens], {"fresh": samples}, specs, seeds=[1], **HOW)
     folder = RunFolder.create(tmp_path / "run", {"command": "ablate"})
 
     class Killed(BaseException):
@@ -155,9 +155,9 @@ def test_a_killed_study_resumes_with_the_same_numbers(
         return done
 
     with pytest.raises(Killed):
-        ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=folder, watch=watch)
+        ablate([lens], {"fresh": samples}, specs, seeds=[1], **HOW, folder=folder, watch=watch)
     assert 7 <= len(folder.results()) < len(whole)
-    resumed = ablate([lens], {"fresh": samples}, specs, seeds=[1], asking=ASKING, folder=folder)
+    resumed = ablate([lens], {"fresh": samples}, specs, seeds=[1], **HOW, folder=folder)
     pd.testing.assert_frame_equal(resumed, whole)
 
 
@@ -175,7 +175,8 @@ def test_what_failed_is_tried_again_when_asked(
     with RunFolder.create(tmp_path / "run", {"command": "ablate"}) as folder:
 
         def answers(**options: Any) -> pd.DataFrame:
-            return ablate([lens], samples, ["soft-cap(3)"], asking=ASKING, folder=folder, **options)
+            run = Run(batch_size=4, **options)
+            return ablate([lens], samples, ["soft-cap(3)"], sampling=HOW["sampling"], run=run, folder=folder)
 
         with monkeypatch.context() as broken:
             broken.setattr(fl.Lens, "steps", steps)
@@ -194,7 +195,7 @@ def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(
     lenses: dict[str, fl.Lens], samples: list[Sample]
 ) -> None:
     chosen = conditions(["mask-anchors(top({n}))"], [1, 2], seeds=[0])
-    made = Ablation("tiny-arm", "data", "ablation", (), ASKING, conditions=tuple(chosen))
+    made = Ablation("tiny-arm", "data", "ablation", (), Sampling(max_new_tokens=NEW), conditions=tuple(chosen))
     cases = [case for sample in samples[:2] for case in made.cases(lenses["tiny-arm"], sample)]
     some = frozenset(case.record.key for case in cases if case.record.condition != "none")
 
@@ -274,22 +275,33 @@ def test_claims_are_judged_beyond_their_controls() -> None:
     arm = {"none": 1.0, MASK: 0.2, CONTROLS[MASK]: 0.9, PIN: 1.0, CONTROLS[PIN]: 1.0, HEADS: 0.7, CONTROLS[HEADS]: 0.7}
     found = verdicts({"m": mdm, "a": arm})
     masked = found["Masking anchors hurts the ARM more than the MDM", ("m", "a")]
-    assert masked.verdict == "supported" and masked.value == pytest.approx(0.7)
+    assert masked.verdict == "holds" and masked.value == pytest.approx(0.7)
     assert masked.details["ARM"] == pytest.approx(0.7) and masked.details["MDM"] == pytest.approx(0)
     pinned = found["Pinning the anchors hurts the MDM", ("m",)]
-    assert pinned.verdict == "supported" and pinned.value == pytest.approx(0.4)
+    assert pinned.verdict == "holds" and pinned.value == pytest.approx(0.4)
     heads = "Top retrieval heads matter more than random heads"
-    assert found[heads, ("m",)].verdict == "supported" and found[heads, ("m",)].value == pytest.approx(0.5)
-    assert found[heads, ("a",)].verdict == "not supported"  # no answer differs: below the smallest effect that matters
+    assert found[heads, ("m",)].verdict == "holds" and found[heads, ("m",)].value == pytest.approx(0.5)
+    none = found[heads, ("a",)]  # no answer of 40 differs, which does not exclude five in a hundred
+    assert none.verdict == "inconclusive" and none.interval[0] < 0 < 0.05 < none.interval[1]
     missing = found["Shallow anchors matter for form", ("m",)]
-    assert missing.verdict == "too few samples" and missing.n == 0
+    assert missing.verdict == "not testable here" and missing.n == 0
 
 
 def test_a_loss_that_the_control_has_too_supports_nothing() -> None:
     mdm = {"none": 1.0, PIN: 0.5, CONTROLS[PIN]: 0.5}
-    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "not supported"
+    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "inconclusive"
     mdm[CONTROLS[PIN]] = 0.3  # the control hurts more
-    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "not supported"
+    assert verdicts({"m": mdm})["Pinning the anchors hurts the MDM", ("m",)].verdict == "fails"
+
+
+def test_an_intervention_that_moved_nothing_was_not_tested() -> None:
+    table = planted({"m": {"none": 1.0, PIN: 0.5, CONTROLS[PIN]: 1.0}})
+    table.loc[table["condition"] == PIN, "kl"] = 0.009
+    found = {v.claim: v for v in causes.claims(causes.measure(table))}["Pinning the anchors hurts the MDM"]
+    assert found.verdict == "not testable here" and found.reason.startswith("the manipulation failed: KL")
+    table.loc[table["condition"] == PIN, "kl"] = 0.011
+    found = {v.claim: v for v in causes.claims(causes.measure(table))}["Pinning the anchors hurts the MDM"]
+    assert found.verdict == "holds" and found.value == pytest.approx(0.5)
 
 
 def test_a_question_whose_control_failed_is_left_out_and_not_compared_with_the_plain_run() -> None:
@@ -310,7 +322,7 @@ def test_form_and_content_are_told_apart_by_depth() -> None:
     found = verdicts({"m": parts})
     assert found["Shallow anchors matter for form", ("m",)].value == pytest.approx(0.7)
     assert found["Deep heads matter for content", ("m",)].value == pytest.approx(0.7)
-    assert found["Deep heads matter for content", ("m",)].verdict == "supported"
+    assert found["Deep heads matter for content", ("m",)].verdict == "holds"
 
 
 def test_results_pair_the_same_questions() -> None:

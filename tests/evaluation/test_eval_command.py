@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pandas
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from floatlens.cli.eval import command
-from floatlens.cli.main import list_options
+from floatlens.cli.main import list_options, run
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.sources import open_sources, place_gold, with_gold_at
+from floatlens.evaluation.stress.stress import STRESSES, StressOptions
 from floatlens.lens import Lens
 from floatlens.store.folder import RunFolder
 
@@ -71,12 +74,18 @@ def test_a_run_folder_has_answers_tables_and_what_was_asked(checkpoints, data, t
     assert list(answers["id"]) == [f"../q{i}" for i in range(5)] and list(answers["gold"][2]) == ["Molen 2"]
     assert answers["error"].isna().all() and answers["steps"].eq(4).all()
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["asked"]["limit"] == 5 and manifest["asked"]["asking"]["steps"] == 4
+    assert manifest["asked"]["read"]["limit"] == 5 and manifest["asked"]["sampling"]["steps"] == 4
     written = {p.name for p in out.iterdir()}
     assert {"table1.md", "table1.tex", "table1.csv", "results.json"} <= written and "lock" not in written
     assert not list(tmp_path.glob("q*"))  # an id such as ../q0 is never a path
     with pytest.raises(FloatLensError, match="is already a run"):
         ask(checkpoints["mdm"], "--data", data, "--limit", 5, "--out", out, *SHORT)
+
+
+@pytest.mark.parametrize("option", ["--passages", "--max-passages"])
+def test_no_passages_are_closed_book(checkpoints, data, option):
+    [entry] = json.loads(ask(checkpoints["arm"], "--data", data, option, 0, "--json", *SHORT).stdout)["results"]
+    assert entry["condition"] == "closed-book" and entry["passages"] == 0 and entry["n"] == 9
 
 
 @pytest.mark.parametrize("kind", ["arm", "mdm"])
@@ -114,8 +123,56 @@ def test_a_run_that_was_cut_off_resumes_and_ends_with_the_same_answers(checkpoin
     assert str(tmp_path) not in (tmp_path / "cut" / "results.json").read_text()
     whole, cut_off = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "cut"))
     pandas.testing.assert_frame_equal(whole, cut_off, check_exact=True)
-    with pytest.raises(FloatLensError, match="started with other settings \\(limit: null, now 3\\)"):
-        ask(*common, "--out", tmp_path / "cut", "--resume", "--limit", 3)
+    few = json.loads(ask(*common, "--json", "--out", tmp_path / "cut", "--resume", "--limit", 3).stdout)["results"]
+    assert [(entry["n"], entry["questions_per_second"]) for entry in few] == [(3, None)] * 2  # fewer of the same run
+
+
+def test_a_refused_resume_prints_all_that_differs_and_nothing_else(checkpoints, data, tmp_path):
+    common = (checkpoints["arm"], "--data", data, "--limit", 2, "--out", tmp_path / "run")
+    ask(*common, "--max-new-tokens", 4)
+    with pytest.raises(FloatLensError) as refused:
+        ask(*common[:3], "--limit", 4, *common[5:], "--max-new-tokens", 5, "--question-order", "first", "--resume")
+    differing = 'read.limit: 2, now 4; read.order: "last", now "first"; sampling.max_new_tokens: 4, now 5'
+    assert f"started with other settings ({differing}); use the same" in str(refused.value)
+
+
+def test_a_gold_passage_that_is_left_out_is_counted_and_said(checkpoints, data, tmp_path):
+    result = ask(checkpoints["arm"], "--data", data, "--max-passages", 1, "--json", *SHORT)
+    assert json.loads(result.stdout)["gold_dropped"] == {"towns": 6}
+    said = "towns: --max-passages 1 left out the gold passage of 6 of 9 questions; --passages 1 keeps it"
+    problems = json.loads(result.stdout)["problems"]["towns"]
+    assert said.removeprefix("towns: ") in problems and said.removeprefix("towns: ") in result.stderr
+    kept = json.loads(ask(checkpoints["arm"], "--data", data, "--passages", 1, "--json", *SHORT).stdout)
+    assert kept["gold_dropped"] == {} and "gold" not in kept["problems"]["towns"]
+
+
+def test_the_gold_passage_is_put_at_each_position_as_by_the_stress_test(checkpoints, data, tmp_path):
+    out = tmp_path / "run"
+    result = ask(checkpoints["arm"], "--data", data, "--gold-at", "1,3", "--both", "--json", "--out", out, *SHORT)
+    conditions = [entry["condition"] for entry in json.loads(result.stdout)["results"]]
+    assert conditions == ["closed-book", "open-book (gold at 1)", "open-book (gold at 3)"]
+    answers = pandas.read_parquet(out / "answers.parquet").groupby("condition")["gold_at"]
+    assert {tuple(each) for each in answers.get_group(conditions[2])} == {(2,)}
+    samples = list(open_sources([str(data)])[0].samples())
+    levels = STRESSES["position"].levels(samples, StressOptions(values=(0, 2)))
+    for level, position in zip(levels, (1, 3), strict=True):
+        assert level.samples == [place_gold(sample, position) for sample in samples]
+    traced = [sample.id for sample in with_gold_at(samples[:1], (1, 3))]
+    assert traced == ["../q0 (gold at 1)", "../q0 (gold at 3)"]
+    with pytest.raises(FloatLensError, match="--gold-at 4 is not possible for question '../q0' with 3 passages"):
+        ask(checkpoints["arm"], "--data", data, "--gold-at", "4", "--out", tmp_path / "none", *SHORT)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("name", ["eval", "trace", "stress noise", "ablate", "study"])
+def test_a_device_that_is_not_there_is_one_sentence_and_leaves_nothing_behind(
+    checkpoints, data, tmp_path, name, capsys
+):
+    words = [*name.split(), checkpoints["arm"], "--data", str(data), "--device", "cuda", "--out", str(tmp_path / "run")]
+    assert run(words) == 2
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("floatlens: --device cuda needs a GPU")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_manifest_tells_models_data_and_template_apart(checkpoints, data, tmp_path):
@@ -127,7 +184,7 @@ def test_the_manifest_tells_models_data_and_template_apart(checkpoints, data, tm
     weights = hashlib.sha256((Path(checkpoints["arm"]) / "model.safetensors").read_bytes()).hexdigest()
     assert manifest["models"][checkpoints["arm"]]["files"]["model.safetensors"] == weights
     assert manifest["data"][str(mine)] == hashlib.sha256(mine.read_bytes()).hexdigest()
-    assert {"torch", "transformers", "floatlens"} <= set(manifest["versions"]) and manifest["seeds"]["seed"] == 0
+    assert {"torch", "transformers", "floatlens"} <= set(manifest["versions"])
     mine.write_text(data.read_text().replace("Molen 8", "Molen 9"))
     with pytest.raises(FloatLensError, match="data.*mine.jsonl"):
         ask(*common, "--data", mine, "--out", tmp_path / "run", "--resume")
@@ -178,11 +235,10 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
     for arguments, message in (
         ((model, "--data", data, "--max-new-tokens", 4, "--block-length", 3), "block_length 3"),
         ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 needs passages to search"),
-        ((model, "--data", data, "--retriever", "dense", "--corpus", data), "--retriever 'dense' is not known"),
+        ((model, "--data", data, "--retriever", "dense", "--corpus", data), "unknown retriever 'dense'"),
         ((model, "--data", data, "--closed-book", "--both"), "cannot be combined"),
         ((model, "--data", data, "--resume"), "--resume needs --out"),
         ((model, "--data", data, "--limit", 0), "limit 0 is not a positive number"),
-        ((model, "--data", data, "--max-passages", 0), "--max-passages 0 is not a positive number"),
         ((model, "--data", tmp_path / "gone.jsonl"), "does not exist"),
         ((model, "--data", data, "--columns", "x"), "--columns 'x' is not understood"),
         ((model, "--data", bare), "has no passages; use --closed-book"),

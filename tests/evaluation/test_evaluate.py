@@ -14,10 +14,12 @@ from floatlens.data.read import read
 from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, evaluate, run_experiments
-from floatlens.evaluation.planning import CLOSED, AnswerSettings
+from floatlens.evaluation.loop import Experiment, Journal, evaluate, run_experiments
+from floatlens.evaluation.planning import CLOSED
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
+from floatlens.evaluation.worker import ModelWorker
+from floatlens.options import Sampling
 from floatlens.store.engine import JobFailure
 from floatlens.store.local import LocalEngine
 
@@ -78,13 +80,13 @@ def rows_of(lens, samples, **options):
 
 def test_each_question_has_its_row_in_order_with_scores_and_settings(tokenizer):
     lens = Oracle(tokenizer)
-    options = {"max_new_tokens": 8, "steps": 4, "batch_size": 3, "sampler": {"temperature": 0.5}}
+    options = {"max_new_tokens": 8, "steps": 4, "batch_size": 3, "temperature": 0.5}
     rows = rows_of(lens, questions(), data="d", **options)
     assert [r.id for r in rows] == [f"q{i}" for i in range(10)]
     assert all((r.model, r.data, r.condition, r.kind) == ("oracle", "d", "open-book", "arm") for r in rows)
     assert all(r.em == r.accuracy == r.f1 == 1.0 and r.error is None and r.passages == 4 for r in rows)
     assert rows[5].gold_at == [1] and rows[5].steps == 4 and rows[5].confidence == 0.5
-    shared = {"max_new_tokens": 8, "steps": 4, "seed": 0, "temperature": 0.5, "sampler": {}}
+    shared = vars(Sampling(max_new_tokens=8, steps=4, temperature=0.5))
     assert lens.settings == {**shared, "stop_when_answered": True}
     flat = [n for batch in lens.batches for n in batch]
     assert flat == sorted(flat, reverse=True) and max(map(len, lens.batches)) == 3
@@ -182,24 +184,24 @@ class Deadly(LocalEngine):
 
 
 def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer):
-    lens, asking = Oracle(tokenizer), AnswerSettings(batch_size=4)
+    lens = Oracle(tokenizer)
     worker, journal, engine = ModelWorker(lambda _: lens), Journal(), Deadly()
-    run_experiments([Experiment("oracle", "d", "open-book", questions(1), asking)], worker, journal)
-    made = run_experiments(
-        [Experiment("oracle", "d", "open-book", questions(4), asking)], worker, journal, engine=engine
+    run_experiments([Experiment("oracle", "d", "open-book", questions(1), batch_size=4)], worker, journal)
+    records, _ = run_experiments(
+        [Experiment("oracle", "d", "open-book", questions(4), batch_size=4)], worker, journal, engine=engine
     )
     (batch,) = engine.seen
     assert len(batch.cases) == 4 and len(batch.missing) == 3  # the answered question keeps the batch as it was
-    assert [record.error for record in made.records] == [None, *["its worker was killed"] * 3]
+    assert [record.error for record in records] == [None, *["its worker was killed"] * 3]
     assert sorted(one.cases[0].record.id for one in batch.split()) == ["q1", "q2", "q3"]
 
 
 @pytest.mark.parametrize("change", [{"f1": "high"}, {"gold": "Molen"}, {"gold": [3]}, {"unknown": 1}, {"steps": "x"}])
 def test_a_result_with_other_fields_is_refused(tokenizer, change):
     (record,) = run_experiments(
-        [Experiment("oracle", "d", "open-book", questions(1), AnswerSettings())],
+        [Experiment("oracle", "d", "open-book", questions(1))],
         ModelWorker(lambda _: Oracle(tokenizer)),
-    ).records
+    )[0]
     assert AnswerRecord.from_result(record.key, record.value()) == record
     with pytest.raises(FloatLensError, match="the result of oracle"):
         AnswerRecord.from_result(record.key, {**record.value(), **change})

@@ -10,8 +10,7 @@ import pytest
 
 from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.loop import ModelWorker, answer_all
-from floatlens.evaluation.planning import AnswerSettings
+from floatlens.evaluation.loop import answer_all
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import (
     STRESSES,
@@ -20,6 +19,8 @@ from floatlens.evaluation.stress.stress import (
     register_stress,
     stress_experiments,
 )
+from floatlens.evaluation.worker import ModelWorker
+from floatlens.options import Data, Sampling
 
 
 def samples(count=12, passages=6, gold=(2,)):
@@ -40,7 +41,7 @@ def samples(count=12, passages=6, gold=(2,)):
 
 
 def levels(name, questions=None, **options):
-    return STRESSES[name].levels(questions or samples(), AnswerSettings(), StressOptions(**options))
+    return STRESSES[name].levels(questions or samples(), StressOptions(**options))
 
 
 @pytest.mark.parametrize("kind", ["random", "hard", "own"])
@@ -75,7 +76,7 @@ def test_random_noise_comes_from_other_questions_and_hard_noise_looks_like_the_q
 def test_noise_that_cannot_be_had_is_refused():
     with pytest.raises(FloatLensError, match="distractors for question 'q0', but 500 are needed; .*--levels 0,1,2,4,8"):
         levels("noise", values=(500,))
-    with pytest.raises(FloatLensError, match="distractors 'soft' are not known"):
+    with pytest.raises(FloatLensError, match="unknown kind of distractors 'soft'"):
         levels("noise", distractors="soft")
     with pytest.raises(FloatLensError, match="needs questions with a gold passage"):
         levels("noise", [Sample("1", "Q?", ["a"], [Passage("x")])])
@@ -110,10 +111,17 @@ def test_layout_sets_the_distance_between_pieces_of_evidence():
 
 
 def test_masks_and_query_change_how_is_asked_and_not_what():
-    masks = STRESSES["masks"].levels(samples(), AnswerSettings(steps=16), StressOptions(values=(8, 32)))
-    assert [(m.asking.max_new_tokens, m.asking.steps) for m in masks] == [(8, 8), (32, 16)]
+    masks = STRESSES["masks"].levels(samples(), StressOptions(values=(8, 32)))
+    assert [(how.max_new_tokens, how.steps) for how in (m.options(Sampling(steps=16), Data())[0] for m in masks)] == [
+        (8, 8),
+        (32, 16),
+    ]
     query = levels("query")
-    assert [(q.name, q.asking.order) for q in query] == [("after", "last"), ("before", "first"), ("both", "both")]
+    assert [(q.name, q.options(Sampling(), Data())[1].order) for q in query] == [
+        ("after", "last"),
+        ("before", "first"),
+        ("both", "both"),
+    ]
     assert all(level.samples == samples() for level in [*masks, *query])
 
 
@@ -128,11 +136,11 @@ def test_a_stress_of_ones_own_is_one_function(monkeypatch):
     monkeypatch.setattr(STRESSES, "_entries", dict(STRESSES._entries))
 
     @register_stress("shout", axis="loudness", about="the question in capitals")
-    def levels(samples, asking, options):
+    def levels(samples, options):
         loud = [Sample(s.id, s.question.upper(), s.answers, s.passages) for s in samples]
-        return [StressLevel("quiet", 0.0, list(samples), asking), StressLevel("loud", 1.0, loud, asking)]
+        return [StressLevel("quiet", 0.0, list(samples)), StressLevel("loud", 1.0, loud)]
 
-    made = STRESSES["shout"].levels(samples(2), AnswerSettings(), StressOptions())
+    made = STRESSES["shout"].levels(samples(2), StressOptions())
     jobs = list(stress_experiments(STRESSES["shout"], ["m"], {"d": made}))
     assert [job.condition for job in jobs] == ["shout=quiet", "shout=loud"] and jobs[1].labels["x"] == 1.0
     assert list(STRESSES)[-1] == "shout"

@@ -13,7 +13,6 @@ import floatlens
 from floatlens.cli.main import list_options
 from floatlens.cli.stress import command
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress import curves
 from floatlens.evaluation.stress.stress import STRESSES, StressOptions
 from floatlens.store.folder import RunFolder
@@ -100,7 +99,7 @@ def test_every_level_is_asked_again_under_an_intervention_and_its_control(checkp
 
 
 def noise_levels(data):
-    return STRESSES["noise"].levels(list(floatlens.read(data)), AnswerSettings(), StressOptions(values=(0, 2)))
+    return STRESSES["noise"].levels(list(floatlens.read(data)), StressOptions(values=(0, 2)))
 
 
 def test_the_effect_on_robustness_is_the_paired_difference_of_losses():
@@ -131,7 +130,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
         (("heat", checkpoints["mdm"], "--data", data), "unknown stress 'heat'"),
         (("noise", checkpoints["mdm"], "--data", data, "--trace"), "--trace needs --out"),
         (("noise", checkpoints["mdm"], "--data", data, "--levels", "x"), "--levels 'x' is not understood"),
-        (("noise", checkpoints["mdm"], "--data", data, "--score", "bleu"), "score 'bleu' is not known"),
+        (("noise", checkpoints["mdm"], "--data", data, "--score", "bleu"), "unknown score 'bleu'"),
         (("masks", checkpoints["mdm"], "--data", data, "--levels", "6", "--block-length", 4), "block_length 4"),
         (
             ("noise", checkpoints["mdm"], "--data", data, "--intervention", "mask-anchors(layers=9)"),

@@ -21,3 +21,10 @@ def dies_once(number: int, mark: Path, watch: Any = None) -> int:
         mark.touch()
         os._exit(1)
     return number
+
+
+def makes_a_semaphore(number: int, watch: Any = None) -> int:
+    """Compresses with Blosc, which makes a named semaphore in a spawned process; reading a trace does the same."""
+    from numcodecs import Blosc
+
+    return len(Blosc().decode(Blosc().encode(bytes(number))))

@@ -73,7 +73,7 @@ def test_a_difference_is_shown_in_settings_and_in_results(
     (tmp_path / "other" / "manifest.json").write_text(json.dumps(manifest))
     other = RunFolder.open(tmp_path / "other")
     one, two, *_ = other.results()
-    replace_value(other, one, {"error": "cosmic ray"})
+    replace_value(other, one, {**one.value, "error": "cosmic ray"})
     other.storage.remove(two.file)
     found = json.loads(run("diff", undisturbed["trace"], tmp_path / "other", "--json", code=1))
     assert found["settings"] == ["asked.seed: null, now 7"] and found["same"] == TRACED - 2

@@ -50,7 +50,7 @@ def test_a_data_set_for_short_questions_leaves_fewer_of_them_to_the_others() -> 
 def test_a_model_that_is_only_traced_can_have_its_own_data() -> None:
     plan = planned(traced_only=("big",), traced_data=("atlas",), traced_tokens=3)
     own = plan.of_model("big")
-    assert (own.data, own.asking.max_new_tokens) == (("atlas",), 3) and plan.of_model("m") is plan
+    assert (own.data, own.sampling.max_new_tokens) == (("atlas",), 3) and plan.of_model("m") is plan
 
 
 def test_findings_decide_which_parts_are_worked_on() -> None:
@@ -63,8 +63,8 @@ def test_findings_decide_which_parts_are_worked_on() -> None:
 
 
 def test_a_limit_holds_for_every_part() -> None:
-    assert Sizes(4, None, 12, 12).limited(8) == Sizes(4, 8, 8, 8, 8)
-    assert replace(planned(full=True), reading=Data(limit=8)).sizes == Sizes(8, 8, 8, 8, 8)
+    assert Sizes(4, None, 12, 12).limited(8) == Sizes(4, 8, 8, 8, 8, 8)
+    assert replace(planned(full=True), reading=Data(limit=8)).sizes == Sizes(8, 8, 8, 8, 8, 8)
     with pytest.raises(FloatLensError, match="limit 0"):
         Sizes().limited(0)
     with pytest.raises(FloatLensError, match="unknown part 'stres' in sizes"):

@@ -33,7 +33,7 @@ HOSTILE = '<script>window.hacked = 1</script>"><img src=x onerror="window.hacked
 
 
 def claim(
-    verdict: str = "supported", value: float | None = 0.2, models: tuple[str, ...] = ("mdm", "arm")
+    verdict: str = "holds", value: float | None = 0.2, models: tuple[str, ...] = ("mdm", "arm")
 ) -> dict[str, Any]:
     low, high = (None, None) if value is None else (value - 0.1, value + 0.1)
     return {

@@ -8,11 +8,13 @@ import floatlens as fl
 from floatlens.data.read import read
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
-from floatlens.evaluation.planning import OPEN, AnswerSettings
+from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+from floatlens.evaluation.planning import OPEN
+from floatlens.evaluation.worker import ModelWorker
 from floatlens.lens import Lens
+from floatlens.options import Sampling
 
-ASKING = AnswerSettings(max_new_tokens=4, batch_size=3)
+FOUR = Sampling(max_new_tokens=4)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +41,11 @@ class Asked:
         monkeypatch.setattr(Lens, "generate", generate)
 
     def __call__(self, *jobs: Experiment) -> list[AnswerRecord]:
-        return run_experiments(jobs, self.worker, self.journal).records
+        return run_experiments(jobs, self.worker, self.journal)[0]
 
 
-def task(samples: list[Sample], condition: str = OPEN, asking: AnswerSettings = ASKING) -> Experiment:
-    return Experiment("tiny-arm", "fresh", condition, samples, asking)
+def task(samples: list[Sample], condition: str = OPEN, sampling: Sampling = FOUR) -> Experiment:
+    return Experiment("tiny-arm", "fresh", condition, samples, sampling, batch_size=3)
 
 
 def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +62,7 @@ def test_only_new_prompts_reach_the_model(lens: Lens, samples: list[Sample], mon
 
 def test_other_settings_are_another_answer(lens: Lens, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked(lens, monkeypatch)
-    ask(task(samples[:2]), task(samples[:2], "masks=5", AnswerSettings(max_new_tokens=5, batch_size=3)))
+    ask(task(samples[:2]), task(samples[:2], "masks=5", Sampling(max_new_tokens=5)))
     assert ask.prompts == 4
 
 

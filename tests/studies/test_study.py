@@ -163,7 +163,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> 
         ({"models": "no-such-model"}, "no-such-model"),
         ({"data": "world:nothing"}, "unknown data set 'world:nothing'"),
         ({"budget": "10m"}, "unknown option 'budget'"),
-        ({"setting": "long"}, "setting 'long' is not known"),
+        ({"setting": "long"}, "unknown setting 'long'"),
         ({"only": ["everything"]}, "unknown finding 'everything'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.errors import FloatLensError
 from floatlens.options import Data, Load, Run, Sampling
 
 
@@ -41,45 +42,59 @@ def command(
         floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
     """
     from floatlens.evaluation.conditions import conditions
-    from floatlens.evaluation.sources import asking_of, open_sources, plan_of
+    from floatlens.evaluation.sources import open_sources
 
     running.check_out(out)
-    asking = asking_of(sampling, reading, running)
-    plan = plan_of(models, data, reading, asking, passages=reading.passages)
+    if reading.gold_at:
+        raise FloatLensError("--gold-at is an option of trace, study and eval; leave it out")
+    models = list(dict.fromkeys(models))
     chosen = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
     seeds = common.parse_numbers(controls, "--controls") or []
     if intervention:
         conditions(intervention, chosen, seeds)
     engine = common.make_engine(running)
-    sources = open_sources(plan)
+    sources = open_sources(data, reading)
     samples = {source.label: list(source.samples()) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import bar, check_answered, check_settings, finish_run, judge, open_run, print_json
+    from floatlens.cli.shared import (
+        bar,
+        check_answered,
+        check_device,
+        check_settings,
+        finish_run,
+        judge,
+        open_run,
+        print_json,
+    )
     from floatlens.evaluation.ablate import ablate, effects
+    from floatlens.evaluation.worker import ModelWorker
     from floatlens.findings.causes import causes
 
-    check_settings(plan, loading)
-    check_interventions(plan.models, loading, intervention, chosen, seeds)
-    also = {"interventions": intervention, "doses": chosen, "controls": seeds}
-    with open_run(out, "ablate", plan, loading, also, running.resume) as folder:
-        with bar("answers") as watch:
+    check_device(loading, running)
+    check_settings(models, loading, sampling)
+    check_interventions(models, loading, intervention, chosen, seeds)
+    asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
+    asked |= {"interventions": intervention, "doses": chosen, "controls": seeds}
+    with open_run(out, "ablate", models, asked, running.resume) as folder:
+        with bar() as watch:
             answers = ablate(
-                plan.models,
+                models,
                 samples,
                 intervention,
                 doses=chosen,
                 seeds=seeds,
-                asking=asking,
+                sampling=sampling,
+                reading=reading,
+                run=running,
                 folder=folder,
                 watch=watch,
-                load=loading,
                 engine=engine,
-                retry_errors=running.retry_errors,
+                worker=ModelWorker(loading),
             )
         check_answered(answers)
         found = {"results": effects(answers), "claims": judge(causes, answers, folder, "causes")}
-        finish_run(folder, plan, sources, found)
+        finish_run(folder, sampling, sources, found)
     if as_json:
         print_json(found)
     else:

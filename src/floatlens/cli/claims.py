@@ -31,13 +31,30 @@ def command(
     found = [claim for name in names for claim in FINDINGS[name].registered_claims()]
     found += [claim for claim in CLAIMS.values() if finding is None and claim.finding not in names]
     if as_json:
-        fields = ("id", "finding", "sentence", "source", "statistic", "effect", "why", "rejected_if", "needs")
+        fields = (
+            "id",
+            "finding",
+            "sentence",
+            "whose",
+            "source",
+            "primary",
+            "statistic",
+            "effect",
+            "why",
+            "rejected_if",
+            "needs",
+        )
         print(json.dumps({"claims": [{name: getattr(claim, name) for name in fields} for claim in found]}))
         return
     console = Console(highlight=False)
     for claim in found:
-        console.print(Text.assemble((claim.id, "bold"), f"  {claim.sentence} ({claim.source})"))
+        console.print(
+            Text.assemble(
+                (claim.id, "bold"), f"  {claim.sentence} ({claim.whose}{', primary' if claim.primary else ''})"
+            )
+        )
         about = {
+            "source": claim.source,
             "statistic": claim.statistic,
             "smallest effect that matters": f"{claim.effect:g}" + (f": {claim.why}" if claim.why else ""),
             "rejected if": claim.rejected_if,

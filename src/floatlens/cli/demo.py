@@ -57,7 +57,7 @@ def command(
     models = demo_models()
     if not as_json:
         Console(highlight=False).print(f"A study of {', '.join(models)}, from traces to report")
-    with bar("questions") as watch:
+    with bar() as watch:
         found = study(
             models,
             data=DATA,

@@ -16,6 +16,8 @@ from floatlens.cli import options as common
 from floatlens.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from floatlens.lens import Lens
 
 MODELS = ("tiny-mdm", "tiny-arm")
@@ -50,17 +52,18 @@ def command(
 
         floatlens doctor --device cuda --json
     """
-    from floatlens.attention.kernels.column_sums import available
+    from floatlens.attention.kernel import available
 
     chosen = choose_device(device)
     runs = [(name, chosen, dtype) for dtype in dtypes(chosen) for name in MODELS]
     checks = [check for run in runs for check in compare(*run)]
+    by_kernel = [compare_kernel(*run) for run in runs] if available(chosen) else []
     found = {
         "versions": dict(line.split(" ", 1) for line in versions().splitlines()),
         "device": describe(chosen),
         "checks": checks,
-        "kernel": [compare_kernel(*run) for run in runs] if available(chosen) else [],
-        "cost": cost(chosen),
+        "kernel": by_kernel,
+        "cost": cost(chosen, bool(by_kernel) and all("failed" not in check for check in by_kernel)),
         "advice": advise(chosen, free_memory(chosen)),
         "agree": all(check["agrees"] for check in checks),
     }
@@ -138,17 +141,20 @@ def difference(found: Any, exact: Any) -> tuple[float, str, bool]:
     return errors[worst], worst, bool(np.array_equal(found.final_tokens, exact.final_tokens))
 
 
-def cost(device: str) -> dict[str, Any]:
-    """Seconds of plain generation and of a trace, medians of three alternating runs: 256 + 32 tokens in 8 steps."""
+def cost(device: str, kernel: bool = False) -> dict[str, Any]:
+    """Seconds of plain generation and of traces, medians of three alternating runs: 256 + 32 tokens in 8 steps."""
     import torch
 
     lens = load("tiny-mdm", device, "float32" if device == "cpu" else "bfloat16")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(10, (lens.shape["vocabulary"] or 100) - 10, (256,), generator=generator).tolist()
-    runs = {
+    runs: dict[str, Callable[[], Any]] = {
         "plain": lambda: lens.generate([ids], max_new_tokens=32, steps=8),
         "trace": lambda: lens.trace(ids, max_new_tokens=32, steps=8),
     }
+    if kernel:
+        runs["stream"] = lambda: lens.trace(ids, max_new_tokens=32, steps=8, implementation="stream")
+        runs["kernel"] = lambda: lens.trace(ids, max_new_tokens=32, steps=8, implementation="kernel")
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(4):
         for name, run in runs.items():
@@ -156,8 +162,8 @@ def cost(device: str) -> dict[str, Any]:
             run()
             if turn:
                 taken[name].append(time.perf_counter() - begin)
-    plain, trace = (statistics.median(taken[name]) for name in ("plain", "trace"))
-    return {"model": "tiny-mdm", "positions": 288, "steps": 8, "plain": plain, "trace": trace, "ratio": trace / plain}
+    seconds = {name: statistics.median(times) for name, times in taken.items()}
+    return {"model": "tiny-mdm", "positions": 288, "steps": 8, **seconds, "ratio": seconds["trace"] / seconds["plain"]}
 
 
 def load(name: str, device: str, dtype: str) -> Lens:
@@ -189,18 +195,18 @@ def free_memory(device: str) -> int:
 
 
 def advise(device: str, free: int) -> dict[str, Any]:
-    """Recommended settings for a model like LLaDA-8B.
+    """Recommended settings for a model like LLaDA-8B: the largest dtype that fits, on a GPU bfloat16; None if none fits.
 
-    >>> advise("cpu", 8 * 2**30)["batch_size"]
-    1
     >>> advise("cuda", 40 * 2**30)
     {'dtype': 'bfloat16', 'batch_size': 16, 'trace_dtype': 'float16'}
+    >>> [advise("cpu", gigabytes * 2**30)["dtype"] for gigabytes in (64, 24, 8)]
+    ['float32', 'bfloat16', None]
     """
-    advice = {"dtype": "float32", "batch_size": 1, "trace_dtype": "float16"}
-    if device.startswith("cuda"):
-        fits = (free - WEIGHTS) // PROMPT
-        advice |= {"dtype": "bfloat16" if fits >= 1 else "4 bit", "batch_size": max(1, min(64, int(fits)))}
-    return advice
+    gpu = device.startswith("cuda")
+    sizes = {"bfloat16": WEIGHTS} if gpu else {"float32": 2 * WEIGHTS, "bfloat16": WEIGHTS}
+    dtype = next((name for name, size in sizes.items() if size + PROMPT <= free), None)
+    batch = min(64, (free - WEIGHTS) // PROMPT) if gpu and dtype else 1
+    return {"dtype": dtype, "batch_size": batch, "trace_dtype": "float16"}
 
 
 def show(found: dict[str, Any]) -> None:
@@ -225,13 +231,19 @@ def show(found: dict[str, Any]) -> None:
     cost, advice = found["cost"], found["advice"]
     where = f"{cost['model']}, {cost['positions']} positions, {cost['steps']} steps"
     console.print(f"A trace takes {cost['ratio']:.2f} times plain generation ({where}).")
-    console.print(
-        f"For LLaDA-8B: --dtype {advice['dtype']}, --batch-size {advice['batch_size']}, traces in {advice['trace_dtype']}."
-    )
+    if advice["dtype"] is None:
+        needs = f"{(WEIGHTS + PROMPT) / GIB:.0f} GiB free"
+        console.print(f"LLaDA-8B needs {needs} in bfloat16; with less, load it in 4 bit (docs/howto/large-models.md).")
+    else:
+        settings = f"--dtype {advice['dtype']}, --batch-size {advice['batch_size']}"
+        console.print(f"For LLaDA-8B: {settings}, traces in {advice['trace_dtype']}.", highlight=False)
     differ = "[red]Some implementations differ: please open an issue with the output of floatlens doctor --json.[/]"
     console.print("All implementations agree." if found["agree"] else differ)
     if found["kernel"]:
         agrees = all(check["agrees"] for check in found["kernel"])
+        if "kernel" in cost:
+            ratios = (f"{name} {cost[name] / cost['plain']:.2f}" for name in ("stream", "kernel"))
+            console.print(f"Over plain generation ({where}): {', '.join(ratios)}.", highlight=False)
         console.print(KERNEL_AGREES if agrees else KERNEL_DIFFERS, highlight=False)
 
 

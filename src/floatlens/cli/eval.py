@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +26,6 @@ def command(
     closed_book: Annotated[bool, typer.Option("--closed-book", help="Ask without passages.")] = False,
     both: Annotated[bool, typer.Option("--both", help="Ask without and with passages (Table 1).")] = False,
     reading: Data = Data(),
-    order: Annotated[str, typer.Option(help="Position of the question: last, first, or both sides.")] = "last",
     sampling: Sampling = Sampling(),
     loading: Load = Load(),
     out: common.Out = None,
@@ -44,31 +45,42 @@ def command(
         floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
     """
     from floatlens.evaluation.planning import CLOSED, OPEN
-    from floatlens.evaluation.sources import asking_of, open_sources, plan_of
+    from floatlens.evaluation.sources import open_sources, place_gold
 
     if closed_book and both:
         raise FloatLensError("--closed-book and --both cannot be combined; --both asks without and with passages")
     running.check_out(out)
-    conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.passages == 0 else (OPEN,)
-    plan = plan_of(models, data, reading, asking_of(sampling, reading, running, order), conditions=conditions)
+    conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.closed_book else (OPEN,)
+    models = list(dict.fromkeys(models))
     engine = common.make_engine(running)
-    sources = open_sources(plan)
+    sources = open_sources(data, reading, conditions)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import bar, check_settings, finish_run, open_run
-    from floatlens.evaluation.loop import Experiment, ModelWorker, answer_all
+    from floatlens.cli.shared import bar, check_device, check_settings, finish_run, open_run
+    from floatlens.evaluation.loop import Experiment, answer_all
+    from floatlens.evaluation.worker import ModelWorker
 
-    check_settings(plan, loading)
-    jobs = (
-        Experiment(model, source.label, condition, source.samples(), plan.asking, source.count)
-        for model in plan.models
-        for source in sources
-        for condition in plan.conditions
-    )
-    with open_run(out, "eval", plan, loading, {}, running.resume) as folder:
-        with bar("questions") as watch:
+    check_device(loading, running)
+    check_settings(models, loading, sampling)
+    size = running.batch_size
+
+    def jobs() -> Iterator[Experiment]:
+        for model in models:
+            for source in sources:
+                for condition in conditions:
+                    positions = reading.gold_at if condition == OPEN else None
+                    for position in positions or (None,):
+                        samples, name = source.samples(), condition
+                        if position is not None:
+                            samples, name = map(place_gold, samples, repeat(position)), f"{OPEN} (gold at {position})"
+                        yield Experiment(model, source.label, name, samples, sampling, reading, size, source.count)
+
+    asked: dict[str, Any] = {"data": data, "conditions": conditions, "read": reading, "sampling": sampling}
+    asked |= {"load": loading, "run": running}
+    with open_run(out, "eval", models, asked, running.resume) as folder:
+        with bar() as watch:
             answers, rates = answer_all(
-                jobs,
+                jobs(),
                 ModelWorker(loading),
                 folder,
                 engine=engine,
@@ -79,7 +91,7 @@ def command(
         if folder is not None:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
                 folder.write_text(f"table1.{ending}", text)
-        finish_run(folder, plan, sources, found)
+        finish_run(folder, sampling, sources, found)
     show(found, table, answers, as_json)
 
 

@@ -14,7 +14,7 @@ from floatlens.errors import FloatLensError
 if TYPE_CHECKING:
     from floatlens.findings.verdict import Verdict
 
-COLOURS = {"supported": "green", "not supported": "red", "inconclusive": "yellow", "too few samples": "yellow"}
+COLOURS = {"holds": "green", "fails": "red"}  # the other verdicts: yellow
 
 
 def command(
@@ -22,11 +22,13 @@ def command(
         str,
         typer.Argument(
             metavar="FINDING",
-            help="drift, absorption, geometry, tokens, heads, flow, knowledge, stress, links, causes, softness, cache, "
-            "similarity, massive, values, locality or decision.",
+            help="drift, absorption, geometry, sink, tokens, heads, flow, knowledge, stress, links, causes, softness, "
+            "cache, similarity, massive, values, locality or decision.",
         ),
     ],
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; their samples are combined.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or saved traces; their samples are combined.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder for all files; inside the first run by default.")] = None,
     layer: Annotated[list[str] | None, typer.Option(help="Layers to show, such as 0,4-7, or average.")] = None,
     rule: Annotated[
@@ -72,12 +74,12 @@ def command(
     # a selection of layers for the maps must not change the numbers that the claims use
     measured_by = {key: value for key, value in given.items() if key in finding.measure_options and key != "layer"}
     traces: Any = [folder.path for folder in folders]
-    with bar("traces") as watch:
+    with bar() as watch:
         if finding.reads in ("traces", "both"):
             opened = traces_for(finding, folders, limit, lambda count: watch(name, count))
             traces = opened if finding.reads == "traces" else (opened, traces)
         measured = finding.measure(traces, **measured_by)
-    target = out or runs[0]
+    target = out or (runs[0].with_name(f"{runs[0].name}-figures") if folders[0].is_trace else runs[0])
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
     written = []
     for view in finding.views:
@@ -138,7 +140,9 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
     for column in ("claim", "models", "value [95 % interval]", "n", "rule", "verdict"):
         table.add_column(escape(column), overflow="fold")
     for v in verdicts:
-        verdict = f"[{COLOURS[v.verdict]}]{v.verdict}[/]" + (f"\n[dim]{escape(v.reason)}[/]" if v.reason else "")
+        verdict = f"[{COLOURS.get(v.verdict, 'yellow')}]{v.verdict}[/]" + (
+            f"\n[dim]{escape(v.reason)}[/]" if v.reason else ""
+        )
         value = f"{_spell(v.value)}\n\\[{_spell(v.interval[0])}, {_spell(v.interval[1])}]"
         models = escape("\n".join(map(short, v.models)))
         table.add_row(escape(v.claim), models, value, str(v.n), escape(v.rule) or "–", verdict)

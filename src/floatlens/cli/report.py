@@ -35,7 +35,7 @@ def command(
 
     if out.is_dir():
         raise FloatLensError(f"--out {out} is a folder; pass an HTML file, such as {out / 'report.html'}")
-    with bar("findings") as watch:
+    with bar() as watch:
         made = make(runs, out, jobs=cores(), watch=watch)
     if as_json:
         print(json.dumps({"results": [], "report": str(made), "run": [str(run) for run in runs]}))

@@ -17,24 +17,33 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from floatlens.evaluation.planning import AnswerSettings
-    from floatlens.evaluation.sources import DataSource, EvaluationPlan
+    from floatlens.evaluation.sources import DataSource
     from floatlens.findings.finding import Finding
-    from floatlens.options import Load
+    from floatlens.options import Data, Load, Run, Sampling
     from floatlens.store.engine import ProgressCallback
     from floatlens.store.folder import RunFolder
 
+QUIET, EVERY = 5.0, 60.0  # seconds of work that prints no line, and between two lines of a part
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
 
 
-def check_settings(plan: EvaluationPlan, models: Load, askings: Sequence[AnswerSettings] = ()) -> None:
+def check_settings(models: Sequence[str], loading: Load, *samplings: Sampling) -> None:
     """Raise an error for invalid models and settings, before any weights are read."""
     from floatlens.lens import Lens
 
-    for model in plan.models:
-        lens = Lens.find(model, models)
-        for asking in askings or [plan.asking]:
-            lens.settings(**asking.generation())
+    for model in models:
+        lens = Lens.find(model, loading)
+        for sampling in samplings:
+            lens.settings_of((), sampling)
+
+
+def check_device(loading: Load, running: Run) -> None:
+    """Raise an error for a GPU that is not there, before a run folder is made; workers on Ray may have one."""
+    import torch
+
+    device = str(loading.device_map or "")
+    if device.startswith("cuda") and running.engine == "local" and not torch.cuda.is_available():
+        raise FloatLensError(f"--device {device} needs a GPU that torch can use, and there is none; use --device cpu")
 
 
 def check_answered(answers: pd.DataFrame) -> None:
@@ -45,24 +54,25 @@ def check_answered(answers: pd.DataFrame) -> None:
 
 @contextmanager
 def open_run(
-    out: str | None, command: str, plan: EvaluationPlan, models: Load, also: dict[str, Any], resume: bool
+    out: str | None, command: str, models: Sequence[str], asked: dict[str, Any], resume: bool
 ) -> Iterator[RunFolder | None]:
-    """Open the run folder, if there is one, and lock it until the block ends."""
+    """Open the run folder, if there is one, and lock it until the block ends.
+
+    `asked` has the data sets, the values of the options and further settings, for the manifest.
+    """
     if out is None:
         yield None
         return
     from floatlens.models.checkpoint import find
-    from floatlens.options import recorded
     from floatlens.store import manifest
     from floatlens.store.folder import RunFolder
 
+    reading: Data = asked["read"]
     about = manifest.describe(
         command,
-        {**plan.recorded(), "load": recorded(models), **also},
-        checkpoints=[find(model, models) for model in plan.models],
-        data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
-        template=plan.asking.template.text,
-        seeds={"seed": plan.asking.seed, "draw": plan.seed},
+        {"models": list(models), **asked},
+        checkpoints=[find(model, asked["load"]) for model in models],
+        data=[*asked["data"], *([reading.corpus] if reading.corpus else [])],
     )
     with RunFolder.create(out, about, resume=resume) as folder:
         yield folder
@@ -88,12 +98,14 @@ def judge(finding: Finding, answers: pd.DataFrame, folder: RunFolder | None, ste
 
 
 def finish_run(
-    folder: RunFolder | None, plan: EvaluationPlan, sources: Sequence[DataSource], found: dict[str, Any]
+    folder: RunFolder | None, sampling: Sampling, sources: Sequence[DataSource], found: dict[str, Any]
 ) -> None:
     """Add problems, settings and the run to the numbers; write them to the run folder, and close it."""
     from floatlens.evaluation.sources import problems_of, write_problems
+    from floatlens.options import recorded
 
-    found["problems"], found["settings"] = problems_of(sources), plan.asking.recorded()
+    found["problems"], found["settings"] = problems_of(sources), recorded(sampling)
+    found["gold_dropped"] = {source.label: source.gold_dropped for source in sources if source.gold_dropped}
     found["run"] = folder.location if folder is not None else None
     if folder is not None:
         write_problems(folder, sources)
@@ -109,32 +121,65 @@ def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def bar(unit: str) -> Iterator[ProgressCallback]:
-    """A progress bar with the rate and the remaining time, if standard error is a terminal.
+def bar() -> Iterator[ProgressCallback]:
+    """Show progress with the rate and the remaining time on standard error.
 
-    Yields a function that starts a bar (its label, its total or None) and returns the function that advances it by one.
+    A terminal has a bar for the total and one for each active part. Elsewhere there is a line per finished part, and one per
+    minute; work of a few seconds prints nothing. Yields a function that starts a part (its label, its total or None) and
+    returns the function that advances it by one.
     """
     if not sys.stderr.isatty():
-        yield lambda about, total: lambda: None
+        began = time.monotonic()
+        yield lambda about, total: _advance_lines(about, total, began)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    # The mean rate since the start: the momentary rate of batches jumps.
     rate = TextColumn("{task.fields[rate]}")
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        whole = progress.add_task("total", total=0, rate="")
 
         def watch(about: str, total: int | None) -> Callable[[], None]:
             task, began, done = progress.add_task(about, total=total, rate=""), time.monotonic(), count(1)
+            progress.update(whole, total=(progress.tasks[0].total or 0) + (total or 0))
 
             def advance() -> None:
-                seconds = time.monotonic() - began
-                progress.update(task, advance=1, rate=f"{next(done) / seconds:.1f} {unit}/s" if seconds else "")
+                number = next(done)
+                progress.update(whole, advance=1)
+                shown = number != total  # a finished part makes room
+                progress.update(task, advance=1, rate=rate_of(number, time.monotonic() - began), visible=shown)
 
             return advance
 
         yield watch
+
+
+def _advance_lines(about: str, total: int | None, began: float) -> Callable[[], None]:
+    """Return the function that advances a part, and prints its lines."""
+    start = said = time.monotonic()
+    done = count(1)
+
+    def advance() -> None:
+        nonlocal said
+        number, now = next(done), time.monotonic()
+        if (number == total and now - began >= QUIET) or now - said >= EVERY:
+            said, of = now, "" if total is None else f" of {total}"
+            left = "" if total in (None, number) else f", {(now - start) / number * (total - number):.0f} s left"
+            print(f"{about}: {number}{of}, {rate_of(number, now - start)}{left}", file=sys.stderr, flush=True)
+
+    return advance
+
+
+def rate_of(number: int, seconds: float) -> str:
+    """Return the mean rate since the start, which jumps less than the momentary one.
+
+    >>> rate_of(50, 10), rate_of(2, 60)
+    ('5.0/s', '30 s each')
+    """
+    if not seconds:
+        return ""
+    return f"{number / seconds:.1f}/s" if number > seconds else f"{seconds / number:.0f} s each"
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

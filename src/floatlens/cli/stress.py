@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
@@ -70,25 +70,25 @@ def command(
     """
     from floatlens.data.readers.registry import named_data
     from floatlens.evaluation.metrics import SCORES
-    from floatlens.evaluation.sources import asking_of, open_sources, plan_of
+    from floatlens.evaluation.sources import open_sources
     from floatlens.evaluation.stress.collection import COLLECTION
     from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_experiments
 
     test = COLLECTION if name == COLLECTION.name else STRESSES[name]
-    if score not in SCORES:
-        raise FloatLensError(f"--score {score!r} is not known; use one of {', '.join(SCORES)}")
+    check_known("score", score, SCORES)
     if trace and out is None:
         raise FloatLensError("--trace needs --out, the folder for the traces")
     record = ("received_writing",) if test is COLLECTION else ("default",)
     recording = Recording(record=record, detail=detail) if trace else None
     running.check_out(out)
-    asking = asking_of(sampling, reading, running)
+    if reading.gold_at:
+        raise FloatLensError("--gold-at is an option of trace, study and eval; use `stress position` with --levels")
+    models = list(dict.fromkeys(models))
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
-    plan = plan_of(models, data, reading, asking, passages=generated, corpus=None)
     values = common.parse_numbers(levels, "--levels")
     seeds = common.parse_numbers(controls, "--controls") or []
     engine = common.make_engine(running)
-    sources = open_sources(plan)
+    sources = open_sources(data, replace(reading, passages=generated, retriever=None, corpus=None))
     options = StressOptions(
         values=tuple(values) if values is not None else None,
         passages=reading.passages,
@@ -96,13 +96,14 @@ def command(
         seed=reading.seed or 0,
         index=open_index(reading.corpus),
     )
-    made = {source.label: test.levels(list(source.samples()), asking, options) for source in sources}
+    made = {source.label: test.levels(list(source.samples()), options) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.ablate import check_interventions
     from floatlens.cli.shared import (
         bar,
         check_answered,
+        check_device,
         check_settings,
         finish_run,
         judge,
@@ -111,23 +112,34 @@ def command(
         records_of,
     )
     from floatlens.evaluation.conditions import Condition, conditions
-    from floatlens.evaluation.loop import ModelWorker, answer_all
+    from floatlens.evaluation.loop import answer_all
     from floatlens.evaluation.stress import curves
+    from floatlens.evaluation.worker import ModelWorker
     from floatlens.findings.stress import stress as finding
 
-    check_settings(plan, loading, [asking, *(level.asking for several in made.values() for level in several)])
+    levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]
+    check_device(loading, running)
+    check_settings(models, loading, sampling, *levels_of)
     under = [Condition.plain()]
     if intervention:
-        check_interventions(plan.models, loading, intervention, None, seeds)
+        check_interventions(models, loading, intervention, None, seeds)
         under = conditions(intervention, None, seeds)
-    also: dict[str, Any] = {"stress": name, "corpus": reading.corpus, "trace": trace}
-    also |= {"detail": detail} if trace else {}
-    also |= {"interventions": intervention, "controls": seeds} if intervention else {}
-    also |= {key: value for key, value in asdict(options).items() if key != "index"}
-    with open_run(out, "stress", plan, loading, also, running.resume) as folder:
-        with bar("questions") as watch:
+    asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
+    asked |= {"stress": name, "levels": values, "distractors": distractors, "recording": recording}
+    asked |= {"interventions": intervention, "controls": seeds} if intervention else {}
+    with open_run(out, "stress", models, asked, running.resume) as folder:
+        with bar() as watch:
             answers, _ = answer_all(
-                stress_experiments(test, plan.models, made, recording, under),
+                stress_experiments(
+                    test,
+                    models,
+                    made,
+                    under,
+                    sampling=sampling,
+                    reading=reading,
+                    batch_size=running.batch_size,
+                    recording=recording,
+                ),
                 ModelWorker(loading),
                 folder,
                 engine=engine,
@@ -145,7 +157,7 @@ def command(
                 "effects": curves.effects(answers, score),
                 "claims": judge(finding, answers, folder, f"stress-{name}", score=score),
             }
-        finish_run(folder, plan, sources, found)
+        finish_run(folder, sampling, sources, found)
     if as_json:
         print_json(found)
     elif test is COLLECTION:

@@ -9,7 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
-from floatlens.options import Data, Load, Recording, Run, Sampling, recorded
+from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
@@ -54,7 +54,7 @@ def command(
     sampling: Sampling = Sampling(seed=0),
     recording: Recording = Recording(),
     loading: Load = Load(),
-    running: Run = Run(batch_size=4),
+    running: Run = Run(),
     as_json: common.AsJson = False,
 ) -> None:
     """Record a model's attention while it writes: one forward pass per step, every layer and head.
@@ -73,8 +73,8 @@ def command(
 
         floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
     """
-    from floatlens.evaluation.planning import CLOSED
-    from floatlens.evaluation.sources import asking_of, open_sources, plan_of, problems_of, write_problems
+    from floatlens.data.template import DEFAULT
+    from floatlens.evaluation.sources import open_sources, problems_of, with_gold_at, write_problems
     from floatlens.interventions.intervention import parse_intervention
     from floatlens.models.checkpoint import find
 
@@ -89,19 +89,24 @@ def command(
         "replay": replay,
         "order": parse_order(order),
     }
-    condition = CLOSED if reading.passages == 0 or reading.max_passages == 0 else "trace"
-    # The questions are the first ones; the seed is only the sampler's.
-    changes = {"conditions": (condition,), "seed": None, "max_passages": reading.max_passages or None}
-    seed = sampling.seed or 0
-    plan = plan_of([model], [data] if data else [], reading, asking_of(sampling, reading, running), **changes)
+    reading = replace(reading, seed=None)  # the questions are the first ones; the seed is only the sampler's
     interventions = [parse_intervention(spec) for spec in intervention or ()]
     engine = common.make_engine(running)
-    sources = open_sources(plan)
+    sources = open_sources([data] if data else [], reading, ())
     checkpoint = find(model, loading)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import bar, make_console, noted_warnings, print_json, print_notes, problem_lines
-    from floatlens.evaluation.loop import Journal, ModelWorker, TraceExperiment, TraceRecord, run_experiments
+    from floatlens.cli.shared import (
+        bar,
+        check_device,
+        make_console,
+        noted_warnings,
+        print_json,
+        print_notes,
+        problem_lines,
+    )
+    from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+    from floatlens.evaluation.worker import ModelWorker
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store import manifest
@@ -110,6 +115,7 @@ def command(
     from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.
+    check_device(loading, running)
     lens = Lens(checkpoint)
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
@@ -119,10 +125,11 @@ def command(
     asked: list[Any]
     if data is None:
         with noted_warnings():
-            question = {"passages": passage or (), "gold": gold, "answers": answer or ()}
-            asked = [one_prompt(lens, prompt, {**question, "template": plan.asking.template}, seed=seed, **sequence)]
+            question: dict[str, Any] = {"passages": passage or (), "gold": gold, "answers": answer or ()}
+            question |= {"template": reading.template or DEFAULT, "order": reading.order, "chat": reading.chat}
+            asked = [one_prompt(lens, prompt, question, seed=sampling.seed or 0, **sequence)]
     else:
-        asked = [sample for source in sources for sample in source.samples()]
+        asked = [sample for source in sources for sample in with_gold_at(source.samples(), reading.gold_at)]
     settings = lens.settings_of(asked if data is None else [], sampling)
     check_recording(recording, lens.shape, settings.step_count)
     for one in asked if data is None else ():
@@ -132,10 +139,10 @@ def command(
         {
             "model": model,
             "data": data,
-            "read": recorded(replace(reading, template=None)),
-            "load": recorded(loading),
-            "sampling": recorded(sampling),
-            "recording": recorded(recording),
+            "read": reading,
+            "load": loading,
+            "sampling": sampling,
+            "recording": recording,
             "prompt": prompt,
             "text": text,
             "ids": ids,
@@ -147,24 +154,23 @@ def command(
             "intervention": intervention,
         },
         checkpoints=[checkpoint],
-        data=[*plan.data, *([plan.corpus] if plan.corpus else [])],
-        template=plan.asking.template.text,
-        seeds={"seed": seed},
+        data=[*([data] if data else []), *([reading.corpus] if reading.corpus else [])],
     )
-    job = TraceExperiment(
+    job = Experiment(
         model,
-        data or "",
-        condition,
+        "",
+        "",
         asked,
-        plan.asking,
+        sampling,
+        reading,
+        running.batch_size,
         len(asked),
         recording=recording,
         interventions=tuple(intervention or ()),
     )
-    with RunFolder.create(out, about, resume=running.resume) as folder, bar("traces") as watch:
-        journal = Journal(folder, retry_errors=running.retry_errors, kind=TraceRecord)
-        worker = ModelWorker(loading)
-        records = run_experiments([job], worker, journal, engine=engine, watch=watch).records
+    with RunFolder.create(out, about, resume=running.resume) as folder, bar() as watch:
+        journal = Journal(folder, retry_errors=running.retry_errors)
+        records, _ = run_experiments([job], ModelWorker(loading), journal, engine=engine, watch=watch)
         write_problems(folder, sources)
         folder.finish()
     problems = problems_of(sources)
@@ -174,6 +180,7 @@ def command(
         raise FloatLensError(f"no sample could be traced; the first failed because: {failed[0].error}")
     if as_json:
         entry = {"model": model, "data": data, "n": len(records) - len(failed), "errors": len(failed)}
+        entry |= {"gold_dropped": sum(source.gold_dropped for source in sources)}
         print_json({"results": [entry], "problems": problems, "run": folder.location})
         return
     console = make_console()

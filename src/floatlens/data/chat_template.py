@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 SECONDS, LONGEST, MEMORY = 20, 1_000_000, 2 << 30  # of rendering; characters; bytes
@@ -25,13 +26,24 @@ _processes: dict[int, subprocess.Popen[str]] = {}  # by the process that started
 
 def render(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options: bool) -> str:
     """The text of a chat; the options are those of `apply_chat_template`. Raise a ValueError that says what went wrong."""
+    template = tokenizer.get_chat_template()
     request = {
         **{name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
         "conversations": [[dict(message) for message in messages]],
-        "chat_template": tokenizer.get_chat_template(),
+        "chat_template": template,
         **options,
     }
-    return _ask(json.dumps(request))
+    # Starting the process takes as long as importing transformers; the templates of the bundled models need none.
+    return _answer(request)["text"] if template in _bundled() else _ask(json.dumps(request))
+
+
+@functools.cache
+def _bundled() -> frozenset[str]:
+    """The chat templates of the models that come with this package."""
+    package = Path(__file__).parents[1]
+    configs = [json.loads(path.read_text(encoding="utf-8")) for path in package.glob("**/tokenizer_config.json")]
+    templates = [path.read_text(encoding="utf-8") for path in package.glob("**/chat_template.jinja")]
+    return frozenset([*templates, *(config["chat_template"] for config in configs if "chat_template" in config)])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -76,12 +76,6 @@ class Prompt:
         """Return a prompt of raw token ids, without regions."""
         return cls(text="", ids=[int(id_) for id_ in ids])
 
-    @classmethod
-    def from_text(cls, tokenizer: PreTrainedTokenizerBase, text: str, chat: bool = True) -> Prompt:
-        """Return the prompt with the text as the user's message; all of it is the region `query`."""
-        whole, ids, regions = _encode(tokenizer, [Segment(clean(text), "query")], chat, cue="")
-        return cls(text=whole, ids=ids, regions=regions, question=text, chat=chat)
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -126,7 +120,7 @@ def build(
     shown = tuple(_passage(passage) for passage in given)
     indices = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _indices(gold, len(shown))
     shown = tuple(replace(passage, gold=i in indices) for i, passage in enumerate(shown))
-    text, ids, regions = _encode(tokenizer, template.segments(clean(question), shown, order), chat, cue=CUE)
+    text, ids, regions = _encode(tokenizer, template.segments(clean(question), shown, order), chat)
     return Prompt(text, ids, regions, question, shown, indices, list(answers), order, template, chat)
 
 
@@ -222,11 +216,11 @@ def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase, segments: Sequence[Segment], chat: bool, cue: str
+    tokenizer: PreTrainedTokenizerBase, segments: Sequence[Segment], chat: bool
 ) -> tuple[str, list[int], list[Region]]:
     content = "".join(segment.text for segment in segments)
     templated = chat and bool(getattr(tokenizer, "chat_template", None))
-    before, after = frame(tokenizer) if templated else ("", cue)
+    before, after = frame(tokenizer) if templated else ("", CUE)
     text = before + content + after
     tokens = tokenise(tokenizer, text, special=not templated, data=(len(before), len(before) + len(content)))
     spans, at = [], len(before)

@@ -13,8 +13,8 @@ from typing import TypeVar
 from floatlens.data.readers.fields import BadRecord, Record
 from floatlens.data.readers.formats import hub
 from floatlens.data.readers.layouts import columns as read_columns
-from floatlens.data.readers.problems import Problems
 from floatlens.data.readers.registry import (
+    Problems,
     RecordLayout,
     SampleFunction,
     ending_of,

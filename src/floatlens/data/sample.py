@@ -83,6 +83,19 @@ def gold_among(sample: Sample, count: int) -> Sample:
     return sample.with_passages(kept)
 
 
+def move_gold(sample: Sample, position: int, count: int) -> Sample:
+    """Return the question with its gold passages next to each other from `position` on, among the first others.
+
+    >>> sample = Sample("1", "Q?", ["a"], [Passage("g", gold=True), Passage("x"), Passage("y")])
+    >>> [p.text for p in move_gold(sample, 1, 3).passages]
+    ['x', 'g', 'y']
+    """
+    gold = [p for p in sample.passages if p.gold]
+    others = [p for p in sample.passages if not p.gold][: count - len(gold)]
+    at = min(position, len(others))
+    return sample.with_passages(others[:at] + gold + others[at:])
+
+
 def normalise(text: str) -> str:
     """Return the text in lower case, without ASCII punctuation and English articles, with single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())

@@ -76,12 +76,7 @@ def check_spans(regions: Spans, length: int, of: str) -> list[NamedSpan]:
 
 
 def text_prompt(tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions = None) -> Prompt:
-    """Return the prompt of a raw text, to be continued.
-
-    Parameters
-    ----------
-    regions: character spans by name, or "marks" for those that are marked in the text; by default all of it is `text`.
-    """
+    """Return the prompt of a raw text, to be continued; see `Lens.text_prompt`."""
     plain, spans = find_spans(text, regions)
     tokens = tokenise(tokenizer, plain, special=True)
     warn_if_unknown(tokenizer, tokens, plain)
@@ -220,14 +215,9 @@ class Script:
 def write_script(
     ids: Sequence[int], order: Order = LEFT_TO_RIGHT, *, seed: int = 0, given: Sequence[bool] | None = None
 ) -> Script:
-    """Return the script that reveals `ids` in an order.
+    """Return the script that reveals `ids` in an order; see `Lens.replay`. An empty list in it is a step without a token.
 
-    Parameters
-    ----------
-    ids: the tokens after the prompt.
-    order: "left-to-right", "random" (by `seed`), or a list of indices into `ids`. An element of the list is one step; it may
-        be a list itself, of tokens that are revealed together (none of them, if it is empty).
-    given: True for tokens that are visible from the start; they are not part of the order.
+    Tokens that are `given` are visible from the start and not part of the order.
 
     >>> write_script([7, 8, 9], [2, [0, 1]]).at
     (1, 1, 0)
@@ -248,7 +238,7 @@ def _steps(order: Order, hidden: list[int], seed: int) -> list[list[int]]:
     if isinstance(order, str):
         if order not in (LEFT_TO_RIGHT, RANDOM):
             raise FloatLensError(
-                f"order {order!r} is not known; use {LEFT_TO_RIGHT}, {RANDOM}, or a list of indices such as [2, 0, 1]"
+                f"unknown order {order!r}; use {LEFT_TO_RIGHT}, {RANDOM}, or a list of indices such as [2, 0, 1]"
             )
         shuffled = hidden if order == LEFT_TO_RIGHT else random.Random(seed).sample(hidden, len(hidden))
         return [[index] for index in shuffled]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import unknown_name
 
 GROUPS = {
     "special": "structural",
@@ -88,7 +88,7 @@ def groups_of(kinds: Sequence[str]) -> list[str]:
     known = {**GROUPS, "structural": "structural", "lexical": "lexical", "": ""}
     for kind in kinds:
         if kind not in known:
-            raise FloatLensError(f"token kind {kind!r} is not known; a classifier returns one of {', '.join(KINDS)}")
+            raise unknown_name("token kind", kind, KINDS)
     return [known[kind] for kind in kinds]
 
 

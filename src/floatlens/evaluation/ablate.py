@@ -18,15 +18,15 @@ from floatlens.data.sample import Sample, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, SEEDS, Condition, conditions, standard
-from floatlens.evaluation.loop import Batch, Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
-from floatlens.evaluation.planning import AnswerSettings, Key
+from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_experiments
+from floatlens.evaluation.planning import Key
 from floatlens.evaluation.replay import Baseline
-from floatlens.evaluation.retry import SAMPLE_ERRORS, error_reason
 from floatlens.evaluation.summary import difference
+from floatlens.evaluation.worker import SAMPLE_ERRORS, Checksums, ModelWorker, error_reason
 from floatlens.interventions.intervention import Intervention, parse_intervention
 from floatlens.interventions.run import holding
 from floatlens.lens import Generation, Lens
-from floatlens.options import Load
+from floatlens.options import Data, Run, Sampling
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import LocalEngine
@@ -77,14 +77,6 @@ def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
 
 
 @dataclass(frozen=True)
-class FailedQuestion:
-    """A question that cannot be answered even without interventions."""
-
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Ablation(Experiment):
     """Questions for one model under several conditions. `workers` is the number of processes that share them."""
 
@@ -131,28 +123,26 @@ class Ablation(Experiment):
 
     def compute(self, worker: ModelWorker, batch: Batch, folder: RunFolder | None) -> Iterator[tuple[Any, Checksums]]:
         lens, by_condition = worker.lens(self.model), _by_condition(batch.cases)
-        for part in self._baseline(worker, lens, by_condition[0]):
+        for part, failure in self._baseline(worker, lens, by_condition[0]):
             for cases in by_condition:
-                for record in self._under(lens, part, {case.record.id: case.record for case in cases}):
-                    if record.key in batch.missing:
-                        yield record, {}
+                records: dict[str, Any] = {case.record.id: case.record for case in cases}
+                if isinstance(part, Baseline):
+                    found = self._under(lens, part, records)
+                else:
+                    found = iter([replace(records[part], error=failure)])
+                yield from ((record, {}) for record in found if record.key in batch.missing)
 
-    def _baseline(self, worker: ModelWorker, lens: Lens, cases: Sequence[Case]) -> list[Baseline | FailedQuestion]:
-        about = (self.key, [(case.record.id, case.prompt and case.prompt.ids) for case in cases], self.asking)
+    def _baseline(self, worker: ModelWorker, lens: Lens, cases: Sequence[Case]) -> list[tuple[Baseline | str, str]]:
+        about = (self.key, [(case.record.id, case.prompt and case.prompt.ids) for case in cases], self.sampling)
         if worker.notes.get("baseline of") != about:
             worker.notes.clear()
-            worker.notes["baseline"] = list(run_baseline(lens, cases, self.asking))
+            worker.notes["baseline"] = list(run_baseline(lens, cases, self.sampling))
             worker.notes["baseline of"] = about
-        found: list[Baseline | FailedQuestion] = worker.notes["baseline"]
+        found: list[tuple[Baseline | str, str]] = worker.notes["baseline"]
         return found
 
-    def _under(
-        self, lens: Lens, part: Baseline | FailedQuestion, records: Mapping[str, AblationRecord]
-    ) -> Iterator[AblationRecord]:
+    def _under(self, lens: Lens, part: Baseline, records: Mapping[str, AblationRecord]) -> Iterator[AblationRecord]:
         """Yield the records of all questions; a batch that fails is halved until the failing question is found."""
-        if isinstance(part, FailedQuestion):
-            yield replace(records[part.id], error=part.reason)
-            return
         intervention = next(iter(records.values())).intervention
         try:
             found = part.under([parse_intervention(intervention)] if intervention else [])
@@ -161,8 +151,11 @@ class Ablation(Experiment):
                 yield replace(records[part.cases[0].record.id], error=error_reason(error))
                 return
             for half in halves(part.cases):
-                for smaller in run_baseline(lens, half, self.asking):
-                    yield from self._under(lens, smaller, records)
+                for smaller, failure in run_baseline(lens, half, self.sampling):
+                    if isinstance(smaller, Baseline):
+                        yield from self._under(lens, smaller, records)
+                    else:
+                        yield replace(records[smaller], error=failure)
             return
         for case, (answer, measures) in zip(part.cases, found, strict=True):
             yield records[case.record.id].with_measures(answer, measures, lens.special_ids)
@@ -175,26 +168,27 @@ def _by_condition(cases: Sequence[Case]) -> list[list[Case]]:
     return list(found.values())
 
 
-def run_baseline(lens: Lens, cases: Sequence[Case], asking: AnswerSettings) -> Iterator[Baseline | FailedQuestion]:
+def run_baseline(lens: Lens, cases: Sequence[Case], sampling: Sampling) -> Iterator[tuple[Baseline | str, str]]:
     """Run a batch without interventions; if it fails, it is halved until the failing question is found.
 
-    Rows that would wait for each other run alone: conditions are compared step by step.
+    Yields each part that runs, or the id of a question that cannot be answered and the reason. Rows that would wait for
+    each other run alone: conditions are compared step by step.
     """
     if len(cases) > 1 and (lens.rows_wait or not lens.batched):
         for case in cases:
-            yield from run_baseline(lens, [case], asking)
+            yield from run_baseline(lens, [case], sampling)
         return
     try:
         with holding(lens):
-            whole = Baseline.run(lens, cases, asking)
+            whole = Baseline.run(lens, cases, sampling)
     except SAMPLE_ERRORS as error:
         if len(cases) == 1:
-            yield FailedQuestion(cases[0].record.id, error_reason(error))
+            yield cases[0].record.id, error_reason(error)
             return
         for half in halves(cases):
-            yield from run_baseline(lens, half, asking)
+            yield from run_baseline(lens, half, sampling)
     else:
-        yield whole
+        yield whole, ""
 
 
 def halves(cases: Sequence[Case]) -> tuple[Sequence[Case], Sequence[Case]]:
@@ -208,26 +202,27 @@ def ablate(
     *,
     doses: Sequence[float] | None = None,
     seeds: Sequence[int] = SEEDS,
-    asking: AnswerSettings | None = None,
+    sampling: Sampling = Sampling(),
+    reading: Data = Data(),
+    run: Run = Run(),
     folder: RunFolder | None = None,
     watch: ProgressCallback | None = None,
-    load: Load = Load(),
     engine: Engine | None = None,
     worker: ModelWorker | None = None,
-    retry_errors: bool = False,
 ) -> pd.DataFrame:
     """Answer each question with each model under each intervention, dose and control; the finding `causes` reads the table.
 
     Parameters
     ----------
-    models: names, or lenses; `load` is how models are loaded.
+    models: names, or lenses.
     samples: questions, or several data sets by name.
     interventions: by default those that the claims need.
     doses, seeds: values of {n} in the interventions; seeds of the controls.
+    sampling, reading, run: how questions are decoded and worded, and how many together.
     engine, worker: by default this process. Other processes need names, since a lens stays in its process.
     """
     named = samples if isinstance(samples, Mapping) else {"data": samples}
-    asking, engine, worker = asking or AnswerSettings(), engine or LocalEngine(), worker or ModelWorker(load)
+    engine, worker = engine or LocalEngine(), worker or ModelWorker()
 
     def experiments() -> Iterator[Ablation]:
         for model in models:
@@ -241,15 +236,13 @@ def ablate(
             lens = worker.planning_lens(name, engine.in_process)
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             for data, questions in named.items():
-                count = len(questions) * len(chosen)
-                shared = 1 if engine.in_process else engine.workers
-                yield Ablation(
-                    name, data, "ablation", questions, asking, count, conditions=tuple(chosen), workers=shared
-                )
+                how: dict[str, Any] = {"sampling": sampling, "reading": reading, "batch_size": run.batch_size}
+                how |= {"conditions": tuple(chosen), "workers": 1 if engine.in_process else engine.workers}
+                yield Ablation(name, data, "ablation", questions, **how, count=len(questions) * len(chosen))
 
-    journal = Journal(folder, retry_errors=retry_errors, kind=AblationRecord)
-    result = run_experiments(experiments(), worker, journal, engine=engine, watch=watch)
-    answers = answers_table(result.records, AblationRecord)
+    journal = Journal(folder, retry_errors=run.retry_errors, kind=AblationRecord)
+    records, _ = run_experiments(experiments(), worker, journal, engine=engine, watch=watch)
+    answers = answers_table(records, AblationRecord)
     if folder is not None:
         folder.write_table("answers", answers)
     return answers

@@ -18,8 +18,6 @@ from floatlens.trace.generation import Generation
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
     from floatlens.data.sample import Sample
-    from floatlens.lens import Lens
-    from floatlens.trace.trace import Trace
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
 NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
@@ -77,17 +75,20 @@ class AnswerRecord:
     @classmethod
     def from_result(cls, key: Key, value: Mapping[str, Any]) -> Self:
         """Return the record of a result in a run folder."""
-        return untrusted.make_record(cls, value, f"the result of {', '.join(key)}")
+        record = untrusted.make_record(cls, value, f"the result of {', '.join(key)}")
+        if record.key != key:
+            raise FloatLensError(f"the result {', '.join(key)} is of another kind or version; use another --out")
+        return record
 
     @property
     def key(self) -> Key:
-        """The key of the result in the run folder."""
-        return self.model, self.data, self.condition, self.id
+        """The key of the result in the run folder. A traced question has no condition, and may have no data set."""
+        return (*(part for part in (self.model, self.data, self.condition) if part), self.id)
 
     @property
     def name(self) -> str:
-        """The name in errors.jsonl, and of the trace."""
-        return ", ".join(self.key)
+        """The name in errors.jsonl, and of the trace; a run of traces has one model."""
+        return ", ".join(self.key) if self.condition else self.id
 
     @property
     def trace_id(self) -> str:
@@ -105,50 +106,12 @@ class AnswerRecord:
         counts: dict[str, Any] = {"steps": int(made.steps), "new_tokens": len(made.ids)}
         return replace(self, answer=text, confidence=float(made.confidence), **scores, **counts)
 
-    def with_trace(self, lens: Lens, trace: Trace) -> Self:
-        """Return the record with the answer of its trace."""
-        return self.with_answer(Generation.from_trace(lens, trace))
-
     def with_answer_of(self, other: AnswerRecord) -> Self:
         """Return the record with the answer of another question that has the same prompt."""
         if other.error is not None:
             return replace(self, error=other.error)
         same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
         return replace(self, **same, **score(other.answer, self.gold)._asdict())
-
-
-@dataclass
-class TraceRecord:
-    """A traced question: its trace is in the run folder, unless there is an error."""
-
-    id: str
-    model: str
-    error: str | None = None
-
-    @classmethod
-    def from_result(cls, key: Key, value: Mapping[str, Any]) -> TraceRecord:
-        if len(key) != 2:
-            raise FloatLensError(f"the result {', '.join(key)} is not one of floatlens trace; use another --out")
-        name = f"the result of {', '.join(key)}"
-        return untrusted.make_record(cls, {"id": key[1], "model": key[0], **value}, name)
-
-    @property
-    def key(self) -> Key:
-        return self.model, self.id
-
-    @property
-    def name(self) -> str:
-        return self.id
-
-    @property
-    def trace_id(self) -> str:
-        return self.id
-
-    def value(self) -> dict[str, Any]:
-        return {"error": self.error}
-
-    def with_trace(self, lens: Lens, trace: Trace) -> TraceRecord:
-        return self
 
 
 def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:

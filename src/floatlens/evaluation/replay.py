@@ -25,10 +25,10 @@ from floatlens.decode.settings import Settings
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.loop import Case
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, in_force
 from floatlens.lens import Generation, Lens
+from floatlens.options import Sampling
 
 
 @dataclass
@@ -45,14 +45,14 @@ class Baseline:
     gold: list[list[int]]
 
     @classmethod
-    def run(cls, lens: Lens, cases: Sequence[Case], asking: AnswerSettings) -> Baseline:
+    def run(cls, lens: Lens, cases: Sequence[Case], sampling: Sampling) -> Baseline:
         """Run the batch."""
         if not lens.has_mask and lens.family.kind == "mdm":
             raise FloatLensError(
                 f"{lens.name} (family {lens.family.name}) has no masks, so a gold answer cannot be revealed step by step; "
                 f"use lens.intervene(...) with lens.generate or lens.trace"
             )
-        settings = lens.settings(**asking.generation())
+        settings = lens.settings_of((), sampling)
         batch = lens._batch([case.prompt for case in cases if case.prompt is not None], settings)
         steps: list[Step] = []
 

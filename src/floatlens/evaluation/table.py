@@ -124,7 +124,8 @@ def table1(results: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]]
     entries = [*results, *averages]
     found = {(e["model"], e["condition"], e["data"]): e for e in entries}
     data = list(dict.fromkeys(e["data"] for e in entries))
-    keys = [(m, c) for m in dict.fromkeys(e["model"] for e in entries) for c in (CLOSED, OPEN)]
+    conditions = dict.fromkeys((CLOSED, OPEN, *(e["condition"] for e in entries)))
+    keys = [(m, c) for m in dict.fromkeys(e["model"] for e in entries) for c in conditions]
     keys = [(m, c) for m, c in keys if any((m, c, d) in found for d in data)]
     values = {
         (m, c, d, s): _percent(found.get((m, c, d), {}).get(s)) for m, c in keys for d in data for s, _ in COLUMNS

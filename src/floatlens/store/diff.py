@@ -10,7 +10,7 @@ from typing import Any
 from floatlens.store.folder import Key, Result, RunFolder, differences
 from floatlens.store.runs import all_runs
 
-SETTINGS = ("command", "asked", "models", "data", "template", "seeds", "versions")
+SETTINGS = ("command", "asked", "models", "data", "versions")
 SHOWN = 20
 MISSING = "missing"
 

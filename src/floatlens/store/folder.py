@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from floatlens import untrusted
-from floatlens.data.readers.problems import FULL_LIST as PROBLEMS
+from floatlens.data.readers.registry import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim
@@ -53,7 +53,7 @@ FILES = (
     *("claims.json", "parts.json", "plan.json", "report.html", "table1.md", "table1.tex", "table1.csv"),
 )
 # Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.
-MATCHED = ("command", "asked", "models", "data", "template", "versions")
+MATCHED = ("command", "asked", "models", "data", "versions")
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
 Claim = tuple[str, str]  # location of a run, and nonce of the lock under which its owner writes
@@ -213,10 +213,12 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Open an existing run to read it."""
+        """Open an existing run to read it; a trace that was saved alone counts as a run of one trace."""
         run = cls(Storage(path))
         if run.storage.folder is not None:
             check_files(run.storage.folder)
+        if run.is_trace:
+            return run
         if not run.storage.exists(MANIFEST):
             raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; pass a folder made with --out")
         _ = run.manifest  # one that cannot be read is refused now
@@ -269,7 +271,15 @@ class RunFolder:
         self.close()
 
     @property
+    def is_trace(self) -> bool:
+        """Whether the folder is a trace, saved by `Trace.save`, and not a run."""
+        folder = self.storage.folder
+        return folder is not None and (folder / "zarr.json").is_file() and not (folder / MANIFEST).exists()
+
+    @property
     def manifest(self) -> dict[str, Any]:
+        if self.is_trace:
+            return {"command": "Trace.save"}
         return untrusted.parse_json(self.storage.read(MANIFEST), f"{self}/{MANIFEST}")
 
     # --- results ------------------------------------------------------------------------------------------------------
@@ -378,7 +388,8 @@ class RunFolder:
                 if not (self.path / name).exists():
                     self.storage.download(name, self.path / name)
         found = []
-        for path in sorted((self.path / SAMPLES).glob("*/zarr.json")):
+        folder = self.path / SAMPLES
+        for path in [self.path / "zarr.json"] if self.is_trace else sorted(folder.glob("*/zarr.json")):
             if path.parent.name.startswith("."):
                 continue
             try:
@@ -459,35 +470,58 @@ class RunFolder:
 
 
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error that names the differing settings if a run was started with other ones."""
-    now = json.loads(json.dumps(now, default=str))
+    """Raise an error that names the differing settings if a run was started with other ones.
+
+    A run may be resumed for fewer of its models, data sets, conditions or questions.
+    """
+    old, new = json.loads(json.dumps(before)), json.loads(json.dumps(now, default=str))
+    _narrow(old, new)
     differing: list[str] = []
     for part in MATCHED:
-        if part in before and part in now:
-            differing += differences(before[part], now[part], "" if part == "asked" else part)
+        if part in old and part in new:
+            differing += differences(old[part], new[part], "" if part == "asked" else part)
     if differing:
         raise FloatLensError(
-            f"{location} was started with other settings ({'; '.join(differing[:6])}); use the same, or another --out"
+            f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
         )
+
+
+def _narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Take over from `now` what asks for a part of `before`; a stress test draws its passages from all questions."""
+    asked, wanted = before.get("asked"), now.get("asked")
+    if (
+        now.get("command") not in ("trace", "eval", "ablate")
+        or not isinstance(asked, dict)
+        or not isinstance(wanted, dict)
+    ):
+        return
+    for name in ("models", "data", "conditions"):
+        one, other = asked.get(name), wanted.get(name)
+        if isinstance(one, list) and isinstance(other, list) and all(each in one for each in other):
+            asked[name] = other
+            if isinstance(before.get(name), dict) and isinstance(now.get(name), dict):
+                before[name] = {key: each for key, each in before[name].items() if key in now[name]}
+    read, limit = asked.get("read"), (wanted.get("read") or {}).get("limit")
+    if isinstance(read, dict) and isinstance(limit, int) and read.get("seed") is None:  # the first ones
+        read["limit"] = min(read.get("limit") or limit, limit)
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
     """The fields in which two JSON values differ, each with both values.
 
-    >>> differences({"steps": 4, "asking": {"seed": 0}}, {"steps": 4, "asking": {"seed": 1}})
-    ['asking.seed: 0, now 1']
+    >>> differences({"steps": 4, "read": {"seed": 0}}, {"steps": 4, "read": {"seed": 1}})
+    ['read.seed: 0, now 1']
     """
     if isinstance(before, dict) and isinstance(now, dict):
         found: list[str] = []
         for key in sorted({*before, *now}):
             found += differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
         return found
-    return [] if before == now else [f"{name}: {_shorten(before)}, now {_shorten(now)}"]
-
-
-def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return (
+        []
+        if before == now
+        else [f"{name}: {json.dumps(before, ensure_ascii=False)}, now {json.dumps(now, ensure_ascii=False)}"]
+    )
 
 
 def _index_line(result: Result) -> dict[str, Any]:

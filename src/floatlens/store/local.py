@@ -29,6 +29,7 @@ from floatlens.store.engine import (
 )
 
 T = TypeVar("T")
+GRACE = 5.0  # seconds that an idle worker has to end
 _connection: Connection | None = None  # in a worker process: to the process that sends its jobs
 
 
@@ -109,6 +110,8 @@ class LocalWorker(RemoteWorker):
 
     def stop(self) -> None:
         self.connection.close()
+        if not self.jobs:
+            self.process.join(GRACE)  # an idle worker ends by itself, and releases its semaphores
         self.process.kill()
         self.process.join()
 
@@ -116,26 +119,37 @@ class LocalWorker(RemoteWorker):
 def serve_jobs(
     connection: Connection, worker: Callable[[Any], Any], number: int, workers: int, gpus_per_worker: int | None
 ) -> None:
-    """Run the jobs that arrive in a worker process, until the process that sends them is gone."""
+    """Run the jobs that arrive in a worker process, until the process that sends them is gone.
+
+    An idle worker returns, so that Python cleans up: Blosc makes a named semaphore, which would leak.
+    """
     global _connection
     _connection = connection
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that sends the jobs decides
     use_own_devices(number, workers, gpus_per_worker)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    idle = threading.Event()
+    idle.set()
 
     def receive() -> None:  # always reading, so that neither side waits for the other to read
         while True:
             try:
                 jobs.put(connection.recv())
             except (EOFError, OSError):
-                os._exit(0)
+                if not idle.is_set():
+                    os._exit(0)
+                jobs.put(None)
+                return
 
     threading.Thread(target=receive, daemon=True).start()
-    while True:
-        job = jobs.get()
-        connection.send(STARTED)
-        connection.send(run_job(worker, job))
+    while (job := jobs.get()) is not None:
+        idle.clear()
+        with contextlib.suppress(OSError):  # the process that sent the job is gone
+            connection.send(STARTED)
+            result = run_job(worker, job)
+            idle.set()
+            connection.send(result)
 
 
 def die_with_parent() -> None:

@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any
 
 from floatlens.data.read import expand
 from floatlens.data.readers.registry import named_data
+from floatlens.data.template import Template
 from floatlens.models.checkpoint import Checkpoint
-from floatlens.options import ARGUMENTS
+from floatlens.options import ARGUMENTS, recorded
 from floatlens.registry import plugins
 from floatlens.store.storage import hash_bytes, hash_value, hide_credentials
 from floatlens.version import __version__
@@ -32,24 +34,19 @@ PRIVATE = ("prompt", "text", "ids", "infill", "replay", "passage", "answer")  # 
 
 
 def describe(
-    command: str,
-    asked: Mapping[str, Any],
-    *,
-    checkpoints: Sequence[Checkpoint] = (),
-    data: Sequence[str] = (),
-    template: str | None = None,
-    seeds: Mapping[str, Any] | None = None,
+    command: str, asked: Mapping[str, Any], *, checkpoints: Sequence[Checkpoint] = (), data: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return settings, hashes of models, data and template, seeds, versions, plug-ins, machine and arguments."""
+    """Return settings, hashes of models and data, versions, plug-ins, machine and arguments.
+
+    Of a value of `floatlens.options` in `asked`, the options are kept that results depend on.
+    """
     plugins.load()
     manifest = {
         "format": FORMAT,
         "command": command,
-        "asked": {name: hash_texts(value) if name in PRIVATE else value for name, value in asked.items()},
+        "asked": {name: hash_texts(value) if name in PRIVATE else _plain(value) for name, value in asked.items()},
         "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
-        "template": hash_bytes(template.encode()) if template is not None else None,
-        "seeds": dict(seeds or {}),
         "versions": versions(),
         "plugins": dict(plugins.loaded),
         "machine": machine(),
@@ -57,6 +54,14 @@ def describe(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return {name: _without_credentials(value) for name, value in manifest.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Template):
+        return value.text
+    if is_dataclass(value):
+        return {name: _plain(each) for name, each in recorded(value).items()}
+    return value
 
 
 def shareable_arguments(arguments: Sequence[str]) -> list[str]:

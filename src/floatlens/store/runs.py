@@ -13,12 +13,36 @@ from typing import overload
 
 from floatlens.errors import FloatLensError
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
+from floatlens.store.manifest import describe
 from floatlens.store.storage import Storage
+from floatlens.trace.summarise import Detail
 from floatlens.trace.trace import Trace
 
 MODELS = "models"
 CAUSES = "causes"  # inside a model's run, with interventions
 REPLAYS = "replays"  # inside a model's run, traces of given texts
+TEXTS = "texts"  # inside a model's run, prose that was read under several conditions
+
+
+def save_run(
+    path: str | Path, traces: Trace | Iterable[Trace], *, dtype: str = "float16", detail: Detail = "full"
+) -> Path:
+    """Save traces as a run folder, which `floatlens figure`, `report` and `explore` take like any run.
+
+    A trace without a `sample_id` is numbered. `dtype` and `detail` are those of `Trace.save`.
+    """
+    given = [traces] if isinstance(traces, Trace) else list(traces)
+    if not given:
+        raise FloatLensError("there are no traces to save; pass at least one")
+    named = [(trace.model, str(trace.data.attrs.get("sample_id") or f"trace-{n}")) for n, trace in enumerate(given)]
+    if twice := next((key for key in named if named.count(key) > 1), None):
+        raise FloatLensError(f"two traces of {twice[0]} have the sample_id {twice[1]!r}; give each its own")
+    with RunFolder.create(path, describe("save_run", {"traces": len(given)})) as run:
+        for key, trace in zip(named, given, strict=True):
+            saved = Trace(trace.data.assign_attrs(sample_id=key[1]))
+            run.put(key, {"model": key[0], "id": key[1]}, run.save_trace(" ".join(key), saved, dtype, detail))
+        run.finish()
+    return Path(path)
 
 
 def model_runs(path: str | Path) -> list[RunFolder]:
@@ -36,7 +60,7 @@ def all_runs(run: RunFolder) -> list[RunFolder]:
         models = sorted({name.split("/")[1] for name in run.storage.names(MODELS)})
     else:
         models = sorted(path.name for path in (run.path / MODELS).glob("*"))
-    inside = ((MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,)))
+    inside = ((MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,), (TEXTS,)))
     return [run, *_existing(run, inside)]
 
 

@@ -25,10 +25,12 @@ from floatlens.findings.spelling import count
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import run_all
+from floatlens.store.runs import TEXTS
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
 FIGURES, NUMBERS = "figures", "findings"
+NOUNS = {"traces": "sample", "texts": "text"}
 
 
 @dataclass
@@ -92,7 +94,7 @@ def analyse_findings(
 ) -> list[Section]:
     """Analyse findings on the runs of models, in parallel where there are cores."""
     shown = {setting: shown_samples(homes, condition) for setting, condition in CONDITIONS.items()}
-    tasks = [(name, homes, target, shown[FINDINGS[name].setting]) for name in names]
+    tasks = [(name, homes, target, shown.get(FINDINGS[name].setting, ())) for name in names]
     found = run_all(analyse, tasks, jobs, watch)
     return [
         each
@@ -107,13 +109,14 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
     folders = [RunFolder.open(run) for run in runs]
     samples = [path for folder in folders for _, path in folder.samples()]
     traced, answers = bool(samples), answers_in(folders)
+    read = any((folder.path / TEXTS / f"{TEXTS}.parquet").exists() for folder in folders)
     recorded = {child.name for path in samples[:1] for child in path.iterdir()}  # arrays of a Zarr group are folders
     return tuple(
         name
         for name, finding in FINDINGS.items()
-        if (traced or finding.reads == "answers")
+        if (read if finding.reads == "texts" else traced or finding.reads == "answers")
         and all(record in recorded for record in expand(finding.records))
-        and (finding.reads == "traces" or (len(answers) > 0 and finding.applies(answers)))
+        and (finding.reads in ("traces", "texts") or (len(answers) > 0 and finding.applies(answers)))
     )
 
 
@@ -159,6 +162,8 @@ def shown_samples(runs: Sequence[Path], condition: str = "") -> tuple[str, ...]:
 def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     if finding.reads == "traces":
         return traces_for(finding, folders)
+    if finding.reads == "texts":
+        return [folder.path for folder in folders]
     answers = answers_in(folders)
     if answers.empty:
         raise FloatLensError(
@@ -197,7 +202,7 @@ def _settings(finding: Finding, measured: Any) -> dict[str, str]:
     if "residual" in attributes:
         found["residual"] = "(A + I)/2" if attributes["residual"] else "none"
     if isinstance(measured, xr.Dataset) and "sample" in measured.sizes:
-        found["measured on"] = count(measured.sizes["sample"], "sample" if finding.reads == "traces" else "question")
+        found["measured on"] = count(measured.sizes["sample"], NOUNS.get(finding.reads, "question"))
     found["intervals"] = "95 % over samples, see docs/intervals.md"
     return found
 

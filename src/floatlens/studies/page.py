@@ -22,18 +22,17 @@ from markupsafe import Markup
 from floatlens import explorer
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
-from floatlens.findings.verdict import correct_for_number
-from floatlens.stats import NOT_SUPPORTED, SUPPORTED
+from floatlens.findings.verdict import correct_primary
+from floatlens.stats import VERDICTS
 from floatlens.studies.analyse import Section
 from floatlens.studies.drawing import inlined, whisker, whisker_reach
-from floatlens.studies.sentences import say_aloud, say_corrected
+from floatlens.studies.sentences import say_aloud, say_primary
 from floatlens.version import __version__
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 MOST_OPEN = 10  # a report with more sections is folded: their headings, questions and sentences stay open
 ROOM = 1_500_000  # maximum characters of a figure's data; more than 300,000 rows of a heat map
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-VERDICTS = ("supported", "not supported", "inconclusive", "too few samples", "not measured")
 
 
 @dataclass
@@ -86,7 +85,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
     template = _environment().get_template(TEMPLATE)
     style, script = (_asset(name) for name in (STYLE, SCRIPT))
     claims = [claim for section in sections for claim in section.claims]
-    correct_for_number(claims)
+    correct_primary(claims)
     return template.render(
         about=about,
         sections=[
@@ -94,9 +93,9 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
             for section in sections
         ],
         matrix=matrix(sections),
-        tally={verdict: n for verdict in VERDICTS if (n := sum(verdict_of(claim) == verdict for claim in claims))},
+        tally={verdict: n for verdict in VERDICTS if (n := sum(claim["verdict"] == verdict for claim in claims))},
         aloud=say_aloud(claims),
-        corrected=say_corrected(claims),
+        primary=say_primary(claims),
         folded=len(sections) > MOST_OPEN,
         explorer=Markup(explorer.embed(films, "films")) if films else "",
         films=[
@@ -136,7 +135,8 @@ def matrix(sections: Sequence[Section]) -> dict[str, Any]:
         reach = whisker_reach(every)
         shown = [[_cell(claim, reach) for claim in cells.get(column, [])] for column in columns]
         statistic = f"{every[0]['statistic']}; smallest effect that matters: {number(every[0].get('effect'))}"
-        made.append({"section": name, "claim": text, "statistic": statistic, "cells": shown})
+        whose = every[0].get("whose", "") + ("; primary" if every[0].get("primary") else "")
+        made.append({"section": name, "claim": text, "whose": whose, "statistic": statistic, "cells": shown})
     return {"columns": list(columns), "rows": made}
 
 
@@ -146,18 +146,13 @@ def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
 
 
-def verdict_of(claim: dict[str, Any]) -> str:
-    """Return the verdict, or "not measured" if the study left out what the claim needs."""
-    return str(claim["verdict"]) if claim["n"] else "not measured"
-
-
 def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
     low, high = claim["interval"]
     value = number(claim["value"])
     interval = "" if low is None else f"{number(low)} to {number(high)}"
-    text = f"{verdict_of(claim)}: {value}" + (f", 95 % interval {interval}" if interval else "")
+    text = f"{claim['verdict']}: {value}" + (f", 95 % interval {interval}" if interval else "")
     return {
-        "verdict": verdict_of(claim),
+        "verdict": claim["verdict"],
         "value_text": value,
         "interval_text": interval,
         "against": ", ".join(short(m) for m in claim["models"][1:]),
@@ -166,22 +161,8 @@ def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
         "n": claim["n"],
         "rule": claim["rule"],
         "effect": number(claim.get("effect")),
-        "corrected": corrected(claim),
         "whisker": Markup(whisker(claim, reach, text)),
     }
-
-
-def corrected(claim: dict[str, Any]) -> str:
-    """A short text on Holm's correction of a verdict; empty if the verdict is undecided.
-
-    >>> corrected({"verdict": "supported", "p_holm": 0.2, "survives": False})
-    'not after correction: p = 0.2'
-    """
-    p = claim.get("p_holm")
-    if claim["verdict"] not in (SUPPORTED, NOT_SUPPORTED) or p is None:
-        return ""
-    text = "p < 0.0001" if p < 1e-4 else f"p = {number(p)}"
-    return f"corrected {text}" if claim["survives"] else f"not after correction: {text}"
 
 
 def _figures(section: Section, folder: Path) -> list[Figure]:

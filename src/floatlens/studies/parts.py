@@ -21,17 +21,20 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import Condition, conditions, standard
-from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, AnswerSettings, Key
-from floatlens.evaluation.sources import DataSource
+from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Key
+from floatlens.evaluation.sources import DataSource, with_gold_at
 from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_experiments
+from floatlens.evaluation.worker import ModelWorker
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
+from floatlens.options import Sampling
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import ERRORS, RunFolder
 from floatlens.store.local import LocalEngine
-from floatlens.store.runs import CAUSES
+from floatlens.store.runs import CAUSES, TEXTS
 from floatlens.studies.plan import StudyPlan
+from floatlens.studies.texts import run_texts
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
@@ -84,16 +87,18 @@ class ModelStudy:
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
-    def task(self, source: DataSource, count: int | None, condition: str, asking: AnswerSettings) -> Experiment:
+    def task(self, source: DataSource, count: int | None, condition: str, sampling: Sampling) -> Experiment:
         """Describe the first questions of a data set, to ask the model under one condition."""
         samples = first(source, count, self.plan)
-        return Experiment(self.model, source.label, condition, samples, asking, len(samples))
+        size = self.plan.run.batch_size
+        return Experiment(self.model, source.label, condition, samples, sampling, self.plan.reading, size, len(samples))
 
     def ask(self, tasks: Sequence[Experiment], *, trace: bool = False) -> None:
         """Answer all tasks; questions that an earlier part or a killed run has answered are not asked again."""
         jobs = [replace(task, recording=self.plan.recording(task.condition)) if trace else task for task in tasks]
-        made = run_experiments(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
-        self.rows.update({record.key: record for record in made.records})
+        records, _ = run_experiments(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
+        moved = trace and self.plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
+        self.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
 
     @property
     def with_passages(self) -> list[DataSource]:
@@ -110,7 +115,7 @@ def study_model(
 ) -> ModelOutcome:
     """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
     does, retry = engine or LocalEngine(), plan.run.retry_errors
-    asked = {"model": model, **plan.recorded()}
+    asked = {"model": model, **plan.asked()}
     with RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder, does.keep_workers():
         storage = folder.storage
         before = ModelOutcome(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
@@ -139,19 +144,19 @@ def study_model(
 
 def has_failures(folder: RunFolder) -> bool:
     """Whether a question failed in a model's run, with or without interventions."""
-    return any(folder.storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}"))
+    return any(folder.storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}", f"{TEXTS}/{ERRORS}"))
 
 
 def run_traces(shared: ModelStudy) -> None:
     """Trace short questions without passages, and questions with passages; their answers serve Table 1."""
-    plan = shared.plan
-    shared.ask(
-        [
-            shared.task(source, count, condition, plan.asking if condition == SHORT else plan.answering)
-            for source, condition, count in traced(plan, shared.sources, shared.model)
-        ],
-        trace=True,
-    )
+    plan, tasks = shared.plan, []
+    for source, condition, count in traced(plan, shared.sources, shared.model):
+        task = shared.task(source, count, condition, plan.sampling if condition == SHORT else plan.answering)
+        if condition == OPEN:
+            samples = list(with_gold_at(first(source, count, plan), plan.reading.gold_at))
+            task = replace(task, samples=samples, count=len(samples))
+        tasks.append(task)
+    shared.ask(tasks, trace=True)
 
 
 def traced(
@@ -191,11 +196,13 @@ def run_stress(shared: ModelStudy) -> None:
     shared.notes += notes
     specs = shared.plan.scope.stress_interventions
     under = conditions(specs, None, SEEDS) if specs else [Condition.plain()]
+    plan = shared.plan
+    how: dict[str, Any] = {"sampling": plan.answering, "reading": plan.reading, "batch_size": plan.run.batch_size}
     shared.ask(
         [
             job
             for (name, data), several in made.items()
-            for job in stress_experiments(STRESSES[name], [shared.model], {data: several}, conditions=under)
+            for job in stress_experiments(STRESSES[name], [shared.model], {data: several}, under, **how)
         ]
     )
 
@@ -217,7 +224,7 @@ def stress_levels(
         for source in sorted(usable, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
                 options = StressOptions(seed=plan.reading.seed or 0)
-                found = stress.levels(first(source, None, plan), plan.answering, options)
+                found = stress.levels(first(source, None, plan), options)
             except FloatLensError as error:
                 reason = str(error)
                 continue
@@ -250,12 +257,13 @@ def run_causes(shared: ModelStudy) -> None:
                 {source.label: first(source, plan.sizes.causes, plan)},
                 specs,
                 seeds=seeds,
-                asking=plan.answering,
+                sampling=plan.answering,
+                reading=plan.reading,
+                run=plan.run,
                 folder=folder,
                 watch=shared.watch,
                 engine=shared.engine,
                 worker=shared.worker,
-                retry_errors=plan.run.retry_errors,
             )
         )
         folder.finish()
@@ -270,6 +278,7 @@ def choose_interventions(plan: StudyPlan, layers: int) -> tuple[list[str], list[
 
 RUN: dict[str, Callable[[ModelStudy], None]] = {
     "traces": run_traces,
+    "texts": run_texts,
     "knowledge": run_knowledge,
     "stress": run_stress,
     "causes": run_causes,

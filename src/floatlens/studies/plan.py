@@ -8,21 +8,21 @@ from functools import cached_property
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, AnswerSettings
-from floatlens.evaluation.sources import DataSource, asking_of, open_sources, plan_of
+from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
+from floatlens.evaluation.sources import DataSource, open_sources
 from floatlens.findings.finding import CONDITIONS, FINDINGS, traced_conditions
 from floatlens.models.checkpoint import find
-from floatlens.options import Data, Load, Recording, Run, Sampling, Scope, recorded
+from floatlens.options import Data, Load, Recording, Run, Sampling, Scope
 from floatlens.store.manifest import describe
 
-PARTS = ("traces", "knowledge", "stress", "causes")  # in the order of work: later parts can use results of earlier ones
+PARTS = ("traces", "texts", "knowledge", "stress", "causes")  # in the order of work: later ones can use earlier results
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Number of questions per data set and part; None means all.
 
-    `traces` counts questions traced with passages, `short` questions traced without.
+    `traces` counts questions traced with passages, `short` questions traced without, `texts` the texts of the finding sink.
     """
 
     traces: int | None = 24
@@ -30,12 +30,13 @@ class Sizes:
     stress: int | None = 50
     causes: int | None = 50
     short: int | None = 24
+    texts: int | None = 20
 
     def limited(self, limit: int | None) -> Sizes:
         """Return sizes with no part larger than `limit`.
 
         >>> Sizes().limited(20)
-        Sizes(traces=20, knowledge=20, stress=20, causes=20, short=20)
+        Sizes(traces=20, knowledge=20, stress=20, causes=20, short=20, texts=20)
         """
         if limit is None:
             return self
@@ -45,7 +46,7 @@ class Sizes:
 
 
 DEMO = {"traces": 5, "knowledge": 24, "stress": 40, "causes": 12, "short": 14}
-FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100)
+FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100, texts=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +98,9 @@ class StudyPlan:
         return replace(self, sampling=replace(self.sampling, max_new_tokens=tokens), **own)
 
     @property
-    def asking(self) -> AnswerSettings:
-        """How short questions are asked."""
-        return asking_of(self.sampling, self.reading, self.run)
-
-    @property
-    def answering(self) -> AnswerSettings:
-        """How questions with passages are asked, and those without that they are compared with."""
-        return replace(self.asking, max_new_tokens=self.scope.answer_tokens or self.sampling.max_new_tokens)
+    def answering(self) -> Sampling:
+        """How questions with passages are answered, and those without that they are compared with."""
+        return replace(self.sampling, max_new_tokens=self.scope.answer_tokens or self.sampling.max_new_tokens)
 
     @property
     def traced(self) -> tuple[str, ...]:
@@ -124,37 +120,34 @@ class StudyPlan:
 
     def sources(self) -> list[DataSource]:
         """Open the data sets, each with the number of questions that the largest part needs."""
-        most = [getattr(self.sizes, name) for name in self.parts]
+        most = [getattr(self.sizes, name) for name in self.parts if name != "texts"] or [1]
         most += [self.sizes.short] if SHORT in self.traced else []
         limit = None if None in most else self.scope.offset + max(most)
-        given = plan_of(self.models, self.data, self.reading, self.asking, conditions=(CLOSED, OPEN), limit=limit)
-        return open_sources(given)
+        return open_sources(self.data, replace(self.reading, limit=limit), (CLOSED, OPEN))
 
-    def recorded(self) -> dict[str, Any]:
-        """Return the options that results depend on, for the manifest."""
+    def asked(self) -> dict[str, Any]:
+        """Return the settings, for the manifest."""
         return {
             "models": list(self.models),
             "data": list(self.data),
             "findings": list(self.findings),
             "sizes": asdict(self.sizes),
-            "scope": recorded(self.scope),
-            "read": recorded(replace(self.reading, template=None)),
-            "sampling": recorded(self.sampling),
-            "load": recorded(self.load),
-            "template": self.asking.template.text,
-            **recorded(self.run),
+            "scope": self.scope,
+            "read": self.reading,
+            "sampling": self.sampling,
+            "load": self.load,
+            "run": self.run,
         }
 
     def manifest(self, asked: Mapping[str, Any], models: Sequence[str]) -> dict[str, Any]:
         """Return the manifest of the study, or of one model's run in it."""
-        corpus = [self.reading.corpus] if self.reading.corpus else []
+        more = [self.reading.corpus] if self.reading.corpus else []
+        more += [self.scope.texts] if "texts" in self.parts else []
         return describe(
             "study",
             asked,
             checkpoints=[find(model, self.load) for model in models],
-            data=[*self.data, *self.scope.traced_data, *corpus],
-            template=self.asking.template.text,
-            seeds={"questions": self.reading.seed, "sampler": self.sampling.seed or 0},
+            data=[*self.data, *self.scope.traced_data, *more],
         )
 
 

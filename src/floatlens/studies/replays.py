@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floatlens.data.prompt import Prompt
 from floatlens.decode.replay import can_replay
-from floatlens.evaluation.loop import Journal, ModelWorker, TraceExperiment, TraceRecord, run_experiments
+from floatlens.evaluation.loop import Experiment, Journal, run_experiments
 from floatlens.evaluation.planning import SHORT
+from floatlens.evaluation.worker import ModelWorker
 from floatlens.findings.drift import FEWEST_TOKENS
 from floatlens.findings.finding import condition_of
 from floatlens.findings.received import answer_positions
@@ -72,8 +73,9 @@ def replay_answers(
         ]
         if prompts:
             recording = Recording(record=RECORD, detail=plan.scope.detail)
-            job = TraceExperiment(model, "", "replay", prompts, plan.asking, len(prompts), recording=recording)
-            journal = Journal(folder, retry_errors=plan.run.retry_errors, kind=TraceRecord)
+            how: dict[str, Any] = {"batch_size": plan.run.batch_size, "recording": recording}
+            job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, **how, count=len(prompts))
+            journal = Journal(folder, retry_errors=plan.run.retry_errors)
             run_experiments([job], worker, journal, engine=does, watch=watch)
         folder.finish()
         return len(prompts)

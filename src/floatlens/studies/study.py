@@ -20,7 +20,7 @@ from floatlens.evaluation.sources import problems_of, write_problems
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import check_setting
-from floatlens.findings.verdict import correct_for_number
+from floatlens.findings.verdict import correct_primary
 from floatlens.interventions.intervention import check as check_interventions
 from floatlens.keywords import StudyKeywords
 from floatlens.lens import Lens
@@ -39,7 +39,6 @@ from floatlens.studies.plan import StudyPlan
 from floatlens.studies.report import make
 
 RESULTS, CLAIMS, REPORT = "results.json", "claims.json", "report.html"
-BATCH = 16  # number of questions decoded together by default
 
 
 @dataclass
@@ -99,7 +98,7 @@ def study(
     >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP
     >>> study.to_dataframe()[["claim", "models", "value", "verdict"]]                    # doctest: +SKIP
     """
-    given: dict[str, Any] = {"batch_size": BATCH, **options}
+    given: dict[str, Any] = dict(options)
     sampler = given.pop("sampler", None)
     template = given.get("template")
     if isinstance(template, str):
@@ -133,7 +132,7 @@ def run_study(
     sources = plan.sources()
     if plan.scope.traced_data:
         sources += replace(plan, data=tuple(plan.scope.traced_data)).sources()
-    with RunFolder.create(out, plan.manifest(plan.recorded(), plan.models), resume=run.resume) as folder:
+    with RunFolder.create(out, plan.manifest(plan.asked(), plan.models), resume=run.resume) as folder:
         homes = {model: folder.inside(MODELS, safe_name(model)) for model in plan.models}
         found = run_all(study_model, [(model, plan, home, does) for model, home in homes.items()], at_once, watch)
         outcomes = {
@@ -207,7 +206,7 @@ def _write_results(
     answers = answers_in([RunFolder.open(run) for run in runs])
     found = Study(local, str(folder) if folder.remote else str(local), seconds=seconds)
     found.claims = [claim for section in sections for claim in section.claims]
-    correct_for_number(found.claims)
+    correct_primary(found.claims)
     found.failed = {f"{each.model}, {part}": reason for each in outcomes for part, reason in each.failed.items()}
     found.failed |= {section.name: section.problem for section in sections if section.problem}
     found.notes = list(dict.fromkeys(note for each in outcomes for note in each.notes)) + notes

@@ -32,15 +32,7 @@ def samples(
     seed: int | None = None,
     phrasing: int = 0,
 ) -> Iterator[Sample]:
-    """Yield the samples of a split, in a fixed mixed order.
-
-    Parameters
-    ----------
-    name: `atlas` or `atlas:hops`.
-    passages: number of passages, including the gold ones; 5 by default, 0 for closed book.
-    gold_at: index of the (first) gold passage; by default it varies.
-    seed: seed of the wording, choice and order of the passages.
-    phrasing: index of the phrasing of each question, counted from its default.
+    """Yield the samples of a split, in a fixed mixed order: 5 passages each by default, the gold one anywhere.
 
     >>> sample = next(samples("atlas", passages=3, gold_at=1))
     >>> len(sample.passages), sample.gold, sample.answers[0] in sample.passages[1].text

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from floatlens.data.readers.fields import Record, kind
-from floatlens.data.readers.problems import Problems
-from floatlens.data.readers.registry import FileFormat, register_reader
+from floatlens.data.readers.registry import FileFormat, Problems, register_reader
 from floatlens.errors import FloatLensError
 
 MAX_LINE = 32 * 2**20  # bytes; the largest KILT line is below 1 MB
@@ -201,8 +200,12 @@ def hub(name: str, split: str | None) -> Iterator[tuple[int, Record]]:
             f"{name!r} is not a local file, and reading it from the Hub needs the package datasets; "
             "check the path, or pip install 'floatlens[datasets]'"
         ) from None
+    from huggingface_hub import dataset_info
+
     path, _, config = name.partition(":")
     try:
+        if not Path(path).exists():
+            dataset_info(path, timeout=10)  # fails at once if the Hub is not reachable; the stream would be retried
         stream = datasets.load_dataset(path, config or None, split=split or "validation", streaming=True)
     except Exception as error:  # the Hub's client raises many kinds
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -23,7 +23,6 @@ from floatlens.data.retrieval import Document, Index
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, StressTest
 from floatlens.files import temporary_folder
 
@@ -221,13 +220,13 @@ def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: 
     return {stage: [asked[number][i] for number in range(len(found))] for i, stage in enumerate(STAGES)}
 
 
-def levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
+def levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
     """Ask at each stage; the collection has the documents of the corpus and the passages that are not evidence."""
     if options.values is not None:
         raise FloatLensError("the stages of stress collection are fixed; leave out --levels")
     index = collection(samples, options.index or ())
     stages = stream(samples, index, passages=options.passages or RETRIEVED, seed=options.seed)
-    return [StressLevel(stage, float("nan"), several, asking) for stage, several in stages.items()]
+    return [StressLevel(stage, float("nan"), several) for stage, several in stages.items()]
 
 
 # Not registered: it has outcomes of its own, and is not a part of the study.

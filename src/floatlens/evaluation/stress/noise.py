@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
-from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import AnswerSettings
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 from floatlens.files import temporary_folder
 
@@ -26,7 +25,7 @@ Distract = Callable[[Sample, int], list[Passage]]
 
 
 @register_stress("noise", axis="share of noise", about="distractors join the gold passages", priority=50)
-def levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
+def levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
     """Add each number of distractors to the gold passages."""
     counts = sorted(set(options.values or COUNTS))
     if counts[0] < 0:
@@ -38,7 +37,7 @@ def levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOpt
     for count in counts:
         noisy = [_mix(sample, noise[sample.id][:count], options.seed) for sample in usable]
         shares = [1 - len(sample.gold) / len(sample.passages) for sample in noisy]
-        made.append(StressLevel(str(count), sum(shares) / len(shares), noisy, asking))
+        made.append(StressLevel(str(count), sum(shares) / len(shares), noisy))
     return made
 
 
@@ -59,8 +58,7 @@ def find_distractors(samples: Sequence[Sample], options: StressOptions) -> Distr
     `random` draws passages of other questions, `hard` takes the best BM25 hits for the question among all passages (or
     in the corpus), `own` takes the question's own passages that are not gold.
     """
-    if options.distractors not in KINDS:
-        raise FloatLensError(f"distractors {options.distractors!r} are not known; use one of {', '.join(KINDS)}")
+    check_known("kind of distractors", options.distractors, KINDS)
     if options.distractors == "own":
         return lambda sample, count: [p for p in sample.passages if not p.gold][:count]
     pool = list({p.line: Passage(p.text, p.title) for sample in samples for p in sample.passages}.values())

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floatlens.data.sample import Passage, Sample
+from floatlens.data.sample import Passage, Sample, move_gold
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 
 MOST = 11  # default maximum number of positions
@@ -21,7 +20,7 @@ NAN = float("nan")
 @register_stress(
     "position", axis="position of the gold passage", about="the gold passage at each position", priority=40
 )
-def position_levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
+def position_levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
     """Put the gold passage at each position among the same other passages."""
     usable = with_gold(samples, 1, "position")
     count = options.passages or min(len(sample.passages) for sample in usable)
@@ -35,23 +34,9 @@ def position_levels(samples: Sequence[Sample], asking: AnswerSettings, options: 
                 f"gold position {position} in --levels is out of range; there are {count} passages, counted from 0"
             )
     return [
-        StressLevel(str(position), float(position), [move_gold(sample, position, count) for sample in usable], asking)
+        StressLevel(str(position), float(position), [move_gold(sample, position, count) for sample in usable])
         for position in positions
     ]
-
-
-def move_gold(sample: Sample, position: int, count: int) -> Sample:
-    """Return the question with its gold passages next to each other from `position` on, among the first others.
-
-    >>> from floatlens.data.sample import Passage
-    >>> sample = Sample("1", "Q?", ["a"], [Passage("g", gold=True), Passage("x"), Passage("y")])
-    >>> [p.text for p in move_gold(sample, 1, 3).passages]
-    ['x', 'g', 'y']
-    """
-    gold = [p for p in sample.passages if p.gold]
-    others = [p for p in sample.passages if not p.gold][: count - len(gold)]
-    at = min(position, len(others))
-    return sample.with_passages(others[:at] + gold + others[at:])
 
 
 def _spread(count: int) -> list[int]:
@@ -66,7 +51,7 @@ def _spread(count: int) -> list[int]:
     about="multi-hop evidence together or apart",
     priority=30,
 )
-def layout_levels(samples: Sequence[Sample], asking: AnswerSettings, options: StressOptions) -> list[StressLevel]:
+def layout_levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
     """Lay out the evidence together, at each distance, reversed and shuffled."""
     usable = [_cut(sample, options.passages) for sample in with_gold(samples, 2, "layout")]
     widest = min((len(s.passages) - len(s.gold)) // (len(s.gold) - 1) for s in usable)
@@ -76,12 +61,10 @@ def layout_levels(samples: Sequence[Sample], asking: AnswerSettings, options: St
             raise FloatLensError(
                 f"evidence cannot be {k} passages apart in all questions; use 1 to {widest} in --levels"
             )
-    made = [StressLevel("together", 0.0, [space_gold(s, 0) for s in usable], asking)]
-    made += [
-        StressLevel(f"apart {k}", float(k), [space_gold(s, k) for s in usable], asking) for k in sorted(set(wanted))
-    ]
-    made.append(StressLevel("reversed", NAN, [space_gold(s, 0, reverse=True) for s in usable], asking))
-    made.append(StressLevel("shuffled", NAN, [_shuffle(s, options.seed) for s in usable], asking))
+    made = [StressLevel("together", 0.0, [space_gold(s, 0) for s in usable])]
+    made += [StressLevel(f"apart {k}", float(k), [space_gold(s, k) for s in usable]) for k in sorted(set(wanted))]
+    made.append(StressLevel("reversed", NAN, [space_gold(s, 0, reverse=True) for s in usable]))
+    made.append(StressLevel("shuffled", NAN, [_shuffle(s, options.seed) for s in usable]))
     return made
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.conditions import PLAIN, Condition
-from floatlens.evaluation.planning import AnswerSettings
+from floatlens.options import Data, Run, Sampling
 from floatlens.registry import Registry
 
 if TYPE_CHECKING:
@@ -24,12 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StressLevel:
-    """The questions as they are asked at one level; `x` is its value on the axis, NaN if it has none."""
+    """The questions as they are asked at one level.
+
+    `x` is its value on the axis, NaN if it has none; `changes` are options of this level, such as `max_new_tokens`.
+    """
 
     name: str
     x: float
     samples: list[Sample]
-    asking: AnswerSettings
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def options(self, sampling: Sampling, reading: Data) -> tuple[Sampling, Data]:
+        """Return the options with the changes of this level."""
+        changes = dict(self.changes)
+        if sampling.steps is not None and "max_new_tokens" in changes:  # no step may be left without a token
+            changes.setdefault("steps", min(sampling.steps, changes["max_new_tokens"]))
+        one, other = ({n: v for n, v in changes.items() if n in vars(value)} for value in (sampling, reading))
+        return replace(sampling, **one), replace(reading, **other)
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class StressOptions:
     index: Index | None = None
 
 
-MakeLevels: TypeAlias = Callable[[Sequence[Sample], AnswerSettings, StressOptions], list[StressLevel]]
+MakeLevels: TypeAlias = Callable[[Sequence[Sample], StressOptions], list[StressLevel]]
 
 
 @dataclass(frozen=True)
@@ -89,8 +100,12 @@ def stress_experiments(
     test: StressTest,
     models: Iterable[str],
     levels: Mapping[str, Sequence[StressLevel]],
-    recording: Recording | None = None,
     conditions: Sequence[Condition] = (Condition.plain(),),
+    *,
+    sampling: Sampling = Sampling(),
+    reading: Data = Data(),
+    batch_size: int = Run.batch_size,
+    recording: Recording | None = None,
 ) -> Iterator[Experiment]:
     """Yield the jobs of a stress test: every model, data set (by its label), level and condition.
 
@@ -109,7 +124,8 @@ def stress_experiments(
                         data,
                         f"{test.name}={level.name}" + (f" under {under.name}" if changed else ""),
                         level.samples,
-                        level.asking,
+                        *level.options(sampling, reading),
+                        batch_size,
                         count=len(level.samples),
                         labels=labels | ({"intervention": under.name, "of": under.of} if changed else {}),
                         recording=recording,
