@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from floatlens import Lens
-from floatlens.attention.attention import passes_interface
+from floatlens.attention.hook import passes_interface
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import REASONS, attention_layers, is_state_space, refusal
 from floatlens.models.family import FAMILIES

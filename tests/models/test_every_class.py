@@ -1,7 +1,7 @@
 """Every language model class of transformers is traced with correct numbers, or rejected when it is loaded.
 
 By default one class of each mechanism is examined; `-m all_models` examines all of them (several minutes), as
-`python -m docs.what_works` does to write the page.
+`python -m docs.scripts.what_works` does to write the page.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_each_mechanism_is_observed_as_eager_attention_or_refused(head: str, mod
 
 def test_the_page_lists_every_class_of_the_installed_transformers() -> None:
     if not same_version():
-        pytest.skip("the page is of another version of transformers: run python -m docs.what_works")
+        pytest.skip("the page is of another version of transformers: run python -m docs.scripts.what_works")
     found = documented()
     assert {(head, kind): name for head, kind, name in CLASSES} == {key: name for key, (name, *_) in found.items()}
     assert {state for _, state, _ in found.values()} <= {"observed", "refused", "not examined"}

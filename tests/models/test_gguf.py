@@ -14,7 +14,9 @@ import torch
 
 import floatlens
 from floatlens import FloatLensError
+from floatlens.data import chat_template
 from floatlens.models import gguf as converted
+from tests.commands import run
 from tests.small_tokenizers import byte_level
 
 gguf = pytest.importorskip("gguf")
@@ -24,14 +26,21 @@ IDS = torch.arange(5, 25)[None]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama with the tokens of a small tokenizer."""
+    return write(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+def write(path: Path, layers: Any = 2, template: Any = None) -> Path:
+    """Write such a file; layers and template may have any value."""
     tokenizer = json.loads(byte_level().backend_tokenizer.to_str())
     words = {word: number for word, number in tokenizer["model"]["vocab"].items()}
     words |= {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     tokens = sorted(words, key=words.__getitem__)
     merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in tokenizer["model"]["merges"]]
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(2)
+    for key, value in (("llama.block_count", layers), ("tokenizer.chat_template", template)):
+        if value is not None:
+            kinds = {int: "INT64", float: "FLOAT32", bool: "BOOL", str: "STRING", list: "ARRAY"}
+            writer.add_key_value(key, value, gguf.GGUFValueType[kinds[type(value)]])
     writer.add_context_length(64)
     writer.add_embedding_length(32)
     writer.add_feed_forward_length(48)
@@ -145,3 +154,44 @@ def test_a_header_that_promises_too_much_is_refused_before_it_takes_memory(
     with pytest.raises(FloatLensError, match=said):
         floatlens.load(str(bad))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kilobytes
+
+
+@pytest.mark.parametrize("layers", [0, -3, 2.5, "many", True, [2, 2], 2**62])
+def test_a_number_of_layers_that_no_model_has_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Any
+) -> None:
+    monkeypatch.setenv("FLOATLENS_CACHE", str(tmp_path / "cache"))
+    bad = write(tmp_path / "bad.gguf", layers=layers)
+    for command in (
+        ("models", bad),
+        ("trace", bad, "--prompt", "Who?", "--max-new-tokens", 1, "--out", tmp_path / "run"),
+    ):
+        refused(run(*command, code=2).stderr)
+
+
+TEMPLATES = {
+    "endless": "{% for i in range(10**9) %}{% for j in range(10**9) %}{% endfor %}{% endfor %}",
+    "multiplied": "{{ 'x' * 10**11 }}",
+    "long": "{{ 'x' * 10**7 }}",
+    "broken": "{% for",
+    "reads a file": "{% include '/etc/passwd' %}",
+    "runs code": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a number": 7,
+    "true": True,
+    "a list": ["{{ messages }}", "x"],
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_chat_template_that_cannot_be_rendered_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("FLOATLENS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(chat_template, "SECONDS", 3)
+    bad = write(tmp_path / "bad.gguf", template=TEMPLATES[name])
+    refused(run("trace", bad, "--prompt", "Who?", "--max-new-tokens", 1, "--out", tmp_path / "run", code=2).stderr)
+
+
+def refused(said: str) -> None:
+    assert said.startswith("floatlens: ") and said.count("\n") == 1 and len(said) < 700, said
+    assert "root:" not in said and "Traceback" not in said

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from floatlens.attention.attention import observing
+from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.blocks import visible
 from floatlens.decode.network import ForwardPass, Network

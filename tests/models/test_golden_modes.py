@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import floatlens as fl
-from floatlens.attention.attention import observing
+from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.nemotron import NemotronPasses
 from floatlens.decode.network import Network

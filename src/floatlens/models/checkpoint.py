@@ -6,11 +6,11 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known, unknown_name
 from floatlens.models.bundled import ADAPTERS, BUNDLED, SMOLLM2, available_adapters, smollm2_file
 from floatlens.models.bundled import path as bundled_path
 from floatlens.models.family import FAMILIES, Family, architecture, family_of
@@ -19,6 +19,7 @@ from floatlens.options import Load
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+MODES = ("arm", "mdm")
 # Fields by which a config.json selects weights, kernels or another config file; only the user may choose these.
 LOADER_FIELDS = {
     "transformers_weights",
@@ -67,7 +68,7 @@ class Checkpoint:
     @property
     def family_reason(self) -> str:
         """How the family was determined."""
-        if self.how.family or self.name in ADAPTERS:
+        if self.how.family or self.how.mode or self.name in ADAPTERS:
             return "given"
         found = f"model_type {self.config.get('model_type')!r}, architecture {architecture(self.config) or None!r}"
         return f"{found}: {self.family.because}" if self.family.because else found
@@ -147,9 +148,13 @@ def without_loader_fields(value: Any) -> Any:
 def find(name: str, how: Load = Load()) -> Checkpoint:
     """Find a model by folder, GGUF file, bundled name or Hub id, and the folder of its adapter.
 
-    Only a Hub id needs the network.
+    Only a Hub id needs the network. `NAME:arm` and `NAME:mdm` choose the mode of a model that writes both ways.
     """
     check_name(name)
+    full_name, (name, mode) = name, split_mode(name)
+    if mode and how.mode not in (None, mode):
+        raise FloatLensError(f"model {full_name!r} names its mode, which is not {how.mode!r}; leave one of them out")
+    how = replace(how, mode=mode or how.mode)
     given, adapter = how.family, how.adapter
     if name in ADAPTERS:
         if adapter is not None:
@@ -162,9 +167,30 @@ def find(name: str, how: Load = Load()) -> Checkpoint:
         adapter = Path(adapter).expanduser()
         check_folder(adapter)
     source, config, gguf_file = _files(name, how.revision)
-    family = family or family_of(config, where=f"{name}: config.json")
+    family = in_mode(family or family_of(config, where=f"{name}: config.json"), how.mode, name)
     check_choice(family, how.sampler, how.block_length)
-    return Checkpoint(name, str(source), config, family, how, gguf_file, adapter)
+    return Checkpoint(full_name, str(source), config, family, how, gguf_file, adapter)
+
+
+def split_mode(name: str) -> tuple[str, str | None]:
+    """The name of a model and the mode at its end, if there is one.
+
+    >>> split_mode("org/name:arm"), split_mode("org/name")
+    (('org/name', 'arm'), ('org/name', None))
+    """
+    base, _, mode = name.rpartition(":")
+    return (base, mode) if base and mode in MODES and not Path(name).exists() else (name, None)
+
+
+def in_mode(family: Family, mode: str | None, name: str) -> Family:
+    """The family of a model in a mode; raise an error if it does not write that way."""
+    if mode is not None:
+        check_known("mode", mode, MODES)
+    if mode in (None, family.kind):
+        return family
+    if not family.other_mode:
+        raise FloatLensError(f"model {name!r} has no mode {mode!r}: a {family.name} model is always {family.kind!r}")
+    return FAMILIES[family.other_mode]
 
 
 def check_choice(family: Family, sampler: str | None, block_length: int | None) -> None:
@@ -190,6 +216,7 @@ HUB_ID = re.compile(r"[\w.~-]+/[\w.-]+")
 
 def check_name(name: str) -> None:
     """Raise an error for an invalid model name, without importing torch or contacting the Hub."""
+    name, _ = split_mode(name)
     path = Path(name).expanduser()
     if name in (*BUNDLED, SMOLLM2, *ADAPTERS):
         return
@@ -200,10 +227,8 @@ def check_name(name: str) -> None:
         check_links(path)
         read_json(path / "config.json", f"{name} is not a checkpoint folder")
     elif path.exists() or not HUB_ID.fullmatch(name):
-        raise FloatLensError(
-            f"model {name!r} is not a folder, a .gguf file, a Hub id such as org/name, or one of "
-            f"{', '.join((*BUNDLED, SMOLLM2, *available_adapters()))}"
-        )
+        bundled = (*BUNDLED, SMOLLM2, *available_adapters())
+        raise unknown_name("model", name, bundled, "a folder, a .gguf file, a Hub id such as org/name, or one of")
 
 
 def is_local_path(name: str) -> bool:
@@ -258,10 +283,6 @@ def _gguf_config(name: str, path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise FloatLensError(f"model {name!r}: {path} does not begin with GGUF, so it is not a GGUF file")
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise FloatLensError(f"model {name!r} is a GGUF file: pip install 'floatlens[gguf]' to read it") from None
     from floatlens.models.gguf import read_config
 
     return read_config(path)
@@ -278,12 +299,14 @@ def download(checkpoint: Checkpoint, patterns: Sequence[str]) -> Path:
 
 
 def _hub_config(name: str, revision: str | None) -> dict[str, Any]:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     try:
+        if not isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+            # Fails at once if the Hub is not reachable; a download would be retried for half a minute.
+            get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision))
         path = hf_hub_download(name, "config.json", revision=revision)
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # of the network, the Hub or the disk
         raise FloatLensError(
             f"model {name!r} is not a local folder and was not found on the Hub: {one_line(error)}"
         ) from None

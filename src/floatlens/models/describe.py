@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.models.checkpoint import Checkpoint, one_line
 from floatlens.models.family import Family, auto_class
 from floatlens.models.quiet import quietly
@@ -178,8 +178,7 @@ def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
     """
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype not in DTYPES:
-        raise FloatLensError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}")
+    check_known("dtype", dtype, DTYPES)
     if dtype != "auto":
         return getattr(torch, dtype)
     on_cpu = device_map in (None, "cpu") or (device_map == "auto" and not torch.accelerator.is_available())

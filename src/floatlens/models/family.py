@@ -58,6 +58,8 @@ class Family:
         Whether a masked diffusion model has a token that means "not yet written".
     adapter
         Whether a LoRA adapter is "merged" into the weights, or kept "apart", so that a sampler can switch it off.
+    other_mode
+        Name of the family of the other kind that the same checkpoints have, if they write both ways.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Family:
     positions: Literal["plain", "real"] = "real"
     mask_token: bool = True
     adapter: Literal["merged", "apart"] = "merged"
+    other_mode: str = ""
     because: str = ""
 
 
@@ -87,11 +90,7 @@ FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
 
 
 def register_family(family: Family, *, priority: int = 0) -> Family:
-    """Register a family and return it.
-
-    Families with a higher priority are tried first when a checkpoint is recognised; those that recognise any masked or
-    causal language model have -10 and -20.
-    """
+    """Register a family and return it; a higher priority is asked first: `masked` has -10, `causal` -20."""
     return FAMILIES.add(family.name, family, priority=priority, source=family.recognises)
 
 

@@ -1,7 +1,7 @@
 """Nemotron-Labs-Diffusion (nvidia/Nemotron-Labs-Diffusion-3B, -8B, -14B): Ministral 3, autoregressive or diffusion.
 
 One set of weights writes both ways: the family `nemotron` denoises a block on a causal cache of what stands before it,
-`nemotron-arm` appends tokens. The config does not tell them apart; `fl.load(..., family="nemotron-arm")` chooses the second.
+`nemotron-arm` appends tokens. The config does not tell them apart: `fl.load(name, mode="arm")` chooses the second.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def native(config: Config) -> PreTrainedConfig:
 FAMILY = register_family(
     Family(
         name="nemotron",
-        about="block diffusion on a causal cache, Ministral 3",
+        about="block diffusion on a causal cache, Ministral 3; as NAME:arm autoregressive",
         example="nvidia/Nemotron-Labs-Diffusion-8B",
         recognises=recognises,
         native=native,
@@ -99,6 +99,7 @@ FAMILY = register_family(
         sampler="nemotron",
         other_samplers=("nemotron-spec",),
         block_length=block_length,
+        other_mode="nemotron-arm",
     )
 )
 
@@ -115,5 +116,6 @@ AUTOREGRESSIVE = register_family(
         other_samplers=(),
         block_length=None,
         shifted=True,
+        other_mode="nemotron",
     )
 )
