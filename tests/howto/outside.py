@@ -48,7 +48,7 @@ class OutsidePackage:
 
 
 def build(page: str | Path, folder: Path) -> OutsidePackage:
-    """The package of a page, such as "howto/new-statistic.md", in a folder of its own."""
+    """The package of a page, such as "howto/new-family.md", in a folder of its own."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return build_from_text(text, folder)
 
