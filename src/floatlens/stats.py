@@ -27,8 +27,9 @@ Interval: TypeAlias = tuple[float, float]
 
 LEVEL = 0.95
 SMALLEST_N = 12  # all intervals keep their coverage from here on (with 11, paired 0/1 values: 88.9 % at worst)
-SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
-TOO_FEW = "too few samples"
+HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
+DEPENDS, NOT_TESTABLE = "depends on the rule", "not testable here"
+VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, DEPENDS, NOT_TESTABLE)
 
 RESAMPLES, CURVE_RESAMPLES = 4999, 1999
 NAN = float("nan")
@@ -197,20 +198,18 @@ def pair_by_id(left: Mapping[str, float], right: Mapping[str, float]) -> tuple[A
 def judge(value: float, interval: Interval, n: int, effect: float) -> str:
     """Verdict on a claim that a statistic exceeds the smallest effect that matters.
 
-    `supported` if the whole interval lies above that effect, `not supported` if it lies below, otherwise
-    `inconclusive`; with fewer than 12 samples always `too few samples`.
+    `holds` if the whole interval lies above that effect, `fails` if it lies below, otherwise `inconclusive`; `not testable
+    here` with fewer than 12 samples, or without an interval.
 
     >>> judge(0.3, (0.2, 0.4), n=24, effect=0.1), judge(0.0, (-0.1, 0.05), n=24, effect=0.1)
-    ('supported', 'not supported')
+    ('holds', 'fails')
     >>> judge(0.1, (0.0, 0.2), n=24, effect=0.1), judge(0.3, (0.2, 0.4), n=11, effect=0.1)
-    ('inconclusive', 'too few samples')
+    ('inconclusive', 'not testable here')
     """
-    if n < SMALLEST_N:
-        return TOO_FEW
     low, high = interval
-    if not np.isfinite([value, low, high, effect]).all():
-        return INCONCLUSIVE
-    return SUPPORTED if low > effect else NOT_SUPPORTED if high < effect else INCONCLUSIVE
+    if n < SMALLEST_N or not np.isfinite([value, low, high, effect]).all():
+        return NOT_TESTABLE
+    return HOLDS if low > effect else FAILS if high < effect else INCONCLUSIVE
 
 
 def p_value(interval: Callable[..., tuple[float, Interval]], *data: Any, null: float = 0.0, **settings: Any) -> float:

@@ -194,5 +194,5 @@ def test_the_anchors_that_are_masked_are_those_of_the_canvas_rows(lens: fl.Lens)
 
 
 def test_a_measure_that_is_not_known_is_refused(lens: fl.Lens) -> None:
-    with pytest.raises(fl.FloatLensError, match="alg 'origin' is not known; use one of entropy, maskgit_plus"):
+    with pytest.raises(fl.FloatLensError, match="unknown alg 'origin'; use one of entropy, maskgit_plus"):
         lens.settings(sampler={"alg": "origin"})

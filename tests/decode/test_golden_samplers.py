@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from floatlens.attention.attention import observing
+from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network

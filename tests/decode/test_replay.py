@@ -154,7 +154,7 @@ def test_an_order_names_each_token_once() -> None:
         write_script([7, 8], [0])
     with pytest.raises(fl.FloatLensError, match="names 0 wrongly or twice"):
         write_script([7, 8], [0, 0, 1])
-    with pytest.raises(fl.FloatLensError, match="order 'right' is not known; use left-to-right, random, or a list"):
+    with pytest.raises(fl.FloatLensError, match="unknown order 'right'; use left-to-right, random, or a list"):
         write_script([7, 8], "right")
 
 

@@ -110,7 +110,7 @@ def test_numbers_and_anchors_are_those_of_the_trace(open_page: Open, written: An
         received = arm.data["received"].isel(step=step).mean("head")
         if layer is None:
             received = received.mean("layer")
-            expected = np.flatnonzero(find_anchors(received.values, rule, arm.attention)).tolist()
+            expected = np.flatnonzero(find_anchors(received.values, rule, arm.attention_kind)).tolist()
         else:
             expected = np.flatnonzero(arm.anchors(rule).isel(step=step, layer=layer)).tolist()
             received = received.isel(layer=layer)

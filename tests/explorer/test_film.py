@@ -141,7 +141,7 @@ def test_a_trace_without_received_attention_is_refused() -> None:
 def test_a_frame_is_a_step_of_the_film(trace: fl.Trace) -> None:
     made = film(trace)
     length = int(np.isfinite(trace.data["received"].values[0, 0, 0]).sum())
-    one = frame(trace.data["received"].values[0, :, :, :length], trace.attention)
+    one = frame(trace.data["received"].values[0, :, :, :length], trace.attention_kind)
     np.testing.assert_array_equal(unpacked(one["received"]), unpacked(made["received"])[0, :, :length])
     for rule in made["anchors"]:
         np.testing.assert_array_equal(
@@ -195,12 +195,11 @@ def test_a_film_says_what_was_asked_of_the_model() -> None:
     assert film(lens.trace(prompt, max_new_tokens=4))["request"]["built_from"]["order"] == "first"
 
 
-@pytest.mark.parametrize("other", ["ids", "message", "spans"])
+@pytest.mark.parametrize("other", ["ids", "spans"])
 def test_a_prompt_that_was_not_built_from_a_question_is_not_passed_off_as_one(other: str) -> None:
     lens = fl.load("tiny-mdm")
     prompt = {
         "ids": lambda: Prompt.from_ids(lens.prompt("Where?").ids),
-        "message": lambda: Prompt.from_text(lens.tokenizer, "Where?"),
         "spans": lambda: lens.text_prompt("It rains.", {"weather": (3, 8)}),
     }[other]()
     asked = film(lens.trace(prompt, max_new_tokens=4))["request"]

@@ -77,7 +77,7 @@ def messages(trace: fl.Trace, id: int, interventions: tuple[str, ...] = ()) -> l
             "tokens": rows[index],
             "after": rows[index + 1],
             "confidence": [None] * len(rows[0]),
-            **frame(trace.data["received"].values[index], trace.attention),
+            **frame(trace.data["received"].values[index], trace.attention_kind),
         }
         for index in range(trace.data.sizes["step"])
     ]

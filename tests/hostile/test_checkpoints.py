@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,21 +202,34 @@ def test_tensors_of_a_type_that_torch_has_not_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["./model", "../model", "~/model", "here/model", "out/checkpoint-500"])
 def test_a_missing_folder_is_never_asked_of_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(*args: Any, **options: Any) -> None:
-        raise AssertionError("the Hub was asked")
+        raise ValueError("the Hub was asked")
 
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", ask)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", ask)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     with pytest.raises(FloatLensError, match="does not exist"):
         find(name)
-    with pytest.raises(AssertionError, match="the Hub was asked"):
+    with pytest.raises(FloatLensError, match="not found on the Hub: the Hub was asked"):
         find("here/model", Load(revision="main"))
+
+
+@pytest.mark.parametrize("kind", ["model", "data"])
+def test_an_unreachable_hub_is_one_sentence_without_retries(kind: str) -> None:
+    find = "from floatlens.models.checkpoint import find; find('org/no-model')"
+    script = {"model": find, "data": "import floatlens as fl; next(iter(fl.read('org/no-data')))"}[kind]
+    code = f"try: {script}\nexcept Exception as e: print(e)"
+    away = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=away, capture_output=True, text=True)
+    assert "Connection refused" in done.stdout and len(done.stdout.splitlines()) == 1
+    assert "etry" not in done.stdout + done.stderr, done.stderr
 
 
 def test_a_hub_model_is_checked_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the Hub's cache: no network, and a config that does not belong to the weights is refused."""
     llama = checkpoints.native(tmp_path / "llama", "llama")
     byte_level().save_pretrained(llama)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url: None)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda name, file, revision: str(llama / file))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, revision, allow_patterns: str(llama))
     lens = fl.load("org/llama")

@@ -19,8 +19,8 @@ from floatlens.data.sample import Passage, Sample
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate import ablate
-from floatlens.evaluation.planning import AnswerSettings
 from floatlens.evaluation.replay import Baseline, divergence, gold_surprise, replay
+from floatlens.options import Sampling
 from tests.interventions.by_hand import Hand, Seen, by_hand
 from tests.interventions.test_exact import cap, close, mask_positions, scale, sink, zero
 from tests.models import checkpoints
@@ -194,7 +194,7 @@ def test_an_ablation_of_a_model_of_blocks(kind: str, options: dict[str, Any], tm
     lens = fl.load(str(checkpoints.readable(tmp_path, kind)), dtype="float32", **options)
     samples = [Sample(str(n), f"What is {n}?", [f"n{n}"], [Passage(f"{n} is n{n}. " * n)]) for n in (1, 2, 3)]
     specs = ["scale-attention(1, positions=0)", "mask-positions(region=doc1)"]
-    answers = ablate([lens], samples, specs, seeds=[0], asking=AnswerSettings(max_new_tokens=12))
+    answers = ablate([lens], samples, specs, seeds=[0], sampling=Sampling(max_new_tokens=12))
     assert answers["error"].isna().all() or (answers["error"] == "").all()
     nothing = answers[answers["condition"] == "scale-attention(factor=1, positions=0)"]
     masked = answers[answers["condition"] == "mask-positions(region=doc1)"]
@@ -206,4 +206,4 @@ def test_an_ablation_of_a_model_of_blocks(kind: str, options: dict[str, Any], tm
 def test_a_model_without_masks_is_refused(tmp_path: Path) -> None:
     lens = fl.load(str(checkpoints.diffusion_gemma(tmp_path)), dtype="float32")
     with pytest.raises(FloatLensError, match=r"has no masks.*use lens\.intervene"):
-        Baseline.run(lens, [], AnswerSettings(max_new_tokens=8))
+        Baseline.run(lens, [], Sampling(max_new_tokens=8))

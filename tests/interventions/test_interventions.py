@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import floatlens as fl
-from floatlens.attention.attention import configs_of
+from floatlens.attention.hook import configs_of
 from floatlens.data.prompt import Prompt, Region
 from floatlens.data.read import read
 from floatlens.interventions.ablate_heads import head_means, head_scores
@@ -303,7 +303,7 @@ BAD = {
     "mask-positions": "takes one of positions, region, kind; none is given",
     "mask-positions(0, region=doc1)": "not positions and region together",
     "mask-positions(0:)": "is every position",
-    "mask-positions(kind=verbs)": "token kind 'verbs' is not known",
+    "mask-positions(kind=verbs)": "unknown token kind 'verbs'",
     "mask-positions(-1)": "positions '-1' are not understood",
     "scale-attention": "needs factor",
     "scale-attention(0)": "should be above 0",
@@ -312,12 +312,12 @@ BAD = {
     "soft-cap(-1)": "should be above 0",
     "ablate-heads": "needs heads",
     "ablate-heads(top(0))": "should be an integer of 1 or more",
-    "ablate-heads(top(3, by=looks))": "by=looks is not known",
+    "ablate-heads(top(3, by=looks))": "unknown by 'looks'",
     "ablate-heads([1.2.3])": "are not understood",
-    "ablate-heads([1.2], fill=noise)": "fill 'noise' is not known",
+    "ablate-heads([1.2], fill=noise)": "unknown fill 'noise'",
     "ablate-heads([1.2], layers=1)": "leave out layers",
     "pin-anchors(step=-1)": "step should be an integer of 0 or more",
-    "pin-anchors(across=heads)": "across=heads is not known; use steps or layers",
+    "pin-anchors(across=heads)": "unknown across 'heads'; use one of steps, layers",
     "pin-anchors(step=2, across=layers)": "step=2 belongs to across=steps",
     "move-anchors(by=0)": "by should be an integer of 1 or more",
     "add-sink(nan)": "is not a number",

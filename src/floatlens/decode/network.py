@@ -160,14 +160,14 @@ class Network:
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
         """Switch the LoRA adapter off inside the block, for families that keep it apart from the weights."""
-        layers = [module for module in self.model.modules() if hasattr(module, "base_layer")]
-        for layer in layers:
-            layer.enable_adapters(False)
+        adapted: list[Any] = [module for module in self.model.modules() if hasattr(module, "adapter_active")]
+        for module in adapted:
+            module.adapter_active = False
         try:
             yield
         finally:
-            for layer in layers:
-                layer.enable_adapters(True)
+            for module in adapted:
+                module.adapter_active = True
 
     @contextmanager
     def running(self, forward: ForwardPass) -> Iterator[Any]:

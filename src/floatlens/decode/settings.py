@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 
 Check = Callable[[Any, str], None]
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -54,8 +54,7 @@ def one_of(*options: str) -> Check:
     """Check for one of these texts."""
 
     def check(value: str, name: str) -> None:
-        if value not in options:
-            raise FloatLensError(f"{name} {value!r} is not known; use one of {', '.join(options)}")
+        check_known(name, value, options)
 
     return check
 

@@ -2,7 +2,7 @@
 
 It has received attention, tokens and confidence step by step. Anchors are computed here, so that the page does not define
 them a second time. Data that does not fit the budget is thinned by a fixed rule, and `thinned` describes what was left out.
-docs/explorer.md describes each field.
+README.md describes each field.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
     # A row of a causal model with a cache never changes: one matrix, assembled over all steps, serves every step.
-    unchanging = trace.cached and trace.attention == "causal"
+    unchanging = trace.cached and trace.attention_kind == "causal"
     matrix_steps = [] if matrices is None else [S - 1] if unchanging else steps_at
     per_head_step = len(layers_at) * max(H, 1) * T * 2 * BASE64
     room = spare / (2 if matrices is not None else 1) if received_SLHT is not None else 0
@@ -131,9 +131,10 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "attention_steps": [steps_at.index(i) for i in attention_steps],
         "drift": packed(drift_SLT, "float16") if drift_SLT is not None else None,
         "moved": packed(moved_SL, "float16") if moved_SL is not None else None,
-        "anchors": {parse_rule(r).id: bits(find_anchors(shown_SLT, r, trace.attention)) for r in rules},
+        "anchors": {parse_rule(r).id: bits(find_anchors(shown_SLT, r, trace.attention_kind)) for r in rules},
         "anchors_all": {
-            parse_rule(r).id: bits(find_anchors(profile_SLT[steps_at].mean(axis=1), r, trace.attention)) for r in rules
+            parse_rule(r).id: bits(find_anchors(profile_SLT[steps_at].mean(axis=1), r, trace.attention_kind))
+            for r in rules
         },
         "interventions": trace._from_json("interventions", []),
         "request": request(trace),

@@ -28,8 +28,8 @@ from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.explorer.kept_runs import RunMatrices
 from floatlens.explorer.messages import RunRequest
 from floatlens.lens import Lens
+from floatlens.trace.recorder import Watch
 from floatlens.trace.trace import Trace
-from floatlens.trace.watch import Watch
 
 Messages = Callable[[], Iterator[dict[str, Any]]]
 RECORD = ("received",)  # the only statistic that a film needs

@@ -65,7 +65,8 @@ class RunFolders:
 
     def _samples(self, run: int) -> list[tuple[Path, str]]:
         with self.reading:
-            for path in sorted((self.paths[run] / SAMPLES).glob("[!.]*")):
+            root = self.paths[run]
+            for path in [root] if (root / "zarr.json").is_file() else sorted((root / SAMPLES).glob("[!.]*")):
                 if path not in self.known[run] and _is_inside(path / "zarr.json", self.paths[run]):
                     self.known[run][path] = str(_attributes(path).get("sample_id", path.name))
             return list(self.known[run].items())
@@ -85,8 +86,11 @@ def _film(path: Path) -> dict[str, Any]:
 def runs_in(path: Path) -> list[Path]:
     """Return the run folders with traces in a folder: itself, or those one or two levels below it, as in a study.
 
-    A run folder is also returned without traces, so that a run that has just started can be opened.
+    A run folder is also returned without traces, so that a run that has just started can be opened; a saved trace counts
+    as a run of one trace.
     """
+    if (path / "zarr.json").is_file():
+        return [path]
     found = [file for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/{MANIFEST}") if _traces(file.parent)]
     if found and not _traces(path):
         return sorted(file.parent for file in found)

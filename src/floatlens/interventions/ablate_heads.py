@@ -15,7 +15,7 @@ import numpy as np
 
 from floatlens.data.prompt import Prompt
 from floatlens.data.read import read
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known, unknown_name
 from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
 from floatlens.interventions.settings import READERS, select_numbers, selection, whole_number
 from floatlens.specs import parse_spec, split_list
@@ -63,7 +63,7 @@ def _drawn_text(text: str) -> str:
     values["n"] = str(whole_number(values["n"] or "nothing", "the number of heads", 1))
     for key in ("by", "apart"):
         if values.get(key) and values[key] not in SCORES:
-            raise spec.error(f"{key}={values[key]} is not known; use one of {', '.join(SCORES)}")
+            raise spec.error(str(unknown_name(key, values[key], SCORES)))
     if "seed" in values:
         values["seed"] = str(whole_number(values["seed"], "seed"))
     settings = [f"{key}={value}" for key, value in values.items() if key != "n" and value]
@@ -102,8 +102,7 @@ class AblateHeads(Intervention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fill not in FILLS:
-            raise FloatLensError(f"fill {self.fill!r} is not known; use one of {', '.join(FILLS)}")
+        check_known("fill", self.fill, FILLS)
         if self.layers is not None and "." in self.heads:
             raise FloatLensError("heads given as layer.head already name their layers; leave out layers")
 
@@ -241,7 +240,7 @@ def head_scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
 @once_per_lens
 def head_means(lens: Lens, prompts: Sequence[Prompt]) -> dict[int, torch.Tensor]:
     """Mean output (H, D) of each layer's heads over all real positions and steps."""
-    from floatlens.attention.attention import changing
+    from floatlens.attention.hook import changing
 
     sums: dict[int, torch.Tensor] = {}
     counts: dict[int, int] = {}

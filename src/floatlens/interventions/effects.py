@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
 from floatlens.interventions.places import given_columns, live_anchors
 from floatlens.interventions.settings import setting_text, whole_number
@@ -126,8 +126,7 @@ class PinAnchors(Intervention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.across not in (STEPS, LAYERS):
-            raise FloatLensError(f"across={self.across} is not known; use steps or layers")
+        check_known("across", self.across, (STEPS, LAYERS))
         if self.across == LAYERS and self.step:
             raise FloatLensError(f"step={self.step} belongs to across=steps; with across=layers every step is pinned")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from floatlens.attention.attention import changing, configs_of
 from floatlens.attention.call import Inputs
+from floatlens.attention.hook import changing, configs_of
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from floatlens.data.token_kinds import KINDS
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.specs import split_list
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def names(value: Any, what: str, known: tuple[str, ...] = ()) -> tuple[str, ...]
     if not given:
         raise FloatLensError(f"no {what} was given; pass at least one, or leave it out")
     for name in given:
-        if known and name not in known:
-            raise FloatLensError(f"{what} {name!r} is not known; use one of {', '.join(known)}")
+        if known:
+            check_known(what, name, known)
     return given
 
 

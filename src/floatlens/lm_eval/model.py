@@ -29,7 +29,6 @@ from floatlens.data.chat_template import render
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
-from floatlens.evaluation.loop import TraceRecord
 from floatlens.lens import Generation, Lens, load
 from floatlens.options import Load
 from floatlens.store import manifest
@@ -314,8 +313,7 @@ class HarnessTraces:
         if Storage(place).exists(MANIFEST):
             raise FloatLensError(f"trace_to {place} is already a run; use a new folder")
         self.lens, self.detail = lens, detail
-        seeds = {"seed": asked["seed"]}
-        about = manifest.describe("lm-eval", dict(asked), checkpoints=[lens.checkpoint], seeds=seeds)
+        about = manifest.describe("lm-eval", dict(asked), checkpoints=[lens.checkpoint])
         self.folder = RunFolder.create(place, about)
 
     def generate(
@@ -336,5 +334,5 @@ class HarnessTraces:
 
     def _save(self, names: Sequence[str], traces: Sequence[Trace]) -> None:
         for name, trace in zip(names, traces, strict=True):
-            record = TraceRecord(name, self.lens.name)
-            self.folder.put(record.key, record.value(), self.folder.save_trace(name, trace, detail=self.detail))
+            checksums = self.folder.save_trace(name, trace, detail=self.detail)
+            self.folder.put((self.lens.name, name), {"error": None}, checksums)
