@@ -4,10 +4,13 @@
         --data DATA --out OUT
     python -m recipes.results.switch measure causal-next-0 --adapter RUNS/causal-next-0/final --like open-masked-0 \\
         --data DATA --out OUT
+    python -m recipes.results.switch bare open-masked-1 --adapter RUNS/open-masked-1/final --family a2d-shifted \\
+        --data DATA --out OUT
     python -m recipes.results.switch claims --out OUT
 
-`measure` writes OUT/NAME.parquet, one row per text and condition; texts that are there already are not measured again.
-`claims` prints the verdicts of the plan from the tables of both seeds.
+`measure` writes OUT/NAME.parquet, one row per text and condition; `bare` writes OUT/bare-NAME.parquet, the texts without any
+punctuation. Texts that are there already are not measured again. `claims` prints the verdicts of the plan from the tables of
+both seeds.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ import argparse
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -26,10 +29,11 @@ import torch
 
 import floatlens as fl
 from floatlens.findings.sink import WORDS as FOLLOWED
-from floatlens.findings.sink import Text, choose_controls, conditions, measure_text, same_type
+from floatlens.findings.sink import Text, choose_controls, conditions, measure_text, same_type, word_start
 from floatlens.findings.window import LENGTH
 from floatlens.stats import interval_of_mean
 
+Rows: TypeAlias = list[dict[str, Any]]
 NOVELS = "public-domain-novels.txt.gz"
 TEXTS = 20  # per test novel, and of the six training novels together
 WORDS = (0, *FOLLOWED)
@@ -74,34 +78,71 @@ def find_candidate(lens: fl.Lens, novels: list[list[str]]) -> dict[str, Any]:
     }
 
 
-def measure(name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None) -> None:
-    """Measure one model; the texts that its table has already are kept.
+def load(name: str, adapter: str | None, family: str | None) -> fl.Lens:
+    """SmolLM2 with an adapter, or the model of this name."""
+    return fl.load("smollm2" if adapter else name, adapter=adapter, family=family, dtype="bfloat16")
 
-    `like` names the model whose candidate is taken out and put back, so that both read the same texts.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    novels = read_novels(data)
-    lens = fl.load("smollm2" if adapter else name, adapter=adapter, family=family, dtype="bfloat16")
-    facts, table = out / f"{name}.json", out / f"{name}.parquet"
+
+def read_candidate(lens: fl.Lens, name: str, novels: list[list[str]], out: Path, like: str | None) -> dict[str, Any]:
+    """What OUT/NAME.json says of the model's candidate, found first if the file is missing; of the model `like` if given."""
+    facts = out / f"{name}.json"
     if not facts.exists():
         facts.write_text(json.dumps(find_candidate(lens, novels), indent=1) + "\n", encoding="utf-8")
-    found = json.loads(facts.read_text(encoding="utf-8"))
-    print(name, found, flush=True)
-    if like:
-        found = json.loads((out / f"{like}.json").read_text(encoding="utf-8"))
-    removed = same_type(lens.tokenizer, found["candidate"])
-    rows: list[Any] = pd.read_parquet(table).to_dict("records") if table.exists() else []
+    return json.loads((out / f"{like or name}.json").read_text(encoding="utf-8"))
+
+
+def fill_table(table: Path, lens: fl.Lens, novels: list[list[str]], rows_of: Callable[[list[int]], Rows]) -> None:
+    """Add the rows of every test text that the table has not yet; the table is replaced after each text."""
+    rows: Rows = pd.read_parquet(table).to_dict("records") if table.exists() else []
     done = {row["text"] for row in rows}
     for book in (6, 7):
         for k, ids in enumerate(spaced_texts(lens.tokenizer, novels[book], TEXTS)):
             label = f"{book}-{k}"
             if label in done:
                 continue
-            for text in conditions(lens.tokenizer, ids, found["candidate"], found["controls"], removed, WORDS):
-                rows.append({"model": name, "kind": lens.family.kind, "text": label} | measure_text(lens, text))
+            rows += [{"text": label} | row for row in rows_of(ids)]
             pd.DataFrame(rows).to_parquet(table.with_suffix(".tmp"), index=False)
             table.with_suffix(".tmp").replace(table)
-            print(name, label, flush=True)
+            print(table.stem, label, flush=True)
+
+
+def measure(name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None) -> None:
+    """Measure one model under the conditions of the plan.
+
+    `like` names the model whose candidate is taken out and put back, so that both read the same texts.
+    """
+    novels, lens = read_novels(data), load(name, adapter, family)
+    found = read_candidate(lens, name, novels, out, like)
+    removed = same_type(lens.tokenizer, found["candidate"])
+
+    def rows_of(ids: list[int]) -> Rows:
+        texts = conditions(lens.tokenizer, ids, found["candidate"], found["controls"], removed, WORDS)
+        return [{"model": name, "kind": lens.family.kind} | measure_text(lens, text) for text in texts]
+
+    fill_table(out / f"{name}.parquet", lens, novels, rows_of)
+
+
+def bare_texts(tokenizer: Any, ids: list[int], candidate: int) -> list[Text]:
+    """The text without any token that lacks letters and digits; then with one candidate or one semicolon after word 5."""
+    bare = [i for i in ids if any(c.isalnum() for c in tokenizer.decode([i]))]
+    at = word_start(tokenizer, bare, 5)
+    semicolon = tokenizer(";", add_special_tokens=False)["input_ids"][-1]
+    texts = [Text("bare", bare[:LENGTH])]
+    for name, token in (("candidate", candidate), ("semicolon", semicolon)):
+        texts.append(Text(f"bare {name}", [*bare[:at], token, *bare[at:]][:LENGTH], at))
+    return texts
+
+
+def measure_bare(name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None) -> None:
+    """Measure one model on text without punctuation, the last section of the plan."""
+    novels, lens = read_novels(data), load(name, adapter, family)
+    candidate = read_candidate(lens, name, novels, out, like)["candidate"]
+
+    def rows_of(ids: list[int]) -> Rows:
+        texts = bare_texts(lens.tokenizer, ids, candidate)
+        return [{"model": name} | measure_text(lens, text, windows=True) for text in texts]
+
+    fill_table(out / f"bare-{name}.parquet", lens, novels, rows_of)
 
 
 def judge(values: np.ndarray, smallest: float, level: float) -> tuple[float, tuple[float, float], str]:
@@ -162,7 +203,7 @@ def claims(out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("measure", "claims"))
+    parser.add_argument("what", choices=("measure", "bare", "claims"))
     parser.add_argument("name", nargs="?", help="name of the model in the tables")
     parser.add_argument("--adapter", help="folder of an adapter of SmolLM2")
     parser.add_argument("--family", help="family, for an adapter that changes it")
@@ -173,8 +214,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if args.what == "claims":
         claims(args.out)
-    else:
-        measure(args.name, args.data, args.out, args.adapter, args.family, args.like)
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    run = {"measure": measure, "bare": measure_bare}[args.what]
+    run(args.name, args.data, args.out, args.adapter, args.family, args.like)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from recipes.results.switch import WORDS, effects, judge
+from recipes.results.switch import WORDS, bare_texts, effects, fill_table, judge
 
 
 def table(folder: Path, name: str, first: float, floating: dict[str, float], back: float, other: float) -> None:
@@ -36,3 +37,36 @@ def test_an_effect_holds_only_above_its_smallest_size() -> None:
     values = rng.normal(0.3, 0.05, 40)
     assert [judge(values, smallest, 0.95)[2] for smallest in (0.1, 0.3, 0.5)] == ["holds", "inconclusive", "fails"]
     assert judge(values[:19], 0.1, 0.95)[2].startswith("not testable here")
+
+
+class Words:
+    """A tokenizer whose ids are places in a list of strings."""
+
+    strings = (",", ";", ".", "\n", " one", " two", " 3", " four", " five", " six", " seven")
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(self.strings[i] for i in ids)
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [self.strings.index(text)]}
+
+
+def test_bare_text_has_no_token_without_a_letter_or_a_digit_but_the_one_put_back_after_word_5() -> None:
+    ids = [4, 0, 5, 1, 6, 2, 7, 3, 8, 0, 9, 2, 10, 0]
+    found = bare_texts(Words(), ids, candidate=0)
+    assert [(text.condition, text.ids, text.inserted) for text in found] == [
+        ("bare", [4, 5, 6, 7, 8, 9, 10], -1),
+        ("bare candidate", [4, 5, 6, 7, 8, 0, 9, 10], 5),
+        ("bare semicolon", [4, 5, 6, 7, 8, 1, 9, 10], 5),
+    ]
+
+
+def test_an_interrupted_table_is_filled_with_the_missing_texts_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recipes.results.switch.spaced_texts", lambda *_: iter([[1], [2]]))
+    table = tmp_path / "bare-x.parquet"
+    pd.DataFrame([{"text": "6-0", "value": 7}]).to_parquet(table)
+    lens = SimpleNamespace(tokenizer=None)
+    fill_table(table, lens, [[]] * 8, lambda ids: [{"value": ids[0]}])  # type: ignore[arg-type]
+    assert pd.read_parquet(table).to_dict("list") == {"text": ["6-0", "6-1", "7-0", "7-1"], "value": [7, 2, 1, 2]}
