@@ -7,13 +7,13 @@ limit; otherwise FloatLensError says which file it is and what to do.
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from itertools import chain, product, repeat
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -35,15 +35,14 @@ SMALL, RATIO = (
     500,
 )  # a compressed file may unpack to SMALL bytes, or RATIO times its size; text reaches about 10
 
-# What a stored trace may hold: one flat Zarr group of format 3, arrays of plain numbers, these codecs.
+# What a stored trace may hold: one flat Zarr group of format 3, arrays of plain numbers, these codecs, all chunks in one folder.
 DATA_TYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
-CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "blosc"], ["transpose", "bytes", "blosc"])
+CODECS = (["bytes"], ["bytes", "blosc"], ["transpose", "bytes", "blosc"])
 CHECKSUM = "crc32c"  # the last codec of what FloatLens writes; earlier traces have none
 CHECKSUM_BYTES = 4
-SHUFFLES = ("bitshuffle", "shuffle")  # what FloatLens writes, and what it wrote before
 BLOSC_ZSTD = 4  # the number of Zstandard in the flags of a Blosc file
 GROUP_FIELDS = {"zarr_format", "node_type", "attributes", "consolidated_metadata"}
 ARRAY_FIELDS = {
@@ -54,8 +53,6 @@ MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trac
 MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
 MAX_ZARR_RATIO = 1000  # declared bytes per byte on disk; a constant array compresses better than a file of text
 MAX_CHUNKS = 1 << 16  # of a trace; Zarr takes about a kilobyte of memory per chunk, and a chunk that we write has 4 MB
-ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-REPEATED = 1  # type of a Zstandard block of one byte that is repeated
 
 
 def inside(path: str | Path, root: str | Path, *also: str | Path) -> Path:
@@ -155,23 +152,93 @@ def parquet_batches(source: Any, name: str, size: int, limit: int, rows: int = 1
     Repeated texts stay in the dictionaries that the file stores them in: a kilobyte can repeat a megabyte a thousand times.
     """
     try:
-        about = pyarrow.parquet.read_metadata(source)
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        largest = max((group.total_byte_size for group in groups), default=0)
-        if largest > room(size):
-            raise FloatLensError(f"{name} unpacks to {largest:,} bytes; at most {room(size):,} are read from its size")
-        columns = [groups[0].column(number) for number in range(about.num_columns)] if groups else []
-        texts = [column.path_in_schema for column in columns if column.physical_type == "BYTE_ARRAY"]
-        with pyarrow.parquet.ParquetFile(source, read_dictionary=texts) as file:
-            for batch in file.iter_batches(batch_size=rows):
+        with pyarrow.OSFile(source) if isinstance(source, str) else source as file:
+            about = pyarrow.parquet.read_metadata(file)
+            groups = [about.row_group(number) for number in range(about.num_row_groups)]
+            columns = [[group.column(number) for number in range(about.num_columns)] for group in groups]
+            if sum(column.total_compressed_size for group in columns for column in group) > size:
+                raise FloatLensError(f"{name} claims more bytes than it has; it is damaged or not to be trusted")
+            widths = [about.schema.column(number).length or 8 for number in range(about.num_columns)]
+            largest = max((sum(map(_unpacked_bytes, repeat(file), group, widths)) for group in columns), default=0)
+            if largest > room(size):
+                raise FloatLensError(
+                    f"{name} unpacks to {largest:,} bytes; at most {room(size):,} are read from its size"
+                )
+            texts = {one.path_in_schema for group in columns for one in group if one.physical_type == "BYTE_ARRAY"}
+            table = pyarrow.parquet.ParquetFile(file, read_dictionary=list(texts))
+            # One group after the other: pyarrow cannot put lists of two groups into one batch.
+            for batch in chain.from_iterable(table.iter_batches(rows, [number]) for number in range(len(groups))):
                 if text_bytes(batch) > limit:
                     raise FloatLensError(
                         f"{name} unpacks to more than {limit:,} bytes in {batch.num_rows} rows; it is damaged or not to be "
                         f"trusted"
                     )
                 yield batch
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, TypeError, RecursionError, pyarrow.ArrowException) as error:
         raise FloatLensError(f"{name} is not a readable parquet file ({str(error).splitlines()[0]})") from None
+
+
+def _unpacked_bytes(file: Any, column: Any, width: int) -> int:
+    """Return the bytes of a parquet file's column in memory, from the headers of its pages: the footer's sizes may be lies."""
+    start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
+    end, total = start + column.total_compressed_size, 0
+    while column.num_values and start < end:
+        file.seek(start)
+        page = _read_thrift(file)
+        # Fields 2 and 3 are the page's sizes; one struct says how many values it has, for data or for a dictionary.
+        unpacked, packed = page.get(2, -1), page.get(3, -1)
+        if unpacked < 0 or packed < 0:
+            raise ValueError("a page has no size")
+        values = max((part.get(1, 0) for part in page.values() if isinstance(part, dict)), default=0)
+        total += max(unpacked, width * values)  # one byte can stand for many equal values
+        start = file.tell() + packed
+    return total
+
+
+def _read_thrift(file: Any) -> dict[int, Any]:
+    """Return the fields of a struct in Thrift's compact protocol by number, texts left out.
+
+    >>> import io
+    >>> _read_thrift(io.BytesIO(bytes([0x15, 0x02, 0x25, 0xAC, 0x02, 0x1C, 0x11, 0, 0])))
+    {1: 1, 3: 150, 4: {1: True}}
+    """
+    found: dict[int, Any] = {}
+    number = 0
+    while byte := _read_byte(file):
+        kind, before = byte & 15, number
+        number = before + (byte >> 4) if byte >> 4 else _read_varint(file) >> 1
+        if number <= before:  # a second value, which another reader might take for the first
+            raise ValueError(f"the header of a page has the field {number} after the field {before}")
+        if kind in (1, 2):
+            found[number] = kind == 1
+        elif kind in (4, 5, 6):
+            value = _read_varint(file)
+            found[number] = value >> 1 ^ -(value & 1)
+        elif kind == 8:
+            file.seek(_read_varint(file), os.SEEK_CUR)
+        elif kind == 12:
+            found[number] = _read_thrift(file)
+        else:
+            raise ValueError(f"the header of a page has a field of type {kind}")
+    return found
+
+
+def _read_varint(file: Any) -> int:
+    """Return an integer of seven bits per byte."""
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = _read_byte(file)
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value
+    raise ValueError("the header of a page has a number of more than 64 bits")
+
+
+def _read_byte(file: Any) -> int:
+    byte = file.read(1)
+    if not byte:
+        raise ValueError("the header of a page is cut off")
+    return int(byte[0])
 
 
 def text_bytes(array: Any) -> int:
@@ -271,10 +338,10 @@ def _check_array(folder: Path) -> dict[str, Any]:
     fits = fits and all(part <= max(1, size) for part, size in zip(chunk, shape, strict=True))  # type: ignore[arg-type]
     _expect(file, array, "chunk_grid", fits, "regular chunks of at least 1 and at most the shape")
     known = _are_codecs(array.get("codecs"), len(shape))
-    _expect(file, array, "codecs", known, "'bytes', or 'bytes' and 'zstd' or 'blosc' with Zstandard")
-    keys = array.get("chunk_key_encoding", {"name": "default"})
-    plain = _name(keys) in ("default", "v2") and _settings(keys).get("separator", "/") in ("/", ".")
-    _expect(file, array, "chunk_key_encoding", plain, "'default' or 'v2'")
+    _expect(file, array, "codecs", known, "'bytes', or 'bytes' and 'blosc' with Zstandard and shuffled bits")
+    keys = array.get("chunk_key_encoding")
+    plain = _name(keys) == "default" and _settings(keys).get("separator") == "."
+    _expect(file, array, "chunk_key_encoding", plain, "'default' with dots")
     _expect(file, array, "storage_transformers", not array.get("storage_transformers"), "nothing")
     _expect(file, array, "attributes", isinstance(array.get("attributes", {}), dict), "an object")
     names = array.get("dimension_names", [None] * len(shape))
@@ -288,11 +355,11 @@ def _are_codecs(codecs: Any, dimensions: int) -> bool:
     if not isinstance(codecs, list):
         return False
     names = [_name(codec) for codec in codecs]
-    if (names[:-1] if names[-1:] == [CHECKSUM] and "zstd" not in names else names) not in CODECS:
+    if (names[:-1] if names[-1:] == [CHECKSUM] else names) not in CODECS:
         return False
     for name, settings in zip(names, map(_settings, codecs), strict=True):
         order = settings.get("order")
-        if name == "blosc" and (settings.get("cname") != "zstd" or settings.get("shuffle") not in SHUFFLES):
+        if name == "blosc" and (settings.get("cname") != "zstd" or settings.get("shuffle") != "bitshuffle"):
             return False
         if name == "transpose" and not (_is_shape(order, 0) and sorted(order) == list(range(dimensions))):  # type: ignore[arg-type]
             return False
@@ -330,9 +397,8 @@ def _expect_known(file: Path, fields: Mapping[str, Any], known: set[str]) -> Non
 def _check_chunks(folder: Path, array: dict[str, Any]) -> int:
     """Return the bytes of an array's chunks on disk.
 
-    Raises an error for a chunk that is missing, that unpacks to more than the metadata declare, or whose unpacked size is
-    unknown. Zarr reads a missing chunk as zeros. Only xarray's writer, which made the earliest traces and put chunks into
-    folders, left out chunks of zeros.
+    Raises an error for a chunk that is missing, which Zarr would read as zeros, that unpacks to more than the metadata
+    declare, or whose unpacked size is unknown.
     """
     expected = math.prod(array["chunk_grid"]["configuration"]["chunk_shape"]) * DATA_TYPES[array["data_type"]]
     codecs = [codec["name"] for codec in array["codecs"]]
@@ -341,16 +407,11 @@ def _check_chunks(folder: Path, array: dict[str, Any]) -> int:
     for name in _chunk_names(array):
         chunk = folder / name
         if not chunk.is_file():
-            if "/" in name:
-                continue
             raise FloatLensError(f"{chunk} is missing, so the trace is damaged; copy or record it again")
         held += chunk.stat().st_size
-        if "zstd" in codecs:
-            size = unpacked_size(chunk)
-        else:
-            size = blosc_size(chunk, checksum) if "blosc" in codecs else chunk.stat().st_size - checksum
+        size = blosc_size(chunk, checksum) if "blosc" in codecs else chunk.stat().st_size - checksum
         if size is None:
-            raise FloatLensError(f"{chunk} is damaged: it is not a complete Zstandard file")
+            raise FloatLensError(f"{chunk} is damaged: it is not a complete Blosc file of Zstandard blocks")
         if size > expected:
             raise FloatLensError(f"{chunk} unpacks to {size:,} bytes; a chunk of its array has {expected:,}")
     return held
@@ -364,42 +425,8 @@ def _chunk_counts(array: dict[str, Any]) -> list[int]:
 
 def _chunk_names(array: dict[str, Any]) -> Iterator[str]:
     """The names of an array's chunks in its folder."""
-    encoding = array.get("chunk_key_encoding", {"name": "default"})
-    default = encoding["name"] == "default"
-    separator = _settings(encoding).get("separator", "/" if default else ".")
-    for key in itertools.product(*map(range, _chunk_counts(array))):
-        yield separator.join((["c"] if default else []) + [str(n) for n in key]) or "0"
-
-
-def unpacked_size(file: Path) -> int | None:
-    """Return the size that a Zstandard file unpacks to, from its headers alone (RFC 8878).
-
-    It is the sum of the sizes that the frames declare; None if one declares none, or if the file is damaged. A few kilobytes
-    can unpack to gigabytes, and numcodecs allocates whatever the file declares.
-    """
-    total, end = 0, file.stat().st_size
-    with file.open("rb") as stream:
-        while stream.tell() < end:
-            header = stream.read(5)
-            if len(header) < 5 or header[:4] != ZSTD_MAGIC:
-                return None
-            flags = header[4]
-            single = flags >> 5 & 1
-            width = (single, 2, 4, 8)[flags >> 6]
-            fields = stream.read((1 - single) + (0, 1, 2, 4)[flags & 3] + width)
-            if not width:
-                return None
-            total += int.from_bytes(fields[-width:], "little") + (256 if width == 2 else 0)
-            last = 0
-            while not last:
-                block = stream.read(3)
-                if len(block) < 3:
-                    return None
-                number = int.from_bytes(block, "little")
-                last, kind, size = number & 1, number >> 1 & 3, number >> 3
-                stream.seek(1 if kind == REPEATED else size, 1)
-            stream.seek(4 if flags & 4 else 0, 1)  # the checksum
-        return total if stream.tell() == end else None
+    for key in product(*map(range, _chunk_counts(array))):
+        yield ".".join(("c", *map(str, key)))
 
 
 def blosc_size(file: Path, after: int = 0) -> int | None:

@@ -74,6 +74,9 @@ DATA: dict[str, Callable[[], bytes]] = {
     "text.parquet": lambda: LINE,
     "repeating.parquet": lambda: repeating_parquet(4, 500, 1_000_000),
     "zeros.parquet": lambda: zeros_parquet(200, 500_000),
+    "lying.parquet": lambda: lie(zeros_parquet(200, 500_000)),
+    "long-list.parquet": lambda: lie(long_list_parquet(20_000_000)),
+    "twice-the-bytes.parquet": lambda: lie(zeros_parquet(1, 20_000), compressed=10**9),
 }
 
 # These can be read as something, and need not be refused; what comes of them is a run or a sentence.
@@ -106,6 +109,45 @@ def zeros_parquet(rows: int, size: int) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)
     return sink.getvalue()
+
+
+def long_list_parquet(length: int) -> bytes:
+    """A parquet file of one row, whose list repeats one number."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    numbers = pa.array([np.zeros(length, "int64")])
+    pq.write_table(pa.table({"question": ["Who?"], "answers": [["x"]], "n": numbers}), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def lie(content: bytes, compressed: int | None = None) -> bytes:
+    """Replace the sizes in the footer of a parquet file: it unpacks to a kilobyte, or claims so many compressed bytes."""
+    import pyarrow.parquet as pq
+
+    group = pq.read_metadata(io.BytesIO(content)).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    sizes = {group.total_byte_size, *(column.total_uncompressed_size for column in columns)}
+    if compressed is not None:
+        sizes = {columns[0].total_compressed_size}
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[start:-8]
+    for size in sizes:
+        new = varint(compressed or 1000)
+        if size > 10_000 or compressed:
+            assert varint(size) in footer
+            footer = footer.replace(varint(size), new)
+    return content[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def varint(number: int) -> bytes:
+    """A positive number as Thrift's compact protocol writes it: doubled, seven bits per byte."""
+    number, written = 2 * number, []
+    while number > 127:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*written, number])
 
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:

@@ -81,12 +81,21 @@ def test_odd_data_is_read_or_refused(model: Path, tmp_path: Path, name: str) -> 
         assert "Traceback" not in said.getvalue()
 
 
-@pytest.mark.parametrize("name", ["bomb.jsonl.gz", "blank-bomb.jsonl.gz"])
+BOMBS = {
+    "bomb.jsonl.gz": "times its size",
+    "blank-bomb.jsonl.gz": "times its size",
+    "lying.parquet": "unpacks to 100,",
+    "long-list.parquet": "unpacks to 160,",
+    "twice-the-bytes.parquet": "claims more bytes than it has",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_left_packed(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(corpus.DATA[name]())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(FloatLensError, match="times its size"):
+    with pytest.raises(FloatLensError, match=BOMBS[name]):
         list(read(str(path)))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
@@ -97,6 +106,20 @@ def test_text_that_packs_well_is_no_bomb(tmp_path: Path) -> None:
     rows = "".join(json.dumps(corpus.GOOD | {"id": str(i)}) + "\n" for i in range(3000))
     (tmp_path / "good.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
     assert len(list(read(str(tmp_path / "good.jsonl.gz")))) == 3000
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_parquet_file_of_any_writer_is_read(tmp_path: Path, compression: str, version: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [corpus.GOOD | {"id": str(number), "n": number, "f": number / 7, "none": None} for number in range(500)]
+    options = {"compression": compression, "data_page_version": version, "row_group_size": 100}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "good.parquet", **options, write_page_checksum=True)
+    samples = list(read(str(tmp_path / "good.parquet")))
+    assert [sample.id for sample in samples] == [str(number) for number in range(500)]
+    assert {sample.passages[0].text for sample in samples} == set(corpus.GOOD["passages"])
 
 
 @FEW

@@ -50,6 +50,14 @@ def test_a_saved_trace_reopens_as_it_was(trace: Trace, tmp_path: Path, dtype: st
     assert again.regions == trace.regions and again.gold == ["doc1"]
 
 
+@pytest.mark.parametrize("name", ["exp::1", "s3:x", "run %20#1"])
+def test_a_trace_opens_in_a_folder_of_any_name(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Trace.open(trace.save(name)).load().data["tokens"].equals(trace.data["tokens"])
+
+
 def test_a_reopened_trace_reads_arrays_when_they_are_used(trace: Trace, tmp_path: Path) -> None:
     again = Trace.open(trace.save(tmp_path / "t"))
     assert not again.data["received"].variable._in_memory

@@ -141,9 +141,10 @@ def test_an_absurd_shape_is_refused_before_anything_is_read(stored: Path, monkey
     def grow(found: dict[str, Any]) -> None:
         found["shape"] = [100_000_000]
         found["chunk_grid"]["configuration"]["chunk_shape"] = [1_000_000]
-        found["chunk_key_encoding"]["configuration"]["separator"] = "/"  # an early trace, whose chunks may be missing
 
     edit(stored / "committed_at" / "zarr.json", grow)
+    for number in range(1, 100):
+        shutil.copy(stored / "committed_at" / "c.0", stored / "committed_at" / f"c.{number}")
     with pytest.raises(FloatLensError, match="declares"):
         Trace.open(stored)
 
@@ -156,27 +157,20 @@ def test_metadata_that_declare_millions_of_chunks_are_refused_before_anything_is
     def grow(found: dict[str, Any]) -> None:
         found["shape"], found["data_type"] = [2, 4_000_000], "int8"
         found["chunk_grid"]["configuration"]["chunk_shape"] = [1, 1]
-        found["chunk_key_encoding"]["configuration"]["separator"] = "/"
 
     edit(stored / "tokens" / "zarr.json", grow)
     with pytest.raises(FloatLensError, match=r"tokens declares 8,.* chunks; at most"):
         Trace.open(stored)
 
 
-def store_again(stored: Path, codec: Any) -> None:
-    """Store a trace as earlier versions did, by xarray, in folders of chunks with single steps; it still opens."""
-    before = Trace(Trace.open(stored).data.load())
-    assert "region" not in before.data.coords  # xarray would store the names as text
-    encoding = {n: {"chunks": (1, *v.shape[1:]), "compressors": [codec]} for n, v in before.data.data_vars.items()}
+def test_the_layout_of_xarray_is_refused_since_a_missing_chunk_would_be_zeros(stored: Path) -> None:
+    """xarray leaves out chunks of zeros, so that a chunk that was lost reads as zeros too."""
+    data = Trace(Trace.open(stored).data.load()).data
     shutil.rmtree(stored)
-    before.data.to_zarr(stored, mode="w", zarr_format=3, consolidated=False, encoding=encoding)
-    assert Trace.open(stored).data.load().equals(before.data)
-
-
-def test_a_trace_with_shuffled_bytes_still_opens(stored: Path) -> None:
-    from zarr.codecs import BloscCodec
-
-    store_again(stored, BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4))
+    data.to_zarr(stored, mode="w", zarr_format=3, consolidated=False)
+    (stored / "received" / "c" / "0" / "0" / "0" / "0").unlink()
+    with pytest.raises(FloatLensError, match="FloatLens reads"):
+        Trace.open(stored)
 
 
 def test_a_trace_of_before_there_were_checksums_still_opens(stored: Path) -> None:
@@ -229,31 +223,11 @@ def test_a_shuffled_chunk_of_another_compressor_or_length_is_refused(stored: Pat
     Trace.open(stored)
 
 
-@pytest.mark.parametrize("frames", [1, 2])
-def test_a_chunk_that_unpacks_to_far_more_than_its_array_is_refused_before_it_is_read(
-    stored: Path, frames: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import numcodecs
-    from zarr.codecs import ZstdCodec
-
-    from floatlens.untrusted import unpacked_size
-
-    store_again(stored, ZstdCodec())
-    chunk = next(file for file in (stored / "received" / "c").rglob("*") if file.is_file())
-    good, bomb = chunk.read_bytes(), bytes(numcodecs.Zstd().encode(np.zeros(50 << 20, np.uint8)))
-    assert unpacked_size(chunk) == len(numcodecs.Zstd().decode(good))
-    chunk.write_bytes(bomb if frames == 1 else good + bomb)
-    assert len(bomb) < 10_000 and unpacked_size(chunk) == len(numcodecs.Zstd().decode(chunk.read_bytes()))
-    monkeypatch.setattr(xr, "open_dataset", lambda *a, **k: pytest.fail("the store was opened"))
-    with pytest.raises(FloatLensError, match="unpacks to 52,4.* bytes; a chunk of its array has"):
-        Trace.open(stored)
-
-
 @pytest.mark.parametrize("raw", [b"", b"28b52ffd", bytes.fromhex("28b52ffd00"), bytes.fromhex("28b52ffd200a510000")])
 def test_a_chunk_that_does_not_say_its_size_is_refused(stored: Path, raw: bytes) -> None:
     chunk = next(file for file in (stored / "received").rglob("c*") if file.is_file())
     chunk.write_bytes(raw or b"x")
-    with pytest.raises(FloatLensError, match="is not a complete Zstandard file"):
+    with pytest.raises(FloatLensError, match="is not a complete Blosc file"):
         Trace.open(stored)
 
 

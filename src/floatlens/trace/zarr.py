@@ -19,6 +19,7 @@ import xarray as xr
 from numcodecs import Blosc
 from xarray.backends import BackendArray
 from xarray.core import indexing
+from zarr.storage import LocalStore
 
 from floatlens.errors import FloatLensError
 from floatlens.untrusted import CHECKSUM, CHECKSUM_BYTES, DATA_TYPES, metadata_checksum
@@ -90,8 +91,7 @@ def write_array(variable: xr.Variable, folder: Path, dtype: np.dtype[Any]) -> di
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": False if dtype.kind == "b" else 0,
         "codecs": codecs,
-        # xarray's writer, which made earlier traces, adds the value of missing numbers.
-        "attributes": {name: value for name, value in variable.attrs.items() if name != "_FillValue"},
+        "attributes": dict(variable.attrs),
         "dimension_names": list(variable.dims),
         "storage_transformers": [],
     }
@@ -137,7 +137,13 @@ def _write_json(folder: Path, value: dict[str, Any]) -> None:
 def read_group(folder: Path) -> xr.Dataset:
     """The dataset of a group whose files were checked; arrays are read when they are used."""
     data = xr.open_dataset(
-        folder, engine="zarr", zarr_format=3, consolidated=False, mask_and_scale=False, decode_times=False, cache=False
+        LocalStore(folder, read_only=True),  # a path with "::" in its name would be taken for a chain of URLs
+        engine="zarr",
+        zarr_format=3,
+        consolidated=False,
+        mask_and_scale=False,
+        decode_times=False,
+        cache=False,
     )
     data.attrs.pop(CHECKSUM, None)
     lazy = {
