@@ -130,6 +130,19 @@ def test_a_file_that_is_cut_off_is_named(file: Path, parses: list[Any], tmp_path
     assert not list(converted.cache_folder().rglob("gguf-config.json"))
 
 
+def test_nothing_beside_the_file_is_read(file: Path, parses: list[Any], tmp_path: Path) -> None:
+    """The cache is that of the content alone, so a folder with other files would also change later loads elsewhere."""
+    beside = {"tokenizer_class": "BertTokenizer", "vocab": str(tmp_path / "secret"), "chat_template": "{{ 1 }}"}
+    (tmp_path / "secret").write_text("[UNK]\nTOP\nSECRET\n")
+    for name in ("tokenizer_config.json", "config.json", "adapter_config.json", "generation_config.json"):
+        (tmp_path / name).write_text(json.dumps(beside | {"model_type": "bert", "eos_token_id": 7}))
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(file.read_bytes())
+    lens, own = floatlens.load(str(copy)), floatlens.load(str(file))
+    assert type(lens.tokenizer) is type(own.tokenizer) and "SECRET" not in lens.tokenizer.get_vocab()
+    assert lens.tokenizer.chat_template is None and lens.end_ids == own.end_ids
+
+
 BOMBS = {
     "as many layers as a config may have": ("llama.block_count", "<4xI", 9_999, "describes 9,999 layers"),
     "more layers than any model": ("llama.block_count", "<4xI", 2**31, "expected between 1 and 10,000"),

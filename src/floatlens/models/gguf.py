@@ -12,7 +12,9 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -73,8 +75,8 @@ def load_weights(path: Path, dtype: str, load: Callable[[Path, dict[str, Any]], 
         for parameter in model.parameters():
             parameter.data = parameter.data.clone()
         return model
-    with _one_parse(path):
-        model = load(path.parent, {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)})
+    with _one_parse(path) as folder:
+        model = load(folder, {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)})
     _parsed.clear()
 
     def save(folder: Path) -> None:
@@ -93,9 +95,9 @@ def _header(path: Path) -> Path:
     def save(folder: Path) -> None:
         from transformers import AutoTokenizer, PreTrainedConfig
 
-        with _one_parse(path), quietly():
-            config, _ = PreTrainedConfig.get_config_dict(str(path.parent), gguf_file=path.name)
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
+        with _one_parse(path) as alone, quietly():
+            config, _ = PreTrainedConfig.get_config_dict(str(alone), gguf_file=path.name)
+            tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file=path.name, trust_remote_code=False)
         tokenizer.save_pretrained(folder)
         (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
 
@@ -175,23 +177,32 @@ _parsed: dict[str, Any] = {}
 
 
 @contextmanager
-def _one_parse(path: Path) -> Iterator[None]:
-    """Make transformers reuse one parsed file, and show a progress bar only on a terminal."""
+def _one_parse(path: Path) -> Iterator[Path]:
+    """Make transformers reuse one parsed file, and show a progress bar only on a terminal.
+
+    Yields a folder with this file alone: in its own folder, transformers would also read the config of a tokenizer or an
+    adapter, which are not part of the file.
+    """
     import gguf
     import transformers.modeling_gguf_pytorch_utils as legacy
 
     reader, bar = gguf.GGUFReader, getattr(legacy, "tqdm", None)
 
     def parse(file: Any, *args: Any, **options: Any) -> Any:
-        if str(file) not in _parsed:
-            _parsed[str(file)] = reader(file, *args, **options)
-        return _parsed[str(file)]
+        if str(path) not in _parsed:
+            _parsed[str(path)] = reader(path, *args, **options)
+        return _parsed[str(path)]
 
     gguf.GGUFReader = parse
     if bar is not None:
         legacy.tqdm = functools.partial(bar, disable=None)
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix="floatlens-gguf-") as alone:
+            try:
+                os.symlink(path.resolve(), Path(alone) / path.name)
+            except OSError:  # Windows allows links to some users only
+                shutil.copyfile(path, Path(alone) / path.name)
+            yield Path(alone)
     finally:
         gguf.GGUFReader = reader
         if bar is not None:
