@@ -35,7 +35,7 @@ SMALL, RATIO = (
     500,
 )  # a compressed file may unpack to SMALL bytes, or RATIO times its size; text reaches about 10
 
-# What a stored trace may hold: one flat Zarr group of format 3, arrays of plain numbers, these codecs, all chunks in one folder.
+# What a stored trace may hold: one flat Zarr group of format 3, arrays of plain numbers, these codecs.
 DATA_TYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "float32": 4, "float64": 8,
@@ -179,7 +179,7 @@ def parquet_batches(source: Any, name: str, size: int, limit: int, rows: int = 1
 
 
 def _unpacked_bytes(file: Any, column: Any, width: int) -> int:
-    """Return the bytes of a parquet file's column in memory, from the headers of its pages: the footer's sizes may be lies."""
+    """Return the bytes of a column in memory, from the headers of its pages: the sizes in the footer may be lies."""
     start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
     end, total = start + column.total_compressed_size, 0
     while column.num_values and start < end:

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import google_crc32c
 import numpy as np
@@ -137,7 +137,8 @@ def _write_json(folder: Path, value: dict[str, Any]) -> None:
 def read_group(folder: Path) -> xr.Dataset:
     """The dataset of a group whose files were checked; arrays are read when they are used."""
     data = xr.open_dataset(
-        LocalStore(folder, read_only=True),  # a path with "::" in its name would be taken for a chain of URLs
+        # A path with "::" in its name would be taken for a chain of URLs.
+        cast(Any, LocalStore(folder, read_only=True)),
         engine="zarr",
         zarr_format=3,
         consolidated=False,
