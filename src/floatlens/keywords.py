@@ -92,6 +92,7 @@ class ScopeKeywords(TypedDict, total=False):
 
     only: Sequence[str]
     skip: Sequence[str]
+    beyond: bool
     full: bool
     setting: str
     texts: str
@@ -102,11 +103,6 @@ class ScopeKeywords(TypedDict, total=False):
     interventions: Sequence[str] | None
     sizes: Mapping[str, int | None] | None
     stresses: Sequence[str] | None
-    traced_only: Sequence[str]
-    traced_data: Sequence[str]
-    traced_tokens: int | None
-    short_data: Sequence[str]
-    answer_tokens: int | None
 
 
 class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
@@ -127,6 +123,7 @@ class StudyKeywords(TypedDict, total=False):
 
     only: Sequence[str]
     skip: Sequence[str]
+    beyond: bool
     full: bool
     setting: str
     texts: str
@@ -137,11 +134,6 @@ class StudyKeywords(TypedDict, total=False):
     interventions: Sequence[str] | None
     sizes: Mapping[str, int | None] | None
     stresses: Sequence[str] | None
-    traced_only: Sequence[str]
-    traced_data: Sequence[str]
-    traced_tokens: int | None
-    short_data: Sequence[str]
-    answer_tokens: int | None
     split: str | None
     limit: int | None
     seed: int | None

@@ -213,8 +213,11 @@ class Scope:
 
     panel: ClassVar[str] = "Study"
 
-    only: Sequence[str] = option((), "Findings to run, such as drift,heads,stress.")
+    only: Sequence[str] = option(
+        (), "Findings to run, such as drift,heads,stress; by default those of the paper, and sink."
+    )
     skip: Sequence[str] = option((), "Findings to leave out.")
+    beyond: bool = option(False, "Also run the interventions (causes), and test the claims of other papers.")
     full: bool = option(False, "Use every question, and run every stress test on every data set.")
     setting: str = option(
         "paper",
@@ -245,13 +248,6 @@ class Scope:
         None, "Number of questions per data set: traces, short, knowledge, stress, causes; None for all.", flag=None
     )
     stresses: Sequence[str] | None = option(None, "Stress tests to run; by default all.", flag=None)
-    traced_only: Sequence[str] = option((), "Models that are only traced on short questions.", flag=None)
-    traced_data: Sequence[str] = option((), "Data sets of these models; by default those of the others.", flag=None)
-    traced_tokens: int | None = option(None, "New tokens of these models; by default those of the others.", flag=None)
-    short_data: Sequence[str] = option((), "Data sets that serve short questions only.", flag=None)
-    answer_tokens: int | None = option(
-        None, "New tokens of questions with passages, and of those that they are compared with.", flag=None
-    )
 
     def __post_init__(self) -> None:
         check_detail(self.detail)

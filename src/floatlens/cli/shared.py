@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
@@ -121,28 +122,38 @@ def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def bar() -> Iterator[ProgressCallback]:
+def bar(expected: int = 0) -> Iterator[ProgressCallback]:
     """Show progress with the rate and the remaining time on standard error.
 
-    A terminal has a bar for the total and one for each active part. Elsewhere there is a line per finished part, and one per
-    minute; work of a few seconds prints nothing. Yields a function that starts a part (its label, its total or None) and
-    returns the function that advances it by one.
+    A terminal has a bar for the total and one for each active part; `expected` is the total, if it is known. Elsewhere there
+    is a line per finished part, and one per minute for each active part, whether it advances or not; work of a few seconds
+    prints nothing. Yields a function that starts a part (its label, its total or None) and returns the function that
+    advances it by one.
     """
     if not sys.stderr.isatty():
-        began = time.monotonic()
-        yield lambda about, total: _advance_lines(about, total, began)
+        with _lines() as watch:
+            yield watch
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     rate = TextColumn("{task.fields[rate]}")
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        whole = progress.add_task("total", total=0, rate="")
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn()]
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        whole, begun = progress.add_task("total", total=expected, rate=""), 0
 
         def watch(about: str, total: int | None) -> Callable[[], None]:
+            nonlocal begun
             task, began, done = progress.add_task(about, total=total, rate=""), time.monotonic(), count(1)
-            progress.update(whole, total=(progress.tasks[0].total or 0) + (total or 0))
+            begun += total or 0
+            progress.update(whole, total=max(expected, begun))
 
             def advance() -> None:
                 number = next(done)
@@ -155,20 +166,45 @@ def bar() -> Iterator[ProgressCallback]:
         yield watch
 
 
-def _advance_lines(about: str, total: int | None, began: float) -> Callable[[], None]:
-    """Return the function that advances a part, and prints its lines."""
-    start = said = time.monotonic()
-    done = count(1)
+@contextmanager
+def _lines() -> Iterator[ProgressCallback]:
+    """Progress as lines: one per finished part, and one per minute for each active part."""
+    began, active, lock, ended = time.monotonic(), dict[int, Callable[[], None]](), Lock(), Event()
 
-    def advance() -> None:
-        nonlocal said
-        number, now = next(done), time.monotonic()
-        if (number == total and now - began >= QUIET) or now - said >= EVERY:
-            said, of = now, "" if total is None else f" of {total}"
-            left = "" if total in (None, number) else f", {(now - start) / number * (total - number):.0f} s left"
-            print(f"{about}: {number}{of}, {rate_of(number, now - start)}{left}", file=sys.stderr, flush=True)
+    def watch(about: str, total: int | None) -> Callable[[], None]:
+        start, number = time.monotonic(), 0
 
-    return advance
+        def say() -> None:
+            seconds, of = time.monotonic() - start, "" if total is None else f" of {total}"
+            rate = rate_of(number, seconds) if number else f"for {spell_time(seconds)}"
+            left = seconds / number * (total - number) if total and number else 0.0
+            ending = f", {spell_time(left)} left" if left else ""
+            print(f"{about}: {number}{of}, {rate}{ending}", file=sys.stderr, flush=True)
+
+        def advance() -> None:
+            nonlocal number
+            with lock:
+                number += 1
+                if number == total:
+                    del active[id(advance)]
+                    if time.monotonic() - began >= QUIET:
+                        say()
+
+        with lock:
+            active[id(advance)] = say
+        return advance
+
+    def every_minute() -> None:
+        while not ended.wait(EVERY):
+            with lock:
+                for say in active.values():
+                    say()
+
+    Thread(target=every_minute, daemon=True).start()
+    try:
+        yield watch
+    finally:
+        ended.set()
 
 
 def rate_of(number: int, seconds: float) -> str:
@@ -180,6 +216,17 @@ def rate_of(number: int, seconds: float) -> str:
     if not seconds:
         return ""
     return f"{number / seconds:.1f}/s" if number > seconds else f"{seconds / number:.0f} s each"
+
+
+def spell_time(seconds: float) -> str:
+    """Return a duration as a reader says it.
+
+    >>> spell_time(42.4), spell_time(100), spell_time(5000)
+    ('42 s', '2 min', '1.4 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 4800 else f"{seconds / 3600:.1f} h"
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,18 @@ from floatlens.options import Data, Load, Run, Sampling, Scope
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from floatlens.store.engine import Engine
+    from floatlens.studies.plan import StudyPlan
     from floatlens.studies.study import Study
 
 PAPER = "the paper"
+WORK = {
+    "traces": "{} questions are traced",
+    "texts": "{} readings of prose with and without the sink's token",
+    "knowledge": "{} answers without and with passages",
+    "stress": "{} answers under stress",
+    "causes": "{} answers under interventions and their controls",
+}
 COLOURS = {"holds": "green", "fails": "red"}  # the other verdicts: yellow
 
 
@@ -36,6 +46,8 @@ def command(
     as_json: common.AsJson = False,
 ) -> None:
     """Run every finding of the paper on the given models, and write figures, claims and a report.
+
+    It says first what it will do and how long that takes. --beyond adds interventions and the claims of other papers.
 
     Examples:
 
@@ -59,7 +71,7 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.shared import bar, check_device
     from floatlens.studies.plan import StudyPlan
-    from floatlens.studies.study import run_study
+    from floatlens.studies.study import check, run_study
 
     check_device(loading, running)
     plan = StudyPlan(
@@ -71,9 +83,28 @@ def command(
         load=loading,
         run=running,
     )
-    with bar() as watch:
+    check(plan)
+    with bar(announce([plan], engine)) as watch:
         found = run_study(plan, out, engine, watch)
     show(found, as_json)
+
+
+def announce(plans: Sequence[StudyPlan], engine: Engine | None = None) -> int:
+    """Print to standard error what a study will do and how long that takes; return the number of its questions."""
+    from floatlens.cli.shared import print_notes, spell_time
+    from floatlens.findings.spelling import listed
+    from floatlens.studies.estimate import estimate
+
+    lines = [f"Study of {listed(plan.models)} on {listed(plan.data)}: {', '.join(plan.findings)}" for plan in plans]
+    if engine is not None and not engine.in_process:
+        print_notes(lines)
+        return 0
+    print_notes([*lines, "Timing a few questions of each model …"])
+    found = estimate(plans, plans[0].scope.jobs or 1)
+    parts = [f"{WORK[part].format(count)}" for part, count in found.sizes.items() if count]
+    shorter = "; --resume skips what is done" if plans[0].run.resume else "; --limit N makes it shorter"
+    print_notes([f"{'; '.join(parts)}.", f"This takes about {spell_time(found.seconds)} on this machine{shorter}."])
+    return sum(found.sizes.values())
 
 
 def fitting_jobs(models: list[str], loading: Load) -> int:

@@ -21,6 +21,12 @@ STARTED = "floatlens: started"  # received from a worker that is ready, or has s
 ProgressCallback = Callable[[str, int | None], Callable[[], None]]
 
 
+def as_one(watch: ProgressCallback | None, label: str, total: int | None) -> ProgressCallback | None:
+    """Return a callback that shows several parts as one."""
+    advance = watch(label, total) if watch else None
+    return (lambda *_: advance) if advance else None
+
+
 class EngineJob(Protocol):
     """A unit of work that can be sent to another process."""
 

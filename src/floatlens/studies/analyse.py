@@ -22,7 +22,7 @@ from floatlens.files import atomic_write
 from floatlens.findings import style
 from floatlens.findings.finding import CONDITIONS, FINDINGS, Finding, ReportTable, condition_of, traces_for
 from floatlens.findings.spelling import count
-from floatlens.store.engine import ProgressCallback
+from floatlens.store.engine import ProgressCallback, as_one
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import run_all
 from floatlens.store.runs import TEXTS
@@ -70,7 +70,6 @@ def analyse(
     finding = FINDINGS[name]
     folders = [RunFolder.open(run) for run in runs]
     section = Section(name, finding.title, finding.paper, finding.question)
-    done = watch(f"{name}: figures and claims", 1) if watch else None
     try:
         source = _source(finding, folders)
         measured = finding.measure(source)
@@ -84,8 +83,8 @@ def analyse(
         logging.getLogger(__name__).debug("finding %s failed", name, exc_info=True)
         sentence = " ".join(str(error).split())
         section.problem = sentence if isinstance(error, FloatLensError) else f"{type(error).__name__}: {sentence}"
-    if done is not None:
-        done()
+    if watch is not None:
+        watch(name, 1)()
     return section
 
 
@@ -95,7 +94,7 @@ def analyse_findings(
     """Analyse findings on the runs of models, in parallel where there are cores."""
     shown = {setting: shown_samples(homes, condition) for setting, condition in CONDITIONS.items()}
     tasks = [(name, homes, target, shown.get(FINDINGS[name].setting, ())) for name in names]
-    found = run_all(analyse, tasks, jobs, watch)
+    found = run_all(analyse, tasks, jobs, as_one(watch, "figures and claims", len(tasks)))
     return [
         each
         if isinstance(each, Section)

@@ -28,8 +28,7 @@ from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOpti
 from floatlens.evaluation.worker import ModelWorker
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
-from floatlens.options import Sampling
-from floatlens.store.engine import Engine, ProgressCallback
+from floatlens.store.engine import Engine, ProgressCallback, as_one
 from floatlens.store.folder import ERRORS, RunFolder
 from floatlens.store.local import LocalEngine
 from floatlens.store.runs import CAUSES, TEXTS
@@ -54,6 +53,7 @@ USUAL = (
     "ablate-heads(heads=top(2), layers=shallow)",
     "ablate-heads(heads=top(2), layers=deep)",
 )
+Planned = tuple[list[Experiment], list[str]]
 SEEDS = (0,)  # seeds of the controls; --full uses two for the finding causes
 
 
@@ -87,23 +87,14 @@ class ModelStudy:
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
-    def task(self, source: DataSource, count: int | None, condition: str, sampling: Sampling) -> Experiment:
-        """Describe the first questions of a data set, to ask the model under one condition."""
-        samples = first(source, count, self.plan)
-        size = self.plan.run.batch_size
-        return Experiment(self.model, source.label, condition, samples, sampling, self.plan.reading, size, len(samples))
-
-    def ask(self, tasks: Sequence[Experiment], *, trace: bool = False) -> None:
-        """Answer all tasks; questions that an earlier part or a killed run has answered are not asked again."""
-        jobs = [replace(task, recording=self.plan.recording(task.condition)) if trace else task for task in tasks]
-        records, _ = run_experiments(jobs, self.worker, self.journal, engine=self.engine, watch=self.watch)
-        moved = trace and self.plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
+    def ask(self, part: str) -> None:
+        """Answer the questions of a part; those that an earlier part or a killed run has answered are not asked again."""
+        jobs, notes = EXPERIMENTS[part](self.plan, self.model, self.sources)
+        self.notes += notes
+        watch = as_one(self.watch, f"{self.model}, {part}", sum(job.count or 0 for job in jobs))
+        records, _ = run_experiments(jobs, self.worker, self.journal, engine=self.engine, watch=watch)
+        moved = part == "traces" and self.plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
         self.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
-
-    @property
-    def with_passages(self) -> list[DataSource]:
-        """The data sets that are asked with passages; the others serve short traces only."""
-        return sources_with_passages(self.sources, self.plan)
 
 
 def study_model(
@@ -121,15 +112,15 @@ def study_model(
         before = ModelOutcome(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
         if before is not None and not before.failed and not (retry and has_failures(folder)):
             return before
-        own, worker = plan.of_model(model), ModelWorker(plan.load)
+        worker = ModelWorker(plan.load)
         lens = worker.planning_lens(model, does.in_process)
         journal = Journal(folder, retry_errors=retry, share_prompts=True)
-        shared = ModelStudy(own, model, lens, own.sources(), folder, journal, worker, does, watch)
+        shared = ModelStudy(plan, model, lens, plan.sources(), folder, journal, worker, does, watch)
         outcome = ModelOutcome(model, notes=shared.notes)
-        for name in plan.parts_of(model):
+        for name in plan.parts:
             began = time.perf_counter()
             try:
-                RUN[name](shared)
+                OTHERS[name](shared) if name in OTHERS else shared.ask(name)
             except Exception as error:  # any failure is reported in its section; the other parts continue
                 logging.getLogger(__name__).debug("part %s of %s failed", name, model, exc_info=True)
                 text = " ".join(str(error).split())
@@ -147,64 +138,48 @@ def has_failures(folder: RunFolder) -> bool:
     return any(folder.storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}", f"{TEXTS}/{ERRORS}"))
 
 
-def run_traces(shared: ModelStudy) -> None:
+# The parts that ask questions: their experiments, and notes on what was left out
+
+
+def trace_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> Planned:
     """Trace short questions without passages, and questions with passages; their answers serve Table 1."""
-    plan, tasks = shared.plan, []
-    for source, condition, count in traced(plan, shared.sources, shared.model):
-        task = shared.task(source, count, condition, plan.sampling if condition == SHORT else plan.answering)
-        if condition == OPEN:
-            samples = list(with_gold_at(first(source, count, plan), plan.reading.gold_at))
-            task = replace(task, samples=samples, count=len(samples))
-        tasks.append(task)
-    shared.ask(tasks, trace=True)
+    jobs = []
+    for condition, count in ((SHORT, plan.sizes.short), (OPEN, plan.sizes.traces)):
+        for source in sources if condition in plan.traced else ():
+            samples = first(source, count, plan)
+            if condition == OPEN:
+                samples = list(with_gold_at(samples, plan.reading.gold_at))
+            job = _experiment(plan, model, source, condition, samples)
+            jobs.append(replace(job, recording=plan.recording(condition)))
+    return jobs, []
 
 
-def traced(
-    plan: StudyPlan, sources: Sequence[DataSource], model: str | None = None
-) -> list[tuple[DataSource, str, int | None]]:
-    """The data sets, conditions and numbers of questions to trace; `traced_only` models have only short questions.
-
-    Beside data sets for short questions only, the others give no more of these than of questions with passages.
-    """
-    made: list[tuple[DataSource, str, int | None]] = []
-    sizes, scope = plan.sizes, plan.scope
-    few = sizes.short if sizes.traces is None or sizes.short is None else min(sizes.short, sizes.traces)
-    if SHORT in plan.traced or model in scope.traced_only:
-        for source in sources:
-            fewer = scope.short_data and source.name not in scope.short_data
-            made.append((source, SHORT, few if fewer else sizes.short))
-    if OPEN in plan.traced and model not in scope.traced_only:
-        made += [(source, OPEN, sizes.traces) for source in sources_with_passages(sources, plan)]
-    return made
-
-
-def run_knowledge(shared: ModelStudy) -> None:
+def knowledge_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> Planned:
     """Ask every question without and with passages, for Table 1."""
-    plan = shared.plan
-    shared.ask(
-        [
-            shared.task(source, plan.sizes.knowledge, condition, plan.answering)
-            for source in shared.with_passages
-            for condition in (CLOSED, OPEN)
-        ]
-    )
+    asked = [(source, first(source, plan.sizes.knowledge, plan)) for source in sources]
+    jobs = [_experiment(plan, model, source, how, samples) for source, samples in asked for how in (CLOSED, OPEN)]
+    return jobs, []
 
 
-def run_stress(shared: ModelStudy) -> None:
+def stress_tests(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> Planned:
     """Ask the same questions at increasing difficulty, for each stress test on the first suitable data set."""
-    made, notes = stress_levels(shared.plan, shared.sources)
-    shared.notes += notes
-    specs = shared.plan.scope.stress_interventions
+    made, notes = stress_levels(plan, sources)
+    specs = plan.scope.stress_interventions
     under = conditions(specs, None, SEEDS) if specs else [Condition.plain()]
-    plan = shared.plan
-    how: dict[str, Any] = {"sampling": plan.answering, "reading": plan.reading, "batch_size": plan.run.batch_size}
-    shared.ask(
-        [
-            job
-            for (name, data), several in made.items()
-            for job in stress_experiments(STRESSES[name], [shared.model], {data: several}, under, **how)
-        ]
-    )
+    how: dict[str, Any] = {"sampling": plan.sampling, "reading": plan.reading, "batch_size": plan.run.batch_size}
+    jobs = [
+        job
+        for (name, data), several in made.items()
+        for job in stress_experiments(STRESSES[name], [model], {data: several}, under, **how)
+    ]
+    return jobs, notes
+
+
+def _experiment(
+    plan: StudyPlan, model: str, source: DataSource, condition: str, samples: Sequence[Sample]
+) -> Experiment:
+    size = plan.run.batch_size
+    return Experiment(model, source.label, condition, samples, plan.sampling, plan.reading, size, len(samples))
 
 
 def stress_levels(
@@ -216,12 +191,11 @@ def stress_levels(
     """
     made: dict[tuple[str, str], list[StressLevel]] = {}
     notes = []
-    usable = sources_with_passages(sources, plan)
     for name, stress in STRESSES.items():
         if plan.scope.stresses is not None and name not in plan.scope.stresses:
             continue
         reason = ""
-        for source in sorted(usable, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
+        for source in sorted(sources, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
                 options = StressOptions(seed=plan.reading.seed or 0)
                 found = stress.levels(first(source, None, plan), options)
@@ -247,7 +221,7 @@ def run_causes(shared: ModelStudy) -> None:
         )
         return
     plan = shared.plan
-    source = min(shared.with_passages, key=lambda source: source.name in KNOWN)  # not memorised
+    source = min(shared.sources, key=lambda source: source.name in KNOWN)  # not memorised
     specs, seeds = choose_interventions(plan, shared.lens.shape["layers"] or 1)
     manifest = plan.manifest({"model": shared.model, "interventions": specs, "controls": seeds}, [shared.model])
     with RunFolder.create(shared.folder.inside(CAUSES), manifest, resume=True) as folder:
@@ -257,7 +231,7 @@ def run_causes(shared: ModelStudy) -> None:
                 {source.label: first(source, plan.sizes.causes, plan)},
                 specs,
                 seeds=seeds,
-                sampling=plan.answering,
+                sampling=plan.sampling,
                 reading=plan.reading,
                 run=plan.run,
                 folder=folder,
@@ -276,13 +250,8 @@ def choose_interventions(plan: StudyPlan, layers: int) -> tuple[list[str], list[
     return (standard(layers), [0, 1]) if plan.scope.full else (list(USUAL), list(SEEDS))
 
 
-RUN: dict[str, Callable[[ModelStudy], None]] = {
-    "traces": run_traces,
-    "texts": run_texts,
-    "knowledge": run_knowledge,
-    "stress": run_stress,
-    "causes": run_causes,
-}
+EXPERIMENTS = {"traces": trace_experiments, "knowledge": knowledge_experiments, "stress": stress_tests}
+OTHERS: dict[str, Callable[[ModelStudy], None]] = {"texts": run_texts, "causes": run_causes}
 
 
 def first(source: DataSource, count: int | None, plan: StudyPlan) -> list[Sample]:
@@ -291,8 +260,3 @@ def first(source: DataSource, count: int | None, plan: StudyPlan) -> list[Sample
     if seed is not None:
         held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
     return held[:count]
-
-
-def sources_with_passages(sources: Sequence[Any], plan: StudyPlan) -> list[Any]:
-    """Return the data sets that are asked with passages; the others serve short traces only."""
-    return [source for source in sources if source.name not in plan.scope.short_data]

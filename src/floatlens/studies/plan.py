@@ -15,6 +15,8 @@ from floatlens.models.checkpoint import find
 from floatlens.options import Data, Load, Recording, Run, Sampling, Scope
 from floatlens.store.manifest import describe
 
+# The findings of the paper, and `sink`; the others are run by name, or with --beyond.
+PAPER = ("drift", "absorption", "geometry", "sink", "tokens", "heads", "flow", "knowledge", "stress", "links")
 PARTS = ("traces", "texts", "knowledge", "stress", "causes")  # in the order of work: later ones can use earlier results
 
 
@@ -64,7 +66,7 @@ class StudyPlan:
     @cached_property
     def findings(self) -> tuple[str, ...]:
         """The names of the findings."""
-        return choose_findings(self.scope.only, self.scope.skip)
+        return choose_findings(self.scope.only, self.scope.skip, self.scope.beyond)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -82,25 +84,6 @@ class StudyPlan:
         if any(FINDINGS[name].reads == "both" for name in self.findings):
             needed |= {"traces", "knowledge"}
         return tuple(name for name in PARTS if name in needed)
-
-    def parts_of(self, model: str) -> tuple[str, ...]:
-        """The parts for one model."""
-        return tuple(name for name in self.parts if name == "traces" or model not in self.scope.traced_only)
-
-    def of_model(self, model: str) -> StudyPlan:
-        """Return the plan with the data sets and the answer length of one model."""
-        if model not in self.scope.traced_only:
-            return self
-        tokens = self.scope.traced_tokens or self.sampling.max_new_tokens
-        own: dict[str, Any] = {}
-        if self.scope.traced_data:
-            own = {"data": tuple(self.scope.traced_data), "scope": replace(self.scope, short_data=())}
-        return replace(self, sampling=replace(self.sampling, max_new_tokens=tokens), **own)
-
-    @property
-    def answering(self) -> Sampling:
-        """How questions with passages are answered, and those without that they are compared with."""
-        return replace(self.sampling, max_new_tokens=self.scope.answer_tokens or self.sampling.max_new_tokens)
 
     @property
     def traced(self) -> tuple[str, ...]:
@@ -147,20 +130,30 @@ class StudyPlan:
             "study",
             asked,
             checkpoints=[find(model, self.load) for model in models],
-            data=[*self.data, *self.scope.traced_data, *more],
+            data=[*self.data, *more],
         )
 
 
-def choose_findings(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the selected findings in the paper's order.
+def manifest_of(plans: Sequence[StudyPlan]) -> dict[str, Any]:
+    """Return the manifest of a study with one or several plans."""
+    if len(plans) == 1:
+        return plans[0].manifest(plans[0].asked(), plans[0].models)
+    several = [plan.manifest(plan.asked(), plan.models) for plan in plans]
+    joined = {key: {name: about for each in several for name, about in each[key].items()} for key in ("models", "data")}
+    asked = {"models": [model for plan in plans for model in plan.models], "plans": [each["asked"] for each in several]}
+    return {**several[0], **joined, "asked": asked}
 
-    >>> choose_findings(only=["stress", "drift"]), choose_findings(skip=["stress"])[-1] != "stress"
-    (('drift', 'stress'), True)
+
+def choose_findings(only: Sequence[str] = (), skip: Sequence[str] = (), beyond: bool = False) -> tuple[str, ...]:
+    """Return the selected findings in the paper's order: those of the paper and `sink`, all with `beyond`, or `only` these.
+
+    >>> choose_findings(only=["stress", "drift"]), choose_findings(skip=["links"])[-1]
+    (('drift', 'stress'), 'stress')
     """
-    known = FINDINGS.names()
     for name in (*only, *skip):
         _ = FINDINGS[name]
-    found = tuple(name for name in known if name in (only or known) and name not in skip)
+    known = only or (FINDINGS.names() if beyond else PAPER)
+    found = tuple(name for name in FINDINGS.names() if name in known and name not in skip)
     if not found:
-        raise FloatLensError(f"--skip removes all of {', '.join(only or known)}; skip fewer findings")
+        raise FloatLensError(f"--skip removes all of {', '.join(known)}; skip fewer findings")
     return found

@@ -21,7 +21,7 @@ from floatlens.findings.finding import condition_of
 from floatlens.findings.received import answer_positions
 from floatlens.models.checkpoint import find
 from floatlens.options import Recording
-from floatlens.store.engine import Engine, ProgressCallback
+from floatlens.store.engine import Engine, ProgressCallback, as_one
 from floatlens.store.folder import RunFolder
 from floatlens.store.local import LocalEngine
 from floatlens.store.runs import REPLAYS
@@ -38,12 +38,11 @@ RECORD = ("received", "received_writing")
 def compared(plan: StudyPlan) -> dict[str, list[str]]:
     """Return the models whose answers each model replays: those of the other kind, and its own.
 
-    An autoregressive model does not replay its own answer, which was written in this order. `traced_only` models are left
-    out.
+    An autoregressive model does not replay its own answer, which was written in this order.
     """
     if "drift" not in plan.findings or SHORT not in plan.traced:
         return {}
-    found = {model: find(model, plan.load) for model in plan.models if model not in plan.scope.traced_only}
+    found = {model: find(model, plan.load) for model in plan.models}
     models = [model for model, each in found.items() if can_replay(each.family, each.sampler)]
     kinds = {model: found[model].family.kind for model in models}
     others = {model: [other for other in models if kinds[other] != kinds[model]] for model in models}
@@ -76,7 +75,7 @@ def replay_answers(
             how: dict[str, Any] = {"batch_size": plan.run.batch_size, "recording": recording}
             job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, **how, count=len(prompts))
             journal = Journal(folder, retry_errors=plan.run.retry_errors)
-            run_experiments([job], worker, journal, engine=does, watch=watch)
+            run_experiments([job], worker, journal, engine=does, watch=as_one(watch, f"{model}, replays", len(prompts)))
         folder.finish()
         return len(prompts)
 

@@ -35,7 +35,7 @@ from floatlens.store.storage import Storage
 from floatlens.studies import replays
 from floatlens.studies.analyse import Section, analyse_findings, answers_in
 from floatlens.studies.parts import ModelOutcome, study_model
-from floatlens.studies.plan import StudyPlan
+from floatlens.studies.plan import StudyPlan, choose_findings, manifest_of
 from floatlens.studies.report import make
 
 RESULTS, CLAIMS, REPORT = "results.json", "claims.json", "report.html"
@@ -119,31 +119,37 @@ def study(
 
 
 def run_study(
-    plan: StudyPlan, out: str | Path, engine: Engine | None = None, watch: ProgressCallback | None = None
+    plans: StudyPlan | Sequence[StudyPlan],
+    out: str | Path,
+    engine: Engine | None = None,
+    watch: ProgressCallback | None = None,
 ) -> Study:
-    """Run a study by its plan."""
+    """Run a study by its plan; models that are asked other questions than the others have a plan of their own."""
     began = time.monotonic()
-    check(plan)
-    run, jobs = plan.run, plan.scope.jobs or 1
+    plans = [plans] if isinstance(plans, StudyPlan) else plans
+    for plan in plans:
+        check(plan)
+    run, jobs = plans[0].run, plans[0].scope.jobs or 1
     does = engine or make_engine(
         run.engine, workers=run.workers, address=run.address, gpus_per_worker=run.gpus_per_worker
     )
     at_once = jobs if does.in_process else 1
-    sources = plan.sources()
-    if plan.scope.traced_data:
-        sources += replace(plan, data=tuple(plan.scope.traced_data)).sources()
-    with RunFolder.create(out, plan.manifest(plan.asked(), plan.models), resume=run.resume) as folder:
-        homes = {model: folder.inside(MODELS, safe_name(model)) for model in plan.models}
-        found = run_all(study_model, [(model, plan, home, does) for model, home in homes.items()], at_once, watch)
+    sources = [source for plan in plans for source in plan.sources()]
+    plan_of = {model: plan for plan in plans for model in plan.models}
+    names = choose_findings(only=[name for plan in plans for name in plan.findings])
+    with RunFolder.create(out, manifest_of(plans), resume=run.resume) as folder:
+        homes = {model: folder.inside(MODELS, safe_name(model)) for model in plan_of}
+        tasks = [(model, plan_of[model], home, does) for model, home in homes.items()]
         outcomes = {
-            model: each if isinstance(each, ModelOutcome) else _lost(model, plan, each)
-            for model, each in zip(plan.models, found, strict=True)
+            model: each if isinstance(each, ModelOutcome) else _lost(model, plan_of[model], each)
+            for model, each in zip(plan_of, run_all(study_model, tasks, at_once, watch), strict=True)
         }
-        _replay(plan, homes, outcomes, does, at_once, watch)
+        for plan in plans:
+            _replay(plan, homes, outcomes, does, at_once, watch)
         write_problems(folder, sources)
         local = _local_copy(folder)
         runs = [run.path for run in model_runs(local) if run.path != local]
-        sections = analyse_findings(plan.findings, runs, local, jobs, watch)
+        sections = analyse_findings(names, runs, local, jobs, watch)
         skipped = [f"{label}: {text}" for label, text in problems_of(sources).items()]
         made = _write_results(folder, local, runs, list(outcomes.values()), sections, skipped, time.monotonic() - began)
         folder.finish()

@@ -31,6 +31,7 @@ from floatlens.findings.sink import (
     same_type,
 )
 from floatlens.findings.window import LENGTH, reason_against
+from floatlens.store.engine import as_one
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import TEXTS
 
@@ -90,20 +91,20 @@ def run_texts(shared: ModelStudy) -> None:
         return
     source = plan.scope.texts
     texts = token_texts(lens.tokenizer, read_texts(source, plan.sizes.texts))
-    finding = dict(list(texts.items())[: max(1, round(FINDING * len(texts)))])
-    tested = {id_: ids for id_, ids in texts.items() if id_ not in finding}
+    finding, tested = split_texts(texts)
     manifest = plan.manifest({"model": model, "texts": source}, [model])
     with RunFolder.create(shared.folder.inside(TEXTS), manifest, resume=True) as folder:
         journal = Journal(folder, retry_errors=plan.run.retry_errors, kind=TextRecord)
 
-        def read_under(by_condition: Mapping[str, Mapping[str, Text]]) -> list[TextRecord]:
+        def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[TextRecord]:
             jobs = []
             for condition, several in by_condition.items():
                 samples: list[Any] = list(several.items())
                 jobs.append(Reading(model, label(source), condition, samples, count=len(samples)))
-            return run_experiments(jobs, shared.worker, journal, engine=shared.engine, watch=shared.watch)[0]
+            watch = as_one(shared.watch, f"{model}, texts {why}", sum(map(len, by_condition.values())))
+            return run_experiments(jobs, shared.worker, journal, engine=shared.engine, watch=watch)[0]
 
-        found = read_under({FIND: {id_: Text(FIND, ids[:LENGTH]) for id_, ids in finding.items()}})
+        found = read_under({FIND: {id_: Text(FIND, ids[:LENGTH]) for id_, ids in finding.items()}}, "to find the sink")
         sinks = [record.numbers["sink_id"] for record in found if not record.error]
         if not sinks:
             raise FloatLensError(f"no text could be read; the first failed because: {found[0].error}")
@@ -118,11 +119,17 @@ def run_texts(shared: ModelStudy) -> None:
         # a text that has no such token is the same without it, and is read once
         same = {id_ for id_, text in by_condition[OUT].items() if text.ids == by_condition[AS_IS][id_].ids}
         by_condition[OUT] = {id_: text for id_, text in by_condition[OUT].items() if id_ not in same}
-        read_once = read_under(by_condition)
+        read_once = read_under(by_condition, "with and without its token")
         copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
         records = found + read_once + copies
         folder.write_table(TEXTS, texts_table(records))
         folder.finish()
+
+
+def split_texts(texts: Mapping[str, list[int]]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return the texts that find the candidate, and those that are read under every condition."""
+    count = max(1, round(FINDING * len(texts)))
+    return dict(list(texts.items())[:count]), dict(list(texts.items())[count:])
 
 
 def texts_table(records: Sequence[TextRecord]) -> pd.DataFrame:
