@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -353,22 +354,45 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
         assert done.returncode == wanted and done.stderr.strip().endswith("False")
 
 
-@pytest.mark.parametrize("minutes", [0, 1])
-def test_without_a_terminal_a_part_prints_a_line_when_it_ends_and_each_minute(
-    minutes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_a_terminal_a_part_prints_a_line_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = 0.0
     monkeypatch.setattr("floatlens.cli.shared.time.monotonic", lambda: clock)
     with shared.bar() as watch:
-        advance = watch("tiny-mdm, fresh", 4)
+        advance = watch("tiny-mdm, traces", 4)
         for _ in range(4):
-            clock += 2 + 60 * minutes
+            clock += 2
             advance()
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == f"tiny-mdm, fresh: 4 of 4, {62 if minutes else 2} s each"
-    assert len(lines) == (4 if minutes else 1)
-    if minutes:
-        assert lines[0] == "tiny-mdm, fresh: 1 of 4, 62 s each, 186 s left"
+    assert capsys.readouterr().err == "tiny-mdm, traces: 4 of 4, 2 s each\n"
+
+
+def test_a_part_prints_a_line_each_minute_even_if_it_does_not_advance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, lines = 0.0, []
+    monkeypatch.setattr("floatlens.cli.shared.time.monotonic", lambda: clock)
+    monkeypatch.setattr("floatlens.cli.shared.EVERY", 0.01)
+
+    def wait_for(said: str) -> None:
+        for _ in range(1000):
+            time.sleep(0.01)
+            lines.extend(capsys.readouterr().err.splitlines())
+            if lines and lines[-1] == said:
+                return
+        raise AssertionError(lines[-1:])
+
+    with shared.bar() as watch:
+        advance = watch("tiny-mdm, traces", 4)
+        clock = 120.0
+        wait_for("tiny-mdm, traces: 0 of 4, for 2 min")
+        advance()
+        wait_for("tiny-mdm, traces: 1 of 4, 120 s each, 6 min left")
+        for _ in range(3):
+            advance()
+        wait_for("tiny-mdm, traces: 4 of 4, 30 s each")
+        time.sleep(0.1)
+        assert capsys.readouterr().err == "", "a finished part says nothing more"
 
 
 def test_work_of_a_few_seconds_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:

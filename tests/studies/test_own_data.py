@@ -1,30 +1,29 @@
-"""Models that are only traced can have questions of their own."""
+"""Models that are asked other questions than the others have a plan of their own."""
 
 from __future__ import annotations
 
 import pytest
 
 import floatlens as fl
+from floatlens.options import Sampling, Scope
 from floatlens.store.runs import model_runs
 from floatlens.studies.analyse import shown_samples
+from floatlens.studies.plan import StudyPlan
 from floatlens.studies.report import films
-from floatlens.studies.study import Study
+from floatlens.studies.study import Study, run_study
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """tiny-mdm and tiny-arm share questions; tiny-dream is traced on others."""
-    return fl.study(  # type: ignore[no-any-return, operator]
-        ["tiny-dream", "tiny-mdm", "tiny-arm"],
-        data="world:long",
-        only=["drift"],
-        sizes={"short": 2},
-        max_new_tokens=4,
-        traced_only=["tiny-dream"],
-        traced_data=["world:fresh"],
-        traced_tokens=3,
-        out=tmp_path_factory.mktemp("own") / "s",
-    )
+    scope = Scope(only=["drift"], sizes={"short": 2})
+    plans = [
+        StudyPlan(models=("tiny-dream",), data=("world:fresh",), scope=scope, sampling=Sampling(max_new_tokens=3)),
+        StudyPlan(
+            models=("tiny-mdm", "tiny-arm"), data=("world:long",), scope=scope, sampling=Sampling(max_new_tokens=4)
+        ),
+    ]
+    return run_study(plans, tmp_path_factory.mktemp("own") / "s")
 
 
 def test_each_model_is_traced_on_its_own_questions(found: Study) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from floatlens.errors import FloatLensError
+from floatlens.findings.finding import CLAIMS, FINDINGS
 from floatlens.options import Data, Scope
-from floatlens.studies.parts import traced
-from floatlens.studies.plan import Sizes, StudyPlan, choose_findings
+from floatlens.studies.plan import PAPER, Sizes, StudyPlan, choose_findings
 
 
 def planned(**scope: Any) -> StudyPlan:
@@ -28,29 +28,17 @@ def test_findings_decide_which_questions_are_traced() -> None:
     assert planned(only=["drift", "heads"], setting="passages").traced == ("open-book",)
 
 
-def test_a_data_set_for_short_questions_leaves_fewer_of_them_to_the_others() -> None:
-    @dataclass
-    class Source:
-        name: str
-
-    plan = replace(planned(sizes={"traces": 2, "short": 5}), models=("m", "big"), data=("long", "fresh"))
-    sources: list[Any] = [Source("long"), Source("fresh")]
-
-    def numbers(plan: StudyPlan, model: str) -> dict[tuple[str, str], int | None]:
-        return {(source.name, condition): n for source, condition, n in traced(plan, sources, model)}
-
-    each = {(name, "short"): 5 for name in ("long", "fresh")} | {(name, "open-book"): 2 for name in ("long", "fresh")}
-    assert numbers(plan, "m") == each
-    plan = replace(plan, scope=replace(plan.scope, short_data=("long",), traced_only=("big",)))
-    beside = {("long", "short"): 5, ("fresh", "short"): 2}
-    assert numbers(plan, "m") == beside | {("fresh", "open-book"): 2}
-    assert numbers(plan, "big") == beside
+def test_a_study_does_what_the_paper_did_and_more_when_asked() -> None:
+    assert planned().findings == PAPER and planned(beyond=True).findings == tuple(FINDINGS.names())
+    assert "causes" not in planned().parts and "causes" in planned(beyond=True).parts
+    whose = {name: {claim.whose for claim in FINDINGS[name].registered_claims()} for name in FINDINGS}
+    of_paper = {name for name, several in whose.items() if "the paper" in several}
+    assert of_paper | {"sink"} == set(PAPER)
 
 
-def test_a_model_that_is_only_traced_can_have_its_own_data() -> None:
-    plan = planned(traced_only=("big",), traced_data=("atlas",), traced_tokens=3)
-    own = plan.of_model("big")
-    assert (own.data, own.sampling.max_new_tokens) == (("atlas",), 3) and plan.of_model("m") is plan
+def test_no_claim_beyond_the_paper_is_primary() -> None:
+    """The verdicts on primary claims are corrected for their number, so --beyond must not add one."""
+    assert {claim.finding for claim in CLAIMS.values() if claim.primary} <= set(PAPER)
 
 
 def test_findings_decide_which_parts_are_worked_on() -> None:

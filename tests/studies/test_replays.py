@@ -6,7 +6,6 @@ from pathlib import Path
 
 import floatlens as fl
 from floatlens.findings.received import answer_positions
-from floatlens.options import Scope
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import REPLAYS, model_runs
 from floatlens.studies.plan import StudyPlan
@@ -40,15 +39,13 @@ def test_each_model_replays_the_answers_that_it_is_compared_on(tmp_path: Path) -
     assert claim["details"]["questions on identical text"] == count
 
 
-def test_models_that_are_only_traced_are_not_compared_on_identical_text() -> None:
+def test_models_of_the_other_kind_are_compared_on_identical_text() -> None:
     plan = StudyPlan(models=("tiny-mdm", "tiny-dream", "tiny-arm"), data=("world:long",))
     assert compared(plan) == {
         "tiny-mdm": ["tiny-mdm", "tiny-arm"],
         "tiny-dream": ["tiny-dream", "tiny-arm"],
         "tiny-arm": ["tiny-mdm", "tiny-dream"],
     }
-    alone = StudyPlan(models=("tiny-mdm", "tiny-arm"), data=("world:long",), scope=Scope(traced_only=("tiny-arm",)))
-    assert compared(alone) == {}
 
 
 def test_another_tokenizer_gets_the_text_and_its_own_end_token(tmp_path: Path) -> None:

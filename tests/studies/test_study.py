@@ -52,7 +52,7 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     models = ["tiny-mdm", "tiny-arm"]
     data = ["world:fresh", "world:hops"]
     broken = ["mask-anchors(rule=top({n})) @ 1"]
-    given: dict[str, Any] = {"data": data, "sizes": sizes, "interventions": broken, "max_new_tokens": 8}
+    given: dict[str, Any] = {"data": data, "sizes": sizes, "interventions": broken, "max_new_tokens": 8, "beyond": True}
     found = fl.study(models, out=tmp_path / "s", **given)  # type: ignore[operator]
     assert not found.failed
     plain = [row for row in counter.rows if not row[3]]
@@ -90,16 +90,6 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
         )
     assert (found.path / "table1.md").read_text().count("tiny-mdm") == 2
     assert len(page) < 15e6
-
-
-def test_table_1_compares_answers_of_one_length_also_where_short_traces_have_another(tmp_path: Path) -> None:
-    sizes = {"traces": 1, "knowledge": 3, "short": 2}
-    given: dict[str, Any] = {"sizes": sizes, "max_new_tokens": 8, "answer_tokens": 4, "only": ["drift", "knowledge"]}
-    found = fl.study("tiny-mdm", data="world:fresh", out=tmp_path / "s", **given)  # type: ignore[operator]
-    answers = pd.read_parquet(found.path / "answers.parquet")
-    steps = answers.groupby("condition")["steps"].unique()
-    assert {name: list(several) for name, several in steps.items()} == {SHORT: [8], CLOSED: [4], OPEN: [4]}
-    assert (answers["condition"].value_counts()[[CLOSED, OPEN]] == sizes["knowledge"]).all()
 
 
 def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(

@@ -12,6 +12,7 @@ from floatlens.cli import options as common
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
+    from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
 
 COLOURS = {"holds": "green", "fails": "red"}  # the other verdicts: yellow
@@ -57,7 +58,7 @@ def command(
 
         floatlens figure absorption runs/llada --paper
     """
-    from floatlens.cli.shared import bar
+    from floatlens.cli.shared import bar, print_notes
     from floatlens.findings import style
     from floatlens.findings.finding import FINDINGS, traces_for
     from floatlens.findings.verdict import write_claims
@@ -89,15 +90,29 @@ def command(
         written += style.save(finding.figure(source, view=view, **given), data, figures / stem)
     written.append(_write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
     verdicts = finding.claims(measured)
+    note = other_setting(finding, str(measured.attrs["setting"]))
     written.append(write_claims(target / "claims.json", verdicts))
     failed = sum(len(folder.errors()) for folder in folders)
     if as_json:
         claims = json.loads((target / "claims.json").read_text(encoding="utf-8"))["claims"]
         results = [claim for claim in claims if claim["finding"] == name]
-        found = {"results": results, "failed": failed, "files": [str(p) for p in written]}
+        found = {"results": results, "note": note, "failed": failed, "files": [str(p) for p in written]}
         print(json.dumps({**found, "run": str(target)}, ensure_ascii=False))
         return
     _show(verdicts, written, failed)
+    print_notes([note] if note else [])
+
+
+def other_setting(finding: Finding, setting: str) -> str:
+    """Say that the runs were made in another setting than that of the claims; empty if they were not."""
+    from floatlens.findings.finding import describe_setting
+
+    if setting == finding.setting:
+        return ""
+    return (
+        f"The claims of {finding.name} are about {describe_setting(finding.setting)}; these runs are in another setting, "
+        f"{describe_setting(setting)}, and a study gives other values."
+    )
 
 
 def _layers(asked: list[str] | None) -> Any:
@@ -137,7 +152,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
 
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
-    for column in ("claim", "models", "value [95 % interval]", "n", "rule", "verdict"):
+    for column in ("claim", "models", "value [95 % interval]", "n", "setting", "rule", "verdict"):
         table.add_column(escape(column), overflow="fold")
     for v in verdicts:
         verdict = f"[{COLOURS.get(v.verdict, 'yellow')}]{v.verdict}[/]" + (
@@ -145,7 +160,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
         )
         value = f"{_spell(v.value)}\n\\[{_spell(v.interval[0])}, {_spell(v.interval[1])}]"
         models = escape("\n".join(map(short, v.models)))
-        table.add_row(escape(v.claim), models, value, str(v.n), escape(v.rule) or "–", verdict)
+        table.add_row(escape(v.claim), models, value, str(v.n), v.setting, escape(v.rule) or "–", verdict)
     console.print(table)
     if failed:
         console.print(f"{failed} samples failed during tracing and are left out: see errors.jsonl of the runs.")

@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import COMMON_RULES, baseline, find_anchors
 from floatlens.findings import definitions, draw, published, style
@@ -90,9 +89,6 @@ class Absorption(Finding):
             return data
         looks = style.looks_of(list(dict.fromkeys(data["model"])))
         last = data.groupby("model")["layer"].transform("max")
-        along = (
-            "layer" if last.nunique() == 1 and not paper else "depth"
-        )  # models of different depth are compared by it
         drawn = data.assign(depth=data["layer"] / last.clip(lower=1))
         with style.sheet():
             width = 3.4 * len(rules) if len(rules) < 3 else style.WIDTH
@@ -104,15 +100,15 @@ class Absorption(Finding):
                     part = drawn[(drawn["rule"] == name) & (drawn["model"] == model)]
                     if model not in models_of(measured):  # published curves are drawn in the background
                         look = {**look, "ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
-                    draw.band(axes, part, along, **look)
+                    draw.band(axes, part, "depth", **look)
                 axes.set_title(name)
                 axes.set_ylim(0, 100)
-                axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
+                axes.set_xlim(-0.02, 1.02)
             for axes in grid[:, 0]:
                 axes.set_ylabel("absorption (% of attention)")
             for column in range(columns):
                 lowest = grid[(len(rules) - 1 - column) // columns, column]
-                lowest.set_xlabel("layer" if along == "layer" else "depth (0 first, 1 last layer)")
+                lowest.set_xlabel("relative depth (0 first, 1 last layer)")
                 lowest.tick_params(labelbottom=True)
             if len(rules) % columns and len(rules) > columns:
                 style.legend(figure, into=grid[-1, -1])

@@ -22,8 +22,18 @@ from matplotlib.figure import Figure
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.planning import OPEN, SHORT
+from floatlens.findings import style
 from floatlens.findings.draw import lines
-from floatlens.findings.samples import by_model, is_measured, mean, models_of, per_sample, require
+from floatlens.findings.samples import (
+    as_traces,
+    by_model,
+    is_measured,
+    mean,
+    models_of,
+    per_sample,
+    require,
+    setting_of,
+)
 from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, Verdict
 from floatlens.registry import Registry
@@ -151,6 +161,8 @@ class Finding:
         attributes |= {"rule": ", ".join(ids), "claim_rule": ids[0]} if "rule" in options else {"rule": ""}
         attributes |= {"finding": self.name, "floatlens": __version__}
         measured = self.measure_all(samples, **options).assign_attrs(attributes)
+        given = measured["setting"].values if "setting" in measured.coords else [self.setting]
+        measured.attrs["setting"] = ", ".join(sorted(set(map(str, given))))
         for name in measured.data_vars.keys() & self.variables:
             measured[name].attrs["description"] = self.variables[str(name)]
         return measured
@@ -191,7 +203,11 @@ class Finding:
         if view not in self.maps:
             samples = self.measure(samples, **{name: options[name] for name in options if name in self.measure_options})
         taken = _keywords(draw)
-        return draw(samples, backend=backend, **{name: options[name] for name in options if name in taken})
+        drawn = draw(samples, backend=backend, **{name: options[name] for name in options if name in taken})
+        if backend == "matplotlib":
+            setting = samples.attrs["setting"] if view not in self.maps else setting_of(as_traces(samples)[0])
+            style.caption(drawn, f"{drawn.get_supxlabel()} Setting: {describe_setting(setting)}.")
+        return drawn
 
     def _draw(self, view: str) -> Callable[..., Any]:
         def draw_lines(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
@@ -314,6 +330,7 @@ class Claim:
             whose=self.whose or self.source,
             source=self.source,
             primary=self.primary,
+            setting=str(measured.attrs.get("setting", "")),
             p=test(self.effect) if test else NAN,
         )
 
@@ -379,6 +396,16 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
 
 CONDITIONS = {"short": SHORT, "passages": OPEN}
 SETTINGS = ("paper", *CONDITIONS)  # as in the paper, all short, all with passages
+WORDS = {"short": "short questions without passages", "passages": "questions with passages", "text": "prose"}
+
+
+def describe_setting(setting: str) -> str:
+    """Spell out the setting of a measurement or of several.
+
+    >>> describe_setting("passages, short")
+    'questions with passages, short questions without passages'
+    """
+    return ", ".join(WORDS.get(name, name) for name in setting.split(", "))
 
 
 def check_setting(name: str) -> str:

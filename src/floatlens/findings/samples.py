@@ -50,17 +50,26 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset]) -> xr
         if "layer" in row.dims:
             row = row.assign(depth=("layer", depths(trace, row["layer"].values)))
         rows.append(row)
-        about.append((str(trace.data.attrs.get("sample_id", "")), trace.model, trace.kind))
+        about.append((str(trace.data.attrs.get("sample_id", "")), trace.model, trace.kind, setting_of(trace)))
     stacked = (
         rows[0].expand_dims("sample") if len(rows) == 1 else xr.concat(rows, "sample", join="outer", data_vars="all")
     )
-    ids, models, kinds = zip(*about, strict=True)
+    ids, models, kinds, settings = zip(*about, strict=True)
     return stacked.assign_coords(
         sample=np.arange(len(rows)),
         sample_id=("sample", np.array(ids, dtype=object)),
         model=("sample", np.array(models, dtype=object)),
         model_kind=("sample", np.array(kinds, dtype=str)),
+        setting=("sample", np.array(settings, dtype=object)),
     )
+
+
+def setting_of(trace: Trace) -> str:
+    """What a model was given: "passages" with a question, a question alone ("short"), or any other text ("text")."""
+    names = {region.name for region in trace.regions}
+    if any(name.startswith("doc") for name in names):
+        return "passages"
+    return "short" if "query" in names else "text"
 
 
 def per_question(table: pd.DataFrame, key: Sequence[str]) -> tuple[pd.MultiIndex, dict[str, Any]]:

@@ -48,7 +48,8 @@ class Verdict:
 
     `value` is the statistic, `interval` its 95 % interval over `n` samples, `effect` the smallest effect that matters,
     `reason` explains the verdict, and `details` holds further numbers. `id`, `whose`, `source` and `primary` are those of
-    the claim. `p` is the p-value of the smallest effect, by inverting the interval, for a primary claim only.
+    the claim; `setting` is what the models were given: "short" questions, questions with "passages", or "text".
+    `p` is the p-value of the smallest effect, by inverting the interval, for a primary claim only.
     """
 
     finding: str
@@ -67,6 +68,7 @@ class Verdict:
     whose: str = ""
     source: str = ""
     primary: bool = False
+    setting: str = ""
     p: float = NAN
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class Verdict:
             "interval",
             "p",
         )
-        rest = ("verdict", "reason", "rule", "n", "models", "details")
+        rest = ("verdict", "reason", "rule", "setting", "n", "models", "details")
         return {name: _plain(getattr(self, name)) for name in order + rest}
 
 
