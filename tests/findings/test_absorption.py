@@ -82,9 +82,11 @@ def test_a_claim_on_which_rules_disagree_depends_on_the_rule():
 
 
 def test_published_curves_are_compared_by_relative_depth():
-    figure = absorption.figure([planted(seed=i) for i in range(2)], paper=True)
-    labels = {axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()}
-    assert labels == {"depth (0 first, 1 last layer)"}
+    for paper in (True, False):
+        figure = absorption.figure([planted(seed=i) for i in range(2)], paper=paper)
+        labels = {axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()}
+        assert labels == {"relative depth (0 first, 1 last layer)"}
+        assert all(0 <= x <= 1 for axes in figure.axes for line in axes.lines for x in line.get_xdata())
     data = absorption.figure(planted(), paper=True, backend="none")
     assert data[data["model"] == "LLaDA (paper)"]["layer"].max() == 31
 

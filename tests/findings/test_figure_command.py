@@ -116,3 +116,17 @@ def test_a_run_without_traces_is_refused(tmp_path):
 def test_traces_are_opened_when_they_are_asked_for(runs):
     traces = RunTraces([RunFolder.open(run) for run in runs], limit=2)
     assert len(traces) == 4 and traces[0].model == "mdm" and [t.model for t in traces[2:]] == ["arm", "arm"]
+
+
+@pytest.mark.usefixtures("quick_pictures")
+def test_runs_in_another_setting_than_the_claims_are_named(runs, run_command, tmp_path):
+    found = json.loads(run_command("drift", *runs, "--out", tmp_path, "--json").stdout)
+    assert {claim["setting"] for claim in found["results"]} == {"passages"}
+    assert "about short questions without passages; these runs are in another setting" in found["note"]
+    assert json.loads(run_command("flow", *runs, "--out", tmp_path, "--json").stdout)["note"] == ""
+
+
+def test_the_footer_of_a_figure_names_the_setting():
+    for name, view in (("drift", "heatmap"), ("drift", "numbers"), ("flow", "rollout")):
+        footer = FINDINGS[name].figure([planted()], view=view).get_supxlabel()
+        assert "Setting: questions with passages." in " ".join(footer.split()), name
