@@ -2,6 +2,7 @@
 
 import math
 from inspect import signature
+from string import Formatter
 
 import pytest
 
@@ -10,10 +11,11 @@ from floatlens.findings.finding import CLAIMS, FINDINGS, TEXTS
 from tests.findings.planted import TRACED, planted
 
 FINDING = {"title", "question", "paper", "views", "claims"}
-SOMETIMES = {"table", "labels", "variables"}
+SOMETIMES = {"table", "labels", "variables", "columns", "says"}
 REPLAYED = {"text", "text_tokens", "floating_text"}  # only in traces with replays
 LINES = set(signature(lines).parameters) - {"measured", "backend"}
 PRIMARY = {"drift.moves"}
+DECLARED = {"number", "of", "beside", "sink", "below", "what", "unit", "digits"}
 CLAIM = {"id", "sentence", "whose", "source", "statistic", "effect", "why", "rejected_if", "needs"}
 
 
@@ -38,12 +40,24 @@ def test_every_number_that_a_finding_returns_is_described(name):
     assert all(measured[number].attrs["description"] for number in set(measured.data_vars) - {"depth"})
 
 
+@pytest.mark.parametrize("name", TRACED)
+def test_declared_claims_sentences_and_columns_name_numbers_of_the_measurement(name):
+    known, text = TEXTS[name]["variables"].keys(), TEXTS[name]
+    for claim in text["claims"]:
+        assert ("number" in claim) == ("of" in claim) and ("number" in claim or not claim.keys() & DECLARED), claim[
+            "id"
+        ]
+        assert {claim[key] for key in ("number",) if key in claim} | set(claim.get("beside", {}).values()) <= known
+    named = {field for said in text.get("says", ()) for _, field, _, _ in Formatter().parse(said) if field}
+    assert named - {"model"} | set(text.get("columns", {}).values()) <= known
+
+
 def test_every_claim_is_complete_fits_a_line_and_has_a_function():
     written = [claim for text in TEXTS.values() for claim in text["claims"]]
     assert sorted(claim["id"] for claim in written) == sorted(CLAIMS.names())
     for name, text in TEXTS.items():
         for claim in text["claims"]:
-            assert claim.keys() - {"primary"} == CLAIM and claim["id"].startswith(f"{name}."), claim["id"]
+            assert claim.keys() - {"primary", *DECLARED} == CLAIM and claim["id"].startswith(f"{name}."), claim["id"]
             texts = [claim[key] for key in CLAIM - {"effect"}]
             assert all(isinstance(one, str) and one == " ".join(one.split()) != "" for one in texts), claim["id"]
             assert isinstance(claim["effect"], float) and math.isfinite(claim["effect"]), claim["id"]

@@ -48,11 +48,11 @@ def test_a_position_like_any_other_ranks_in_the_middle():
     assert np.isnan(cache.rank_of_attended(a, np.full_like(change, np.nan))).all()
 
 
-def test_a_model_with_a_cache_of_its_own_has_no_drift_and_says_so():
+def test_a_model_with_a_cache_of_its_own_has_no_drift():
     traces = several(kind="arm", model="arm")
     found = cache.measure(traces)
     assert np.isnan(found["reusable"]).all()
-    assert "keeps its keys and values in a cache" in cache.cache.sentences(found)[0]
+    assert cache.cache.sentences(found) == []
     assert all(v.n == 0 and "no MDM" in v.reason for v in cache.claims(found))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.geometry import bounded_share, factors, geometry, share_of_half
+from floatlens.findings.geometry import factors, geometry, shares_by_half
 from floatlens.trace.summarise import split
 from tests import golden_data
 from tests.findings.planted import planted, wandering
@@ -89,19 +89,25 @@ def test_the_claims_follow_what_was_planted():
     assert {v.id: v.verdict for v in geometry.claims(traces)}["geometry.turn"] == "fails"
 
 
+def shares(angle: list[float], norm: list[float]) -> dict[str, float]:
+    parts = {"angle_part": np.array(angle), "norm_part": np.array(norm)}
+    return shares_by_half({**parts, "advantage": parts["angle_part"] + parts["norm_part"]}, np.array([0.0, 1.0]))
+
+
 def test_a_part_may_exceed_the_whole():
-    shallow, deep = share_of_half(np.array([[0.6, 1.34]]), np.array([[1.0, 1.0]]), np.array([[0.0, 1.0]]))
-    assert (shallow.item(), deep.item()) == (0.6, 1.34)
-    none = share_of_half(np.array([[0.6, 1.0]]), np.array([[-1.0, 1.0]]), np.array([[0.0, 1.0]]))[0]
-    assert np.isnan(none).all()  # keys that are no advantage have no share in one
+    found = shares([0.6, 1.34], [0.4, -0.34])
+    assert (found["angle_shallow"], found["angle_deep"]) == pytest.approx((0.6, 1.34))
+    assert found["norm_deep"] == pytest.approx(-0.34)
+    none = shares([0.6, 1.0], [-1.6, 0.0])
+    assert np.isnan(none["angle_shallow"])  # keys that are no advantage have no share in one
+    assert none["angle_deep"] == 1.0
 
 
 def test_the_bounded_share_is_that_of_the_published_layers_and_exists_where_the_parts_cancel():
-    angle, norm, depth = np.array([[0.62, 1.34]]), np.array([[0.38, -0.34]]), np.array([[0.0, 1.0]])
-    shallow, deep = bounded_share(angle, norm, depth)  # layers 11 and 28 of LLaDA
-    assert (deep - shallow).item() == pytest.approx(1.34 / 1.68 - 0.62) == pytest.approx(0.178, abs=1e-3)
-    cancelled = bounded_share(np.array([[1.0, 1.0]]), np.array([[-1.0, -1.0]]), depth)
-    assert np.concatenate(cancelled).tolist() == [0.5, 0.5]
+    found = shares([0.62, 1.34], [0.38, -0.34])  # layers 11 and 28 of LLaDA
+    assert found["turn"] == pytest.approx(1.34 / 1.68 - 0.62) == pytest.approx(0.178, abs=1e-3)
+    cancelled = shares([1.0, 1.0], [-1.0, -1.0])
+    assert (cancelled["bounded_shallow"], cancelled["bounded_deep"]) == (0.5, 0.5)
 
 
 def test_a_trace_without_scores_says_what_to_record():

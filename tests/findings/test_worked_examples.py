@@ -41,7 +41,6 @@ REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
             geometry.factors(np.array([[[3.0, 4.0]]]), np.array([[[1.0, 0.0]]])),
             np.array([3, 5, 0.6]).reshape(3, 1, 1, 1),
         ),
-        (geometry.share_of_half(np.array([[1.0, 3]]), np.array([[2.0, 2]]), np.array([[0.0, 1]])), [[0.5], [1.5]]),
         (heads.step_mean(np.array([[[1.0]], [[NAN]], [[0.0]]]), np.array([1, 0, 3])), [[0.25]]),
         (sorted(heads.top_heads(np.array([[0.1, 0.9], [0.3, 0.2]]), 0.5)), [1, 2]),
         (heads.jaccard({1, 2}, {2, 3}), 1 / 3),

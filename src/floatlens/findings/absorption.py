@@ -30,13 +30,12 @@ from floatlens.findings.samples import (
     mean,
     mean_over,
     models_of,
-    over_layers,
     parts_of,
     samples_per_model,
     spread,
 )
 from floatlens.findings.spelling import number
-from floatlens.findings.verdict import Outcome, difference, mean_of
+from floatlens.findings.verdict import Outcome, difference
 from floatlens.stats import Interval
 from floatlens.trace.trace import Trace
 
@@ -190,12 +189,6 @@ def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
     by_rule: dict[str, Interval] = {rule: found.interval for rule, found in outcomes.items()}
     first = outcomes[rules[0]]
     return replace(first, details={**first.details, **details}, by_rule=by_rule)
-
-
-@register_claim("absorption.sink")
-def has_sink(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
-    beside = {"attention on position 0, raw, %": over_layers(measured, "sink_raw")}
-    return mean_of(measured, over_layers(measured, "sink"), kind="arm", model=arm, beside=beside)
 
 
 absorption = register_finding(Absorption())

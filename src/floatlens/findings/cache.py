@@ -15,11 +15,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.findings.draw import maps
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import profile
-from floatlens.findings.samples import Array, halves, mean, mean_over, over_layers
-from floatlens.findings.spelling import percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.samples import Array, depths, halves, mean, mean_over
 from floatlens.stats import spearman
 from floatlens.trace.trace import Trace
 
@@ -41,10 +39,15 @@ class Cache(Finding):
         key_SLT, value_SLT = change["key_change"], change["value_change"]
         mean_SLT, largest_SLT = (key_SLT + value_SLT) / 2, np.maximum(key_SLT, value_SLT)
         a_SLT = profile(trace).values
+        shallow, deep = halves(mean_over(mean_SLT, (0, 2)), depths(trace, data["layer"].values))
         by_step = np.array([share_below(largest_SLT, tolerance) for tolerance in TOLERANCES])
         return xr.Dataset(
             {
                 **{name: ("layer", mean_over(values, (0, 2))) for name, values in change.items()},
+                "shallow_change": shallow,
+                "deep_change": deep,
+                "deeper": np.log2(deep / shallow) if deep > 0 and shallow > 0 else np.nan,
+                "reused": mean(by_step[TOLERANCES.index(TOLERANCE)]),
                 "reusable": (("threshold", "layer"), mean_over(by_step, 1)),
                 "reusable_by_step": (("step", "layer"), by_step[TOLERANCES.index(TOLERANCE)]),
                 "rank": ("layer", rank_of_attended(a_SLT, mean_SLT)),
@@ -59,16 +62,6 @@ class Cache(Finding):
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         return {f"< {t:g}": mean(part["reusable"].sel(threshold=t).values) for t in TOLERANCES}
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        share = mean(part["reusable"].sel(threshold=TOLERANCE).values)
-        if not np.isfinite(share):
-            return f"{model} keeps its keys and values in a cache, so they do not change."
-        key, value = (mean(part[name].values) for name in ("key_change", "value_change"))
-        return (
-            f"From one step to the next the keys of {model} change by {percent(key)} of their length and its values by "
-            f"{percent(value)}; {percent(share)} of the positions could be reused at a tolerance of {TOLERANCE:g}."
-        )
 
 
 def share_below(change: Array, tolerance: float) -> Array:
@@ -96,29 +89,6 @@ def attended_correlation(a_SLT: Array, change_SLT: Array) -> Array:
         if step and np.isfinite(change_SLT[step, layer]).any():
             found[step, layer] = spearman(a_SLT[step - 1, layer], change_SLT[step, layer])
     return mean_over(found, 0)
-
-
-@register_claim("cache.anchor")
-def attended_changes_least(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    beside = {"rank correlation of attention and change": over_layers(measured, "attended")}
-    return mean_of(measured, over_layers(measured, "rank"), kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("cache.deep")
-def deep_changes_more(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    change_NL = (measured["key_change"].values + measured["value_change"].values) / 2
-    shallow, deep = halves(change_NL, measured["depth"].values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log2(deep / shallow)
-    beside = {"change, shallow half": shallow, "change, deep half": deep}
-    return mean_of(measured, np.where(np.isfinite(ratio), ratio, np.nan), kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("cache.few")
-def few_change(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    below = {t: mean_over(measured["reusable"].sel(threshold=t).values, 1) for t in TOLERANCES}
-    beside = {f"share below {t:g}": shares for t, shares in below.items()}
-    return mean_of(measured, below[TOLERANCE], kind="mdm", model=mdm, beside=beside)
 
 
 cache = register_finding(Cache())

@@ -40,7 +40,7 @@ class Causes(Finding):
     views = ("dose", "effects")
     reads = "answers"
     setting = "passages"
-    part = "causes"
+    parts = ("causes",)
 
     def measure_all(self, answers: Answers) -> xr.Dataset:
         """Measure the effect of each intervention on each question, one row per model and question.

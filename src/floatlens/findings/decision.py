@@ -7,17 +7,13 @@ they write it. If retrieval heads fetch the answer, they should be just below th
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
 from floatlens.findings.definitions import retrieval_depth
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import answer_positions
-from floatlens.findings.samples import Array, depths, mean, mean_over
-from floatlens.findings.spelling import percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.samples import Array, depths, mean_over
 from floatlens.trace.trace import Trace
 
 BINS = 8  # bins of the time until a token is written
@@ -43,9 +39,11 @@ class Decision(Finding):
             heads_depth = retrieval_depth(hit_LH, depth_L)
             total = np.nansum(hit_LH)
             hit_L = np.nansum(hit_LH, axis=1) / total if total > 0 else hit_L
+        decision_depth = float(depth_L[decided_at].mean()) if decided_at else np.nan
         return xr.Dataset(
             {
-                "decision_depth": float(depth_L[decided_at].mean()) if decided_at else np.nan,
+                "decision_depth": decision_depth,
+                "below_decision": decision_depth - heads_depth,
                 "decided": ("layer", np.array(decided_L) if decided_at else np.full(len(layers), np.nan)),
                 "hits": ("layer", hit_L),
                 "heads_depth": heads_depth,
@@ -54,21 +52,6 @@ class Decision(Finding):
             },
             coords={"layer": layers, "elapsed": (np.arange(BINS) + 0.5) / BINS},
         )
-
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {
-            "depth of decision": mean(part["decision_depth"].values),
-            "depth of retrieval heads": mean(part["heads_depth"].values),
-            "lead from half of the steps on": mean(part["early"].values),
-        }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        depth, heads, early = (mean(part[name].values) for name in ("decision_depth", "heads_depth", "early"))
-        text = f"{model} decides its tokens at {percent(depth)} of its depth"
-        text += f"; its retrieval heads sit at {percent(heads)}." if np.isfinite(heads) else "."
-        if np.isfinite(early):
-            text += f" {percent(early)} of the tokens lead from half of the steps before their commit on."
-        return text
 
 
 def leading(trace: Trace) -> list[Array]:
@@ -107,18 +90,6 @@ def by_elapsed(leads: list[Array]) -> Array:
         np.add.at(sums, bins, lead_S)
         np.add.at(counts, bins, 1)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-@register_claim("decision.early")
-def knows_early(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return mean_of(measured, measured["early"].values, kind="mdm", model=mdm)
-
-
-@register_claim("decision.heads")
-def heads_below(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    beside = {name: measured[name].values for name in ("decision_depth", "heads_depth")}
-    apart, what = beside["decision_depth"] - beside["heads_depth"], "samples whose answer was copied"
-    return mean_of(measured, apart, model=model, beside=beside, what=what, below=0.25)
 
 
 decision = register_finding(Decision())

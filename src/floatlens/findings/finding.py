@@ -1,20 +1,22 @@
 """The classes `Finding` (what is measured, its figures, its text in the report) and `Claim`, and their registries.
 
-A new finding is a subclass of `Finding` and one `register_finding` line, in this folder or in your own package. A new claim
-is a function decorated with `@register_claim(...)`, also for an existing finding.
+A new finding is a subclass of `Finding` and one `register_finding` line, in this folder or in your own package. A claim
+about one of its numbers is declared in `claims.toml`; any other is a function decorated with `@register_claim(...)`.
 """
 
 from __future__ import annotations
 
 import inspect
+import string
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
@@ -25,17 +27,19 @@ from floatlens.evaluation.planning import OPEN, SHORT
 from floatlens.findings import style
 from floatlens.findings.draw import lines
 from floatlens.findings.samples import (
+    Array,
     as_traces,
     by_model,
     is_measured,
     mean,
+    mean_over,
     models_of,
     per_sample,
     require,
     setting_of,
 )
-from floatlens.findings.spelling import number
-from floatlens.findings.verdict import Outcome, Verdict
+from floatlens.findings.spelling import number, percent
+from floatlens.findings.verdict import Outcome, Verdict, absent, difference, mean_of, no_sink
 from floatlens.registry import Registry
 from floatlens.stats import NAN, NOT_TESTABLE
 from floatlens.store.folder import RunFolder
@@ -73,32 +77,18 @@ class Finding:
     A subclass defines `measure_one(trace, *, option=...)`, which returns a Dataset with numbers per layer. The base measures
     all samples, draws the numbers in `labels` by layer, tests the claims, and makes the table and the section of the report.
 
-    Attributes
-    ----------
-    name
-        The name on the command line.
-    title, question, paper, table, captions
-        The heading, the question that the finding answers, the part of a paper that it comes from, the title of the table,
-        and per view a title and how to read it.
-    labels
-        Numbers (sample, layer) and their labels, for the figure by layer and the table.
-    variables
-        What each number means; kept as the `description` of each variable of the result.
-    views, maps
-        Names of the figures; `draw_VIEW(measured, *, backend, option=...)` draws one. Without such a method, the numbers in
-        `labels` are drawn by layer, with the settings of `draw.lines` in `looks`. Those in `maps` are drawn from traces.
-    needs, needs_means
-        The variables of a trace that are measured; of the latter the mean over heads is enough.
-    records
-        Statistics, or groups of statistics, that a study records for the finding in addition to the default ones.
-    reads
-        The part of a run that is measured: "traces", "answers", "both" (a pair of the two), or "texts" (prose that was read
-        from left to right, see `window.read_text`).
-    setting
-        What is measured: "short" (questions without passages, as in the paper's figures of anchors), "passages" or "text"
-        (held-out prose). If a run has only traces of the other kind, those are used.
-    part
-        The part of a study that produces the data.
+    name, title, question, paper   the name on the command line, the heading, the question, the part of a paper it is from
+    table, columns                 the title of the table, and its columns: a label and the number whose mean it shows
+    says                           sentences of the report per model, such as "{model} moves {floating:%}"
+    captions, looks                per view a title and how to read it, and the settings of `draw.lines`
+    labels, variables              numbers (sample, layer) in the figure by layer; what each number of the result means
+    views, maps                    names of the figures: `draw_VIEW(measured, *, backend)`, or lines by layer; `maps`
+                                   are drawn from traces
+    needs, needs_means             variables of a trace; of the latter the mean over heads is enough
+    records                        statistics that a study records in addition to the default ones
+    reads                          "traces", "answers", "both" (a pair of the two), or "texts" (see `window.read_text`)
+    setting                        "short" questions, questions with "passages", or held-out prose ("text")
+    parts                          the parts of a study that produce the data
     """
 
     name: str = ""
@@ -106,6 +96,8 @@ class Finding:
     question: str = ""
     paper: str = ""
     table: str = ""
+    says: Sequence[str] = ()
+    columns: Mapping[str, str] = {}
     captions: Mapping[str, tuple[str, str]] = {}
     labels: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
@@ -117,12 +109,11 @@ class Finding:
     records: Sequence[str] = ()
     reads: Literal["traces", "answers", "both", "texts"] = "traces"
     setting: Literal["short", "passages", "text"] = "short"
-    part: str = "traces"
+    parts: Sequence[str] = ("traces",)
 
     def __init__(self) -> None:
         text = TEXTS.get(self.name, {})
-        kept = ("title", "question", "paper", "table", "labels", "variables")
-        vars(self).update({key: text[key] for key in kept if key in text})
+        vars(self).update({key: value for key, value in text.items() if key not in ("views", "claims")})
         if "views" in text:
             self.captions = {view: (about["title"], about["reading"]) for view, about in text["views"].items()}
             self.looks = {
@@ -228,18 +219,17 @@ class Finding:
         return [verdict for claim in self.registered_claims() for verdict in claim.verdicts(measured)]
 
     def registered_claims(self) -> list[Claim]:
-        """The claims of this finding, in the order of registration."""
-        return [claim for claim in CLAIMS.values() if claim.finding == self.name]
+        """The claims of this finding, in the order of `claims.toml`; those of plug-ins follow."""
+        order = [text["id"] for text in TEXTS.get(self.name, {}).get("claims", ())]
+        ours = [claim for claim in CLAIMS.values() if claim.finding == self.name]
+        return sorted(ours, key=lambda claim: order.index(claim.id) if claim.id in order else len(order))
 
     # The report
 
     def row(self, part: xr.Dataset) -> Mapping[str, Any]:
-        """The numbers of one model in the table; by default the means of `labels`."""
-        return {label.replace("\n", " "): mean(part[name].values) for name, label in self.labels.items()}
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        """Describe the results of one model, here named "NAME (KIND)"; empty for nothing to say."""
-        return ""
+        """The numbers of one model in the table; by default the means of `columns`, or of `labels`."""
+        columns = self.columns or {label.replace("\n", " "): name for name, label in self.labels.items()}
+        return {label: mean(part[name].values) for label, name in columns.items()}
 
     def tables(self, measured: xr.Dataset) -> list[ReportTable]:
         """The tables of the report."""
@@ -249,10 +239,20 @@ class Finding:
         ]
         return [as_table(self.table, rows)]
 
+    def numbers(self, part: xr.Dataset) -> Mapping[str, Any]:
+        """What `says` can name: the means of all numbers of one model."""
+        return {str(name): _Mean(mean(each.values)) for name, each in part.items() if each.dtype.kind in "bif"}
+
     def sentences(self, measured: xr.Dataset) -> list[str]:
-        """The sentences of the report, one or more per model."""
-        found = [self.sentence(f"{model} ({kind})", part) for model, kind, part in by_model(measured)]
-        return [text for text in found if text]
+        """The sentences of the report for each model: those of `says` whose numbers are all known."""
+        made = []
+        for model, kind, part in by_model(measured):
+            known = {"model": f"{model} ({kind})", **self.numbers(part)}
+            for text in self.says:
+                named = [known[name] for _, name, _, _ in string.Formatter().parse(text) if name]
+                if not any(isinstance(value, float) and np.isnan(value) for value in named):
+                    made.append(text.format_map(known))
+        return made
 
     def notes(self, measured: xr.Dataset) -> list[str]:
         """Notes for the reader of the report, such as how many samples were left out."""
@@ -261,6 +261,15 @@ class Finding:
     def select(self, measured: xr.Dataset, view: str) -> xr.Dataset:
         """The samples that can be shown together in one figure of the report."""
         return measured
+
+
+class _Mean(float):
+    """A number in a sentence: {x} with three significant digits, {x:2} with two, {x:%} or {x:.1%} as a percentage."""
+
+    def __format__(self, spec: str) -> str:
+        if spec.endswith("%"):
+            return percent(float(self), int(spec[1:-1] or 0))
+        return number(float(self), int(spec or 3))
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
@@ -273,26 +282,16 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
 class Claim:
     """A testable claim: a statistic with one value per sample, and the smallest effect that matters.
 
-    Parameters
-    ----------
-    id
-        A unique short name, such as "drift.moves".
-    finding
-        The finding whose measurements the claim is tested on.
-    sentence, whose, source
-        The claim in plain words; whose it is ("the paper", another paper by its arXiv number, or "FloatLens"); and where it
-        was made.
-    effect, why
-        The smallest effect that matters, in units of the statistic, and the reason for it.
-    test
-        `test(measured, ...)` returns an `Outcome`. Its keyword parameters define which models it tests: `mdm` for a claim on
-        a masked diffusion model, `arm` for one on an autoregressive model, `mdm` and `arm` for a comparison, `model` for
-        any single model.
-    statistic, rejected_if, needs
-        The number that is averaged over samples, the result that would reject the claim, and the data that it needs.
-    primary
-        Whether the claim is one of those that a study was made for; their verdicts are corrected for their number. All
-        other claims are exploratory.
+    id, finding               a unique short name, such as "drift.moves", and the finding whose measurements it is tested on
+    sentence, whose, source   the claim in plain words, whose it is ("the paper", an arXiv number, "FloatLens"), and where it
+                              was made
+    effect, why               the smallest effect that matters, in units of the statistic, and the reason for it
+    test, about               `test(measured, ...)` returns an `Outcome` of the models that it takes: ("mdm",), ("arm",),
+                              ("mdm", "arm") for a comparison, or ("model",) for any single model
+    statistic, rejected_if, needs   the number that is averaged over samples, the result that would reject the claim, and the
+                              data that it needs
+    primary                   whether a study was made for it: verdicts on primary claims are corrected for their number, and
+                              all others are exploratory
     """
 
     id: str
@@ -301,6 +300,7 @@ class Claim:
     source: str
     effect: float
     test: Callable[..., Outcome]
+    about: tuple[str, ...] = ()
     statistic: str = ""
     why: str = ""
     rejected_if: str = ""
@@ -310,21 +310,21 @@ class Claim:
 
     def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
         """Test the claim on the given models (`mdm`, `arm`, `model`), or on all models of a kind together."""
-        found = self.test(measured, **models)
-        decided, reason = found.judge(self.effect)
-        test = found.test if self.primary and decided != NOT_TESTABLE else None
+        outcome = self.test(measured, **models)
+        decided, reason = outcome.judge(self.effect)
+        test = outcome.test if self.primary and decided != NOT_TESTABLE else None
         return Verdict(
             self.finding,
             self.sentence,
             self.statistic,
-            found.value,
-            found.interval,
+            outcome.value,
+            outcome.interval,
             decided,
             rule=str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
-            n=found.n,
-            models=found.models,
+            n=outcome.n,
+            models=outcome.models,
             reason=reason,
-            details=found.details,
+            details=outcome.details,
             id=self.id,
             effect=self.effect,
             whose=self.whose or self.source,
@@ -351,21 +351,18 @@ class Claim:
         shared = [models for models in chosen if None in models or set.intersection(*(samples[m] for m in models))]
         return [self.verdict(measured, **dict(zip(self.about, models, strict=True))) for models in shared or chosen]
 
-    @property
-    def about(self) -> tuple[str, ...]:
-        """The kinds of models that the claim tests: ("model",), ("mdm",), ("arm",) or ("mdm", "arm")."""
-        named = inspect.signature(self.test).parameters
-        return ("model",) if "model" in named else tuple(kind for kind in ("mdm", "arm") if kind in named)
-
 
 FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", tuple(TEXTS))
 CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", tuple(TEXTS))
 
 
 def register_finding(finding: Finding) -> Finding:
-    """Register a finding, so that studies, the report and the command line can use it by name."""
+    """Register a finding, so that studies, the report and the command line can use it by name, and its declared claims."""
     order = list(TEXTS)  # of the report; plug-ins follow
     priority = len(order) - order.index(finding.name) if finding.name in order else 0
+    for text in TEXTS.get(finding.name, {}).get("claims", ()) if priority else ():
+        if "number" in text:
+            CLAIMS.add(text["id"], _declared(finding.name, text), source=type(finding))
     return FINDINGS.add(finding.name, finding, priority=priority, source=type(finding))
 
 
@@ -373,7 +370,7 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
     """Register a claim: a function from the measurements of a finding to an `Outcome`.
 
     `text` has the fields of `Claim`: `finding`, `sentence`, `source` and `effect` are required, except for the claims of
-    FloatLens itself, whose texts are in `claims.toml`.
+    FloatLens itself, whose texts are in `claims.toml`. The names of the function's parameters are the claim's `about`.
 
     >>> @register_claim("mine.large", finding="mine", sentence="It is large.", source="me", effect=0.5)  # doctest: +SKIP
     ... def large(measured, *, mdm=None):
@@ -382,13 +379,48 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
     if not text:
         finding = id.partition(".")[0]
         text = {"finding": finding, **next(claim for claim in TEXTS[finding]["claims"] if claim["id"] == id)}
-    fields = {"rejected_if": f"the 95 % interval lies below {text['effect']:g}", **text, "id": id}
+    known = {"rejected_if": f"the 95 % interval lies below {text['effect']:g}", **text, "id": id}
 
     def add(test: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        CLAIMS.add(id, Claim(**fields, test=test), source=test)
+        taken = inspect.signature(test).parameters
+        about = tuple(kind for kind in ("model", "mdm", "arm") if kind in taken)
+        CLAIMS.add(id, Claim(**known, test=test, about=about), source=test)
         return test
 
     return add
+
+
+def _declared(finding: str, text: Mapping[str, Any]) -> Claim:
+    """The claim about a number of the measurement, as `claims.toml` declares it.
+
+    number   the variable: one value per sample; of one per layer, the mean over layers
+    of       whose: mdm, arm or model; mdm - arm or arm - mdm for a comparison question by question
+    beside   further numbers in the details of the verdict: a label and the variable
+    sink     true if it presupposes an ARM with a sink at its first token
+    below, what, unit, digits   as in `mean_of` and `difference`
+    """
+    kinds = tuple(text["of"].split(" - "))
+    options = {key: text[key] for key in ("below", "what", "unit", "digits") if key in text}
+
+    def per_sample_values(measured: xr.Dataset, name: str) -> Array:
+        values = measured[name].values
+        return mean_over(values, 1) if "layer" in measured[name].dims else np.asarray(values, float)
+
+    def test(measured: xr.Dataset, **models: str | None) -> Outcome:
+        if text["number"] not in measured:
+            return absent(f"{text['number']} was not measured")
+        values = per_sample_values(measured, text["number"])
+        beside = {label: per_sample_values(measured, name) for label, name in text.get("beside", {}).items()}
+        if len(kinds) == 1:
+            kind, model = None if kinds == ("model",) else kinds[0], models.get(kinds[0])
+            return mean_of(measured, values, kind=kind, model=model, beside=beside, **options)
+        sign, arm = (1 if kinds[0] == "mdm" else -1), models.get("arm")
+        outcome = difference(measured, values, mdm=models.get("mdm"), arm=arm, sign=sign, beside=beside, **options)
+        return replace(outcome, blocked=no_sink(measured, arm)) if text.get("sink") and outcome.n else outcome
+
+    about = tuple(sorted(kinds, reverse=True))
+    known = {each.name: text[each.name] for each in fields(Claim) if each.name in text}
+    return Claim(finding=finding, test=test, about=about, **known)
 
 
 # Which traces of a run a finding measures. The paper studies anchors on short questions without passages (32 to 64 new

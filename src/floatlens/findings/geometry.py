@@ -15,6 +15,7 @@ Scores are unscaled q·k.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,10 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, published, style
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import Layers, choose_layers, few_layers, profile, spell
-from floatlens.findings.samples import Array, Traces, halves, mean, mean_over, models_of, pick, require
-from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.samples import Array, Traces, depths, halves, mean, mean_over, models_of, pick, require
+from floatlens.stats import NAN
 from floatlens.trace.summarise import HEADS, group_mean, mean_over_heads, split
 from floatlens.trace.trace import Trace
 
@@ -72,7 +72,9 @@ class Geometry(Finding):
                 value_ST = _layer_mean(trace, "value_norm", index)
                 anchors, others = (mean(group_mean(value_ST, group)[steps]) for group in (anchors_ST, others_ST))
                 numbers["value_ratio"][position] = anchors / others
-        return xr.Dataset({name: ("layer", values) for name, values in numbers.items()}, coords={"layer": layers})
+        shares = shares_by_half(numbers, depths(trace, np.array(layers)))
+        by_layer = {name: ("layer", values) for name, values in numbers.items()}
+        return xr.Dataset({**by_layer, **shares}, coords={"layer": layers})
 
     def draw_split(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
         """Draw the split by layer, one column per model; `paper` adds the published shares to the caption."""
@@ -103,26 +105,6 @@ class Geometry(Finding):
             return pd.concat([_cells(trace, *one) for one in maps], ignore_index=True)
         return _draw_maps(trace, maps, rule, head)
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        norm, angle = (_shares(part, name) for name in ("norm_part", "angle_part"))
-        return {
-            "score advantage": mean(part["advantage"].values),
-            "norm's share, shallow": mean(norm[0]),
-            "norm's share, deep": mean(norm[1]),
-            "angle's share, shallow": mean(angle[0]),
-            "angle's share, deep": mean(angle[1]),
-            "value norm, anchors / others": mean(part["value_ratio"].values),
-        }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        shallow, deep = (mean(share) for share in _shares(part, "angle_part"))
-        return (
-            f"In {model} the direction of the keys carries {percent(shallow)} of the anchors' score advantage in the "
-            f"shallow half of the layers and {percent(deep)} in the deep half; the rest is their length, which works "
-            f"against them where the share exceeds 100 %. The values of anchors are "
-            f"{number(mean(part['value_ratio'].values), 2)} times as long as those of other keys."
-        )
-
 
 def _check_rule(trace: Trace, rule: str) -> None:
     """Raise an error for a rule that a summary was not made with, since it has no scores of single heads."""
@@ -147,50 +129,23 @@ def _layer_mean(trace: Trace, name: str, layer: int) -> Array:
     return np.asarray(mean.transpose("step", "position").values, dtype=np.float32)
 
 
-def share_of_half(part_NL: Array, whole_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
-    """Share of a part in the whole advantage, in the shallow and in the deep half of the layers, per sample.
+def shares_by_half(parts_L: Mapping[str, Array], depth_L: Array) -> dict[str, float]:
+    """Shares of the norm and of the angle in the shallow and in the deep half of the layers.
 
-    It is a ratio of sums over layers, so that a layer with almost no advantage does not dominate. NaN if the anchors have
-    no advantage in that half.
+    Of the whole advantage (NaN if the anchors have none), and of the angle in the absolute values of both parts, which lies
+    between 0 and 1 also where the parts cancel. Ratios of means over layers, so that a layer with almost no advantage does
+    not count like one with a large one.
     """
-    shares = [
-        np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-        for part, whole in zip(halves(part_NL, depth_NL), halves(whole_NL, depth_NL), strict=True)
-    ]
-    return shares[0], shares[1]
-
-
-def _shares(measured: xr.Dataset, name: str) -> tuple[Array, Array]:
-    return share_of_half(measured[name].values, measured["advantage"].values, measured["depth"].values)
-
-
-def bounded_share(angle_NL: Array, norm_NL: Array, depth_NL: Array) -> tuple[Array, Array]:
-    """Share of the angle in both parts' absolute values, in the shallow and in the deep half of the layers, per sample.
-
-    Between 0 and 1, also where the parts cancel and the advantage vanishes. Sums over layers, so that a layer with almost
-    no advantage does not count like one with a large one.
-
-    >>> bounded_share(np.array([[1.0, -3.0]]), np.array([[1.0, 1.0]]), np.array([[0.0, 1.0]]))
-    (array([0.5]), array([0.75]))
-    """
-    angles, norms = (halves(np.abs(part), depth_NL) for part in (angle_NL, norm_NL))
-    with np.errstate(invalid="ignore"):  # 0 / 0: no anchors
-        return angles[0] / (angles[0] + norms[0]), angles[1] / (angles[1] + norms[1])
-
-
-@register_claim("geometry.angle")
-def angle_carries(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    angle, norm = (_shares(measured, name)[1] for name in ("angle_part", "norm_part"))
-    beside = {"share of the angle, deep half": angle, "share of the norm, deep half": norm}
-    return mean_of(measured, angle - 0.5, kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("geometry.turn")
-def angle_grows(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    parts = (measured[name].values for name in ("angle_part", "norm_part", "depth"))
-    shallow, deep = bounded_share(*parts)
-    beside = {"share of the angle, shallow half": shallow, "share of the angle, deep half": deep}
-    return mean_of(measured, deep - shallow, kind="mdm", model=mdm, beside=beside)
+    norm, angle, whole = (halves(parts_L[name], depth_L) for name in ("norm_part", "angle_part", "advantage"))
+    size = [halves(np.abs(parts_L[name]), depth_L) for name in ("angle_part", "norm_part")]
+    shares: dict[str, float] = {}
+    with np.errstate(divide="ignore", invalid="ignore"):  # no anchors
+        for n, half in enumerate(("shallow", "deep")):
+            shares[f"norm_{half}"] = float(norm[n] / whole[n]) if whole[n] > 0 else NAN
+            shares[f"angle_{half}"] = float(angle[n] / whole[n]) if whole[n] > 0 else NAN
+            shares[f"bounded_{half}"] = float(size[0][n] / (size[0][n] + size[1][n]))
+    beyond = {"angle_beyond_half": shares["angle_deep"] - 0.5}
+    return {**shares, **beyond, "turn": shares["bounded_deep"] - shares["bounded_shallow"]}
 
 
 # Maps

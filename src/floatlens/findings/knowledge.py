@@ -38,7 +38,7 @@ class Knowledge(Finding):
     views = ("gain",)
     reads = "answers"
     setting = "passages"
-    part = "knowledge"
+    parts = ("knowledge",)
 
     def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
         """Measure the gain of the answers from passages, one row per model and question."""

@@ -22,7 +22,7 @@ from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, mean, mean_over, question_of
 from floatlens.findings.spelling import number
-from floatlens.findings.verdict import Outcome, missing, names, no_sink, rows_of
+from floatlens.findings.verdict import Outcome, absent, missing, names, no_sink, rows_of
 from floatlens.stats import NAN, NO_INTERVAL, Interval, bonett_wright, spearman
 from floatlens.trace.trace import Trace
 
@@ -33,6 +33,7 @@ class Links(Finding):
     name = "links"
     views = ("scatter",)
     reads = "both"
+    parts = ("traces", "knowledge")
     needs_means = ("received",)
 
     def measure_one(self, trace: Trace, *, rule: str = "sigma(3)") -> xr.Dataset:
@@ -135,7 +136,7 @@ def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | Non
     there = rows[np.isfinite(measured[x].values[rows] + measured[y].values[rows])]
     if not len(there):
         reason = "no traced question was also answered in the way that the claim needs"
-        return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)
+        return absent(reason, models)
     sets = np.array([question_of(str(sample)).rpartition(": ")[0] for sample in measured["sample_id"].values[there]])
     value, interval, within = stratified(measured[x].values[there], measured[y].values[there], sets)
     same = f"{'the ' + PAIRS['gain'][1] if y == 'gain' else PAIRS['middle'][1]} is the same for all questions"

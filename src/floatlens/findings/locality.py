@@ -5,16 +5,12 @@ arXiv 2511.21338 finds that masked diffusion models favour nearby context, and t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
-from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.samples import Array, mean, mean_over, over_layers
-from floatlens.findings.spelling import percent
+from floatlens.findings.finding import Finding, register_finding
+from floatlens.findings.samples import Array, mean_over
 from floatlens.findings.tokens import mask_ids
-from floatlens.findings.verdict import Outcome, mean_of
 from floatlens.trace.trace import Trace
 
 NEAR, FAR = 8, 16  # positions
@@ -36,6 +32,8 @@ class Locality(Finding):
             {
                 "distance": ("layer", mean_over(distance_SLH, (0, 2))),
                 "near": ("layer", mean_over(near_SLHR - even_SLHR, (0, 2))[:, reach.index(NEAR)]),
+                "near_share": mean_over(near_SLHR[..., reach.index(NEAR)], (0, 1, 2)),
+                "near_uniform": mean_over(even_SLHR[..., reach.index(NEAR)], (0, 1, 2)),
                 "within": ("reach", mean_over(near_SLHR, (0, 1, 2))),
                 "uniform": ("reach", mean_over(even_SLHR, (0, 1, 2))),
                 "far_masks": ("layer", mean_over(far_SLH, (0, 2))),
@@ -44,40 +42,11 @@ class Locality(Finding):
             coords={"layer": trace.data["layer"], "reach": reach},
         )
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {
-            "mean distance": mean(part["distance"].values),
-            f"within {NEAR}": mean(part["within"].sel(reach=NEAR).values),
-            "uniform": mean(part["uniform"].sel(reach=NEAR).values),
-            "masks to far masks": mean(part["far_masks"].values),
-        }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        within, even = (mean(part[name].sel(reach=NEAR).values) for name in ("within", "uniform"))
-        far = mean(part["far_masks"].values)
-        return (
-            f"{model} spends {percent(within)} of its attention within {NEAR} positions of the query; uniform attention "
-            f"would spend {percent(even)}."
-            + (f" Its masks spend {percent(far)} on masks more than {FAR} away." if np.isfinite(far) else "")
-        )
-
 
 def has_far_masks(masked_ST: Array, far: int) -> Array:
     """Steps at which two masks are more than `far` positions apart."""
     reach = [np.ptp(np.flatnonzero(row)) if row.any() else 0 for row in masked_ST]
     return np.array(reach) > far
-
-
-@register_claim("locality.near")
-def attends_near(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    beside = {"mean distance, positions": over_layers(measured, "distance")}
-    return mean_of(measured, over_layers(measured, "near"), kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("locality.masks")
-def attends_far_masks(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    what = "samples with masks that far apart"
-    return mean_of(measured, over_layers(measured, "far_masks"), kind="mdm", model=mdm, what=what)
 
 
 locality = register_finding(Locality())

@@ -14,11 +14,9 @@ import numpy as np
 import xarray as xr
 
 from floatlens.anchors import find_anchors
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import profile
-from floatlens.findings.samples import Array, halves, mean, mean_over, over_layers
-from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.samples import Array, depths, halves, mean, mean_over
 from floatlens.trace.trace import Trace
 
 
@@ -34,12 +32,16 @@ class Massive(Finding):
         norm_SLT, ratio_SLT, channel_SLT = (trace.data[name].values.astype(np.float64) for name in self.needs)
         anchors = find_anchors(a.values, rule, trace.attention_kind)
         largest_SL = np.log10(np.nanmax(ratio_SLT, axis=-1))
+        one_channel_L = mean_over(share_of_commonest(channel_SLT), 0)
+        shallow, deep = halves(one_channel_L, depths(trace, a["layer"].values))
         return xr.Dataset(
             {
                 "largest": ("layer", mean_over(largest_SL, 0)),
                 "peak": float(largest_SL.max(axis=1).mean()),
                 "norm_ratio": ("layer", mean_over(np.nanmax(norm_SLT, -1) / np.nanmedian(norm_SLT, -1), 0)),
-                "one_channel": ("layer", mean_over(share_of_commonest(channel_SLT), 0)),
+                "one_channel": ("layer", one_channel_L),
+                "one_channel_shallow": shallow,
+                "one_channel_deep": deep,
                 "channel": ("layer", [commonest(channel_SLT[:, layer]) for layer in range(channel_SLT.shape[1])]),
                 "at_anchor": ("layer", at_next_anchors(ratio_SLT, anchors, np.isfinite(a.values))),
             },
@@ -56,13 +58,6 @@ class Massive(Finding):
             "largest norm / median norm": float(np.nanmax(mean_over(part["norm_ratio"].values, 0))),
             "at an anchor, beyond chance": mean(part["at_anchor"].values),
         }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        return (
-            f"The largest activation of {model} is {number(10 ** mean(part['peak'].values))} times the median of its "
-            f"position; it lies at an anchor of the next layer in {percent(mean(part['at_anchor'].values))} of the cases "
-            f"beyond chance."
-        )
 
 
 def commonest(channels: Array) -> float:
@@ -91,22 +86,6 @@ def at_next_anchors(ratio_SLT: Array, anchors_SLT: Array, there_SLT: Array) -> A
     hit_SL = np.take_along_axis(anchors_SLT[:, 1:], top_SLT, axis=-1)[..., 0]
     chance_SL = anchors_SLT[:, 1:].sum(axis=-1) / there_SLT[:, 1:].sum(axis=-1)
     return np.append((hit_SL - chance_SL).mean(axis=0), np.nan)
-
-
-@register_claim("massive.large")
-def are_large(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    return mean_of(measured, measured["peak"].values, model=model)
-
-
-@register_claim("massive.anchors")
-def sit_at_anchors(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    return mean_of(measured, over_layers(measured, "at_anchor"), model=model)
-
-
-@register_claim("massive.one")
-def one_dominates(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    shallow, deep = halves(measured["one_channel"].values, measured["depth"].values)
-    return mean_of(measured, shallow, kind="mdm", model=mdm, beside={"deep half": deep})
 
 
 massive = register_finding(Massive())

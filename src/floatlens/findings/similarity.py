@@ -8,18 +8,14 @@ stays in the last quarter. A head may change little at each step and still end e
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.findings.draw import maps
-from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.samples import mean, mean_over, over_layers, require
-from floatlens.findings.spelling import percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.finding import Finding, register_finding
+from floatlens.findings.samples import mean, mean_over, require
 from floatlens.trace.summarise import quarters_overlap
 from floatlens.trace.trace import Trace
 
@@ -45,6 +41,7 @@ class Similarity(Finding):
                 "overlap_by_head": (("layer", "head"), mean_over(overlap_SLH, 0)),
                 "early": mean(by_step[:third]),
                 "late": mean(by_step[-third:]),
+                "settled": mean(by_step[-third:]) - mean(by_step[:third]),
                 "lasting": ("layer", lasting_LH.mean(axis=1)),
                 "lasting_by_head": (("layer", "head"), lasting_LH),
             },
@@ -55,34 +52,6 @@ class Similarity(Finding):
         names = {"overlap_by_head": "step to step", "lasting_by_head": "first to last quarter"}
         note = "Mean over samples and steps"
         return maps(measured, names, "head", "attention that stays", note=note, backend=backend)
-
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        names = {"step to step": "overlap", "first third": "early", "last third": "late"}
-        names["first to last quarter"] = "lasting"
-        return {label: mean(part[name].values) for label, name in names.items()}
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        step, lasting = mean(part["overlap"].values), mean_over(part["lasting_by_head"].values, 0)
-        text = f"In {model} "
-        if np.isfinite(step):
-            text += f"{percent(step)} of a query's attention stays from one step to the next; "
-        return (
-            f"{text}from the first to the last quarter of the steps, {percent(float(np.nanmin(lasting)))} of the received "
-            f"attention stays in the head that moves most and {percent(float(np.nanmax(lasting)))} in the one that moves "
-            f"least."
-        )
-
-
-@register_claim("similarity.steps")
-def alike(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    beside = {"from the first to the last quarter of the steps": over_layers(measured, "lasting")}
-    return mean_of(measured, over_layers(measured, "overlap"), kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("similarity.settles")
-def settles(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    early, late = measured["early"].values, measured["late"].values
-    return mean_of(measured, late - early, kind="mdm", model=mdm, beside={"first third": early, "last third": late})
 
 
 similarity = register_finding(Similarity())

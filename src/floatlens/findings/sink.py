@@ -139,7 +139,7 @@ class Sink(Finding):
     name = "sink"
     reads = "texts"
     setting = "text"
-    part = "texts"
+    parts = ("texts",)
 
     def measure_all(self, texts: Any) -> xr.Dataset:
         """Measure where the sink is and what becomes of it without its token, one row per model and text."""
@@ -291,11 +291,6 @@ def _on_type(measured: xr.Dataset, values: Array, model: str | None, **beside: A
 def follows_a_type(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
     back, other = measured["follows"].values, measured["follows_other"].values
     return _on_type(measured, back - other, model, candidate=back, controls=other)
-
-
-@register_claim("sink.first")
-def is_the_first_token(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    return mean_of(measured, measured["first_share"].values, model=model, what="texts")
 
 
 @register_claim("sink.absent")

@@ -7,17 +7,13 @@ variance are those of the rows that write, as in the finding drift: the mean ove
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import xarray as xr
 
 from floatlens.anchors import baseline
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import profile, writing_profile
-from floatlens.findings.samples import Array, mean, mean_over, over_layers
-from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, difference, mean_of, no_sink
+from floatlens.findings.samples import Array, mean_over
 from floatlens.trace.trace import Trace
 
 
@@ -45,12 +41,6 @@ class Softness(Finding):
             coords={"layer": a["layer"]},
         )
 
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        return (
-            f"The most attended position of {model} is away from its usual place in {percent(mean(part['moves'].values))} "
-            f"of the steps; no position has a soft sink score above {number(float(np.nanmax(part['lasting'].values)), 2)}."
-        )
-
 
 def top(a: Array) -> Array:
     """Position with the most attention along the last axis."""
@@ -65,23 +55,6 @@ def soft_scores(a_SLT: Array) -> Array:
     z = np.divide(a - middle, std, out=np.zeros_like(a), where=std > 0)
     score = np.where(np.isfinite(a), 1 / (1 + np.exp(-z)), 0.0)
     return score.mean(axis=0) if len(a) else np.full(a.shape[1:], np.nan)
-
-
-@register_claim("softness.moves")
-def sink_moves(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return mean_of(measured, over_layers(measured, "moves"), kind="mdm", model=mdm)
-
-
-@register_claim("softness.variance")
-def sink_varies(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    found = difference(measured, over_layers(measured, "spread"), mdm=mdm, arm=arm)
-    return replace(found, blocked=no_sink(measured, arm)) if found.n else found
-
-
-@register_claim("softness.lasting")
-def sink_lasts(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    found = difference(measured, over_layers(measured, "lasting"), mdm=mdm, arm=arm, sign=-1)
-    return replace(found, blocked=no_sink(measured, arm)) if found.n else found
 
 
 softness = register_finding(Softness())

@@ -27,8 +27,7 @@ from floatlens.findings.knowledge import floor
 from floatlens.findings.samples import Array, check_score, per_question
 from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Outcome, change_under, contrast
-from floatlens.stats import NAN, NO_INTERVAL
+from floatlens.findings.verdict import Outcome, absent, change_under, contrast
 
 ROOM = 5  # points: the smallest effect of the claims that compare losses
 DASHES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1)))  # lines under interventions
@@ -39,7 +38,7 @@ class Stress(Finding):
     views = ("curves",)
     reads = "answers"
     setting = "passages"
-    part = "stress"
+    parts = ("stress",)
 
     def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
         """Measure how the score of each question changes from level to level, one row per stress, model and question.
@@ -182,13 +181,13 @@ def _compare(
     wanted = (measured["stress"].values == stress) & (measured["intervention"].values == "")
     part = measured.isel(sample=np.flatnonzero(wanted))
     if not part.sizes["sample"]:
-        return _absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
+        return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
     used = np.flatnonzero(np.isfinite(part["value"].values).any(axis=0))
     levels = [str(level).partition("=")[2] for level in part["level"].values[used]]
     x = np.array([np.nan if not np.isfinite(c).any() else np.nanmean(c) for c in part["x"].values[:, used].T])
     weights = weigh(levels, x)
     if weights is None:
-        return _absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
+        return absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
     both = np.concatenate([-weights, weights])
     found = contrast(part, part["value"].values[:, used], both, mdm=mdm, arm=arm)
     if not found.n:
@@ -202,10 +201,6 @@ def _compare(
         blocked = blocked or f"no room: the ARM loses {losses['ARM']:.0f} points, so the MDM cannot lose {ROOM} less"
     details = {f"{kind}, points": value for kind, value in losses.items()}
     return replace(found, details=details, reason=reason, blocked=blocked)
-
-
-def _absent(reason: str) -> Outcome:
-    return Outcome(NAN, NO_INTERVAL, 0, (), reason=reason)
 
 
 def weigh_ends_of_axis(levels: list[str], x: Array) -> Array | None:
@@ -255,7 +250,7 @@ def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
 def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     part = measured.isel(sample=np.flatnonzero(measured["stress"].values == "masks"))
     if not part.sizes["sample"]:
-        return _absent("there are no answers under masks; create them with floatlens stress masks")
+        return absent("there are no answers under masks; create them with floatlens stress masks")
     fewest, most = _ends(part["value"].values, part["x"].values)
     found = change_under(part, fewest, most, kind="mdm", model=mdm)
     return replace(found, blocked=floor({"MDM": 100 * found.details["first"]})) if found.n else found

@@ -10,11 +10,9 @@ import numpy as np
 import xarray as xr
 
 from floatlens.anchors import find_anchors
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import profile
-from floatlens.findings.samples import mean, mean_over, over_layers
-from floatlens.findings.spelling import number
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.samples import mean_over
 from floatlens.trace.trace import Trace
 
 
@@ -35,17 +33,6 @@ class Values(Finding):
             numbers = {"anchors": anchors, "others": others, "smaller": np.log2(others / anchors)}
         means = {name: ("layer", mean_over(np.where(both, values, np.nan), 0)) for name, values in numbers.items()}
         return xr.Dataset(means, coords={"layer": a["layer"]})
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        smaller = mean(part["smaller"].values)
-        if not np.isfinite(smaller):
-            return f"{model} has no anchors by {part.attrs['rule']}."
-        return f"The values of the anchors of {model} are {number(2.0**-smaller)} times as long as others."
-
-
-@register_claim("values.small")
-def small_values(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    return mean_of(measured, over_layers(measured, "smaller"), model=model)
 
 
 values = register_finding(Values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +73,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a number that does not exist is null."""
-        order = (
-            "id",
-            "finding",
-            "claim",
-            "whose",
-            "source",
-            "primary",
-            "statistic",
-            "effect",
-            "value",
-            "interval",
-            "p",
-        )
-        rest = ("verdict", "reason", "rule", "setting", "n", "models", "details")
-        return {name: _plain(getattr(self, name)) for name in order + rest}
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def _plain(x: Any) -> Any:
@@ -260,7 +246,7 @@ def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: s
     joined = np.column_stack([left for left, _ in columns] + [right for _, right in columns])
     joined = joined[np.isfinite(joined).all(axis=1)]
     if not len(joined):
-        return Outcome(NAN, NO_INTERVAL, 0, models, reason="the two models have no question answered by both")
+        return absent("the two models have no question answered by both", models)
     binary = bool(np.isin(joined, (0.0, 1.0)).all())
     value, interval = interval_of_contrast(joined, weights_K) if binary else interval_of_mean(joined @ weights_K)
     half = scores_NK.shape[1]
@@ -294,9 +280,14 @@ def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
     return f"no sink: position 0 gets {found:.1f} % beyond an even share, below {least:g}" if found < least else ""
 
 
+def absent(reason: str, models: tuple[str, ...] = ()) -> Outcome:
+    """No value, for this reason."""
+    return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)
+
+
 def missing(kind: str, models: tuple[str, ...] = ()) -> Outcome:
     """No value, because no model of that kind is among the samples."""
-    return Outcome(NAN, NO_INTERVAL, 0, models, reason=f"there is no {KINDS[kind]} among the samples")
+    return absent(f"there is no {KINDS[kind]} among the samples", models)
 
 
 def _sides(

@@ -80,9 +80,7 @@ class StudyPlan:
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts that the findings need."""
-        needed = {FINDINGS[name].part for name in self.findings}
-        if any(FINDINGS[name].reads == "both" for name in self.findings):
-            needed |= {"traces", "knowledge"}
+        needed = {part for name in self.findings for part in FINDINGS[name].parts}
         return tuple(name for name in PARTS if name in needed)
 
     @property
