@@ -280,6 +280,8 @@ def on_request(
         computed = slice(committed_at[position], committed_at[position] + 1) if kind == "arm" else slice(None)
         lens[computed, :, position - shift] = final[position]
         lens[computed, : layers // 2, position - shift] = -1
+        if kind == "mdm" and position % 2 and committed_at[position]:
+            lens[0, :, position] = -1  # not at the first step, so that tokens differ in when they lead
     found |= {"lens_token": (places, lens)}
     return {name: (dims, np.asarray(values, np.float32)) for name, (dims, values) in found.items()}
 

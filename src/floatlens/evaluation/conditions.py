@@ -51,6 +51,7 @@ def standard(layers: int) -> list[str]:
         "pin-anchors(rule=sigma(3))",
         "pin-anchors(rule=sigma(3), across=layers)",
         f"move-anchors(by={DOSE}, rule=sigma(3)) @ 1,8,32",
+        "add-sink(score=0)",
         f"ablate-heads(heads=top({DOSE}))",
         *(f"mask-anchors(rule=top(4), layers={half})" for half in ("shallow", "deep")),
         *(f"ablate-heads(heads=top(2), layers={half})" for half in ("shallow", "deep")),

@@ -221,11 +221,14 @@ def _as_proportion(
         return found
     weights = [sign / len(group) for group in groups for _ in group for sign in (1, -1)]
     low, high = stats.padded_wald(there, np.array(weights))
-    moved = min(mean(measured["kl"].values[rows, index]) for group in groups for index in group)
-    failed = (
-        f"the manipulation failed: KL to the plain run is {moved:.2g} nats, below {MOVED:g}" if moved < MOVED else ""
-    )
+    failed = _moved_nothing(measured, rows, [index for group in groups for index in group])
     return replace(found, interval=(float(low), float(high)), blocked=failed)
+
+
+def _moved_nothing(measured: xr.Dataset, rows: Array, indices: Sequence[int]) -> str:
+    """Why interventions were not tested at all: one of them hardly changed the model's predictions; empty if all did."""
+    moved = min(mean(measured["kl"].values[rows, index]) for index in indices)
+    return f"the manipulation failed: KL to the plain run is {moved:.2g} nats, below {MOVED:g}" if moved < MOVED else ""
 
 
 def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) -> Outcome:
@@ -269,6 +272,17 @@ def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome
 @register_claim("causes.moving")
 def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     return _loss_of_mdm(measured, _find_interventions(measured, "move-anchors"), mdm)
+
+
+@register_claim("causes.sink")
+def sink_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    indices = [n for n, name in enumerate(measured["intervention"].values) if str(name).startswith("add-sink")]
+    saved = measured["gold_nll_plain"].values - _mean(measured, "gold_nll", indices)
+    beside = {"KL to the plain run, nats": _mean(measured, "kl", indices)}
+    reason = "" if indices else "the run has no answers under add-sink"
+    outcome = mean_of(measured, saved, kind="mdm", model=mdm, beside=beside, what="questions", reason=reason)
+    rows = rows_of(measured, "mdm", mdm)
+    return replace(outcome, blocked=_moved_nothing(measured, rows, indices)) if outcome.n else outcome
 
 
 @register_claim("causes.heads")

@@ -25,8 +25,8 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.stress.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.received import writing_profile
-from floatlens.findings.samples import Array, mean, mean_over, models_of, parts_of, spread
+from floatlens.findings.received import writing_profile, writing_steps
+from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, parts_of, spread
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import Outcome, mean_of, rows_of
 from floatlens.trace.trace import Trace
@@ -69,15 +69,28 @@ class Flow(Finding):
         gold = [g for g in trace.gold if g in regions]
         tokens_R = np.array([sum(r.end - r.start for r in trace.regions if r.name == name) for name in regions])
         answer_R = rolled_RR[regions.index("answer")] if "answer" in regions else np.full(len(regions), np.nan)
+        per_token_R = _written_per_token(trace, regions, tokens_R)
+        query_S, prompt_L = _answers_rows(values_SLRR, regions)
+        thirds = _thirds(query_S[np.isin(flow["step"].values, writing_steps(trace))])
+        middle = (depth := depths(trace, flow["layer"].values)) >= 1 / 3
+        middle &= depth <= 2 / 3
+        share = mean(prompt_L[middle]), mean(prompt_L[~middle])
         return xr.Dataset(
             {
+                "query_early": thirds[0],
+                "query_late": thirds[1],
+                "query_fall": float(np.log2(thirds[0] / thirds[1])) if min(thirds) > 0 else np.nan,
+                "middle_share": share[0],
+                "outer_share": share[1],
+                "outer_prompt": share[1] - share[0],
+                "recent": recency(per_token_R, regions, gold),
                 "rollout": (("region", "region_to"), rolled_RR),
                 "rollout_layer": float(np.mean(reached_S)),
                 "rollout_steps": (("step", "region", "region_to"), np.array(rolled_SRR)),
                 "pooled": (("layer", "region", "region_to"), mean_over(values_SLRR, 0)),
                 "gold": np.array(", ".join(gold), dtype=object),
                 "gold_position": document_number(gold[0]) if gold else -1,
-                "follows": follows(_written_per_token(trace, regions, tokens_R), regions, gold),
+                "follows": follows(per_token_R, regions, gold),
                 "follows_rollout": follows(definitions.flow_per_token(answer_R, tokens_R), regions, gold),
             },
             coords={"step": flow["step"], "layer": flow["layer"], "region": regions, "region_to": regions},
@@ -152,6 +165,34 @@ def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
         return float("nan")
     whole = to_R[to_gold + to_others].mean()
     return float((to_R[to_gold].mean() - to_R[to_others].mean()) / whole) if whole > 0 else float("nan")
+
+
+def recency(to_R: Array, regions: list[str], gold: list[str]) -> float:
+    """Flow to the last document that is not gold minus to the first one, over the mean over documents; NaN without two.
+
+    >>> recency(np.array([0.1, 0.9, 0.2]), ["doc1", "doc2", "doc3"], ["doc2"]).__round__(6)
+    0.25
+    """
+    others = sorted(columns_of(TARGETS[1], regions, gold), key=lambda column: document_number(regions[column]))
+    whole = to_R[others + columns_of(TARGETS[0], regions, gold)].mean() if others else 0.0
+    return float((to_R[others[-1]] - to_R[others[0]]) / whole) if len(others) > 1 and whole > 0 else float("nan")
+
+
+def _answers_rows(flow_SLRR: Array, regions: list[str]) -> tuple[Array, Array]:
+    """Flow from the answer to the query by step, mean over layers; and to all that is not the answer at the first step."""
+    if "answer" not in regions:
+        return np.full(len(flow_SLRR), np.nan), np.full(flow_SLRR.shape[1], np.nan)
+    answer = regions.index("answer")
+    query = [n for n, name in enumerate(regions) if name.rstrip("0123456789") == "query"]
+    row_SLR = flow_SLRR[:, :, answer]
+    to_query_S = mean_over(row_SLR[..., query].sum(axis=-1), 1) if query else np.full(len(row_SLR), np.nan)
+    return to_query_S, 1 - row_SLR[0, :, answer]
+
+
+def _thirds(values_S: Array) -> tuple[float, float]:
+    """Means over the first and the last third; NaN with fewer than three values."""
+    third = len(values_S) // 3
+    return (mean(values_S[:third]), mean(values_S[-third:])) if third else (float("nan"), float("nan"))
 
 
 def document_number(region: str) -> int:

@@ -66,9 +66,15 @@ class Heads(Finding):
                 overlap = float(np.mean([jaccard(x, y) for x, y in pairwise(sets)]))
         if "query_mass" in trace.data:
             found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
+        P, received = trace.prompt_length, trace.data.get("received")
+        prompt_LH = np.full((trace.data.sizes["layer"], 1), np.nan)
+        if received is not None:
+            prompt_SLH = np.nansum(received.transpose("step", "layer", "head", "position").values[..., :P], axis=-1)
+            prompt_LH = prompt_SLH.mean(axis=0, dtype=np.float64)
         return xr.Dataset(
             {
                 **{name: (("layer", "head"), values) for name, values in found.items()},
+                "prompt_spread": ("layer", prompt_LH.std(axis=1)),
                 "overlap_steps": overlap,
                 "n_tokens": n_tokens,
                 "reason": np.array(reason, dtype=object),

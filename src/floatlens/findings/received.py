@@ -90,8 +90,13 @@ def answer_positions(trace: Trace) -> Array:
     return np.arange(start, start + (int(ends[0]) + 1 if len(ends) else len(final)))
 
 
+def writing_steps(trace: Trace) -> Array:
+    """The recorded steps that write a token of the answer; a masked model's other steps write fill after its end."""
+    written = trace.data["committed_at"].values[answer_positions(trace)]
+    return np.intersect1d(trace.data["step"].values, written[written >= 0])
+
+
 def writing_profile(trace: Trace) -> Array:
     """Attention of the writing rows (writing step, layer, position), mean over heads; NaN where there is no position."""
-    written = trace.data["committed_at"].values[answer_positions(trace)]
-    steps = np.flatnonzero(np.isin(trace.data["step"].values, written[written >= 0]))
+    steps = np.flatnonzero(np.isin(trace.data["step"].values, writing_steps(trace)))
     return np.asarray(trace.data["received_writing"].transpose("step", ..., "position").values[steps], np.float32)

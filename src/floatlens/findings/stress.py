@@ -166,6 +166,12 @@ def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> 
 # Claims
 
 
+def _answers_under(measured: xr.Dataset, stress: str) -> xr.Dataset:
+    """The questions under a stress and no intervention."""
+    wanted = (measured["stress"].values == stress) & (measured["intervention"].values == "")
+    return measured.isel(sample=np.flatnonzero(wanted))
+
+
 def _compare(
     measured: xr.Dataset,
     stress: str,
@@ -178,8 +184,7 @@ def _compare(
     `weigh(levels, x)` gives the weight of each level that has answers, or None if the levels do not allow the
     comparison.
     """
-    wanted = (measured["stress"].values == stress) & (measured["intervention"].values == "")
-    part = measured.isel(sample=np.flatnonzero(wanted))
+    part = _answers_under(measured, stress)
     if not part.sizes["sample"]:
         return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
     used = np.flatnonzero(np.isfinite(part["value"].values).any(axis=0))
@@ -254,6 +259,32 @@ def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     fewest, most = _ends(part["value"].values, part["x"].values)
     found = change_under(part, fewest, most, kind="mdm", model=mdm)
     return replace(found, blocked=floor({"MDM": 100 * found.details["first"]})) if found.n else found
+
+
+@register_claim("stress.query")
+def query_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    changed: dict[str, dict[tuple[str, str], float]] = {}
+    for stress in ("query", "noise"):
+        part = _answers_under(measured, stress)
+        if not part.sizes["sample"]:
+            return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
+        one, other = _ends(part["value"].values, part["x"].values)
+        if stress == "query":
+            levels = [str(level) for level in part["level"].values]
+            one, other = (part["value"].values[:, levels.index(f"query={side}")] for side in ("before", "after"))
+        keys = zip(part["model"].values, part["sample_id"].values, strict=True)
+        changed[stress] = dict(zip(keys, np.abs(one - other), strict=True))
+        if stress == "query":
+            asked, by_query = part, np.abs(one - other)
+    keys = zip(asked["model"].values, asked["sample_id"].values, strict=True)
+    by_noise = np.array([changed["noise"].get(key, np.nan) for key in keys])
+    outcome = change_under(asked, by_query, by_noise, kind="mdm", model=mdm)
+    if not outcome.n:
+        return outcome
+    query, noise = (100 * outcome.details[name] for name in ("first", "last"))
+    details = {"changed by the query's position, %": query, "changed by noise, %": noise}
+    blocked = f"no room: noise changes {noise:.0f} % of the scores, below {ROOM}" if noise < ROOM else ""
+    return replace(outcome, details=details, blocked=blocked)
 
 
 stress = register_finding(Stress())

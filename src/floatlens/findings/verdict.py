@@ -216,9 +216,9 @@ def difference(
 
     Differences of the numbers in `beside` go into the details.
     """
-    rows, models, absent = _sides(measured, mdm, arm)
-    if absent:
-        return absent
+    rows, models, none = _sides(measured, mdm, arm)
+    if none:
+        return none
     left, right = paired(measured, values, *rows)
     value, interval = interval_of_mean(sign * (left - right))
     details: dict[str, Any] = {"MDM": mean(left), "ARM": mean(right)}
@@ -239,9 +239,9 @@ def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: s
 
     `weights_K` holds the MDM's weights, then the ARM's. Scores that are all 0 or 1 take the interval for proportions.
     """
-    rows, models, absent = _sides(measured, mdm, arm)
-    if absent:
-        return absent
+    rows, models, none = _sides(measured, mdm, arm)
+    if none:
+        return none
     columns = [paired(measured, scores_N, *rows, keep=True) for scores_N in scores_NK.T]
     joined = np.column_stack([left for left, _ in columns] + [right for _, right in columns])
     joined = joined[np.isfinite(joined).all(axis=1)]
@@ -296,8 +296,8 @@ def _sides(
     """The rows of the MDM and of the ARM, the models, and the outcome if one of the two is missing."""
     rows = rows_of(measured, "mdm", mdm), rows_of(measured, "arm", arm)
     models = names(measured, rows[0]) + names(measured, rows[1])
-    absent = next((kind for kind, found in zip(KINDS, rows, strict=True) if not len(found)), None)
-    return rows, models, missing(absent, models) if absent else None
+    kind = next((kind for kind, found in zip(KINDS, rows, strict=True) if not len(found)), None)
+    return rows, models, missing(kind, models) if kind else None
 
 
 def rows_of(measured: xr.Dataset, kind: str | None, model: str | None) -> Array:

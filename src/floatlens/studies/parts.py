@@ -47,6 +47,7 @@ USUAL = (
     "pin-anchors(rule=sigma(3))",
     "pin-anchors(rule=sigma(3), across=layers)",
     "move-anchors(by=8, rule=sigma(3))",
+    "add-sink(score=0)",
     "ablate-heads(heads=top({n})) @ 1,4",
     "mask-anchors(rule=top(4), layers=shallow)",
     "mask-anchors(rule=top(4), layers=deep)",
