@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -51,7 +49,7 @@ def samples(
 def questions(name: str, split: str) -> tuple[AtlasFact | Chain, ...]:
     """The facts or chains of a split, in a fixed shuffled order."""
     items: Sequence[AtlasFact | Chain] = facts() if name == "facts" else chains()
-    return tuple(sorted((item for item in items if item.split == split), key=lambda item: number(id_of(item))))
+    return tuple(sorted((item for item in items if item.split == split), key=lambda item: number(item.id)))
 
 
 def number(key: str) -> int:
@@ -59,77 +57,42 @@ def number(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
-def id_of(item: AtlasFact | Chain) -> str:
-    """A stable name in ASCII."""
-    if isinstance(item, Chain):
-        return slug(f"{item.hop.first}-{item.hop.second}-{item.start}")
-    return slug(f"{item.relation}-{item.subject}")
-
-
-def slug(text: str) -> str:
-    """Letters, digits and hyphens."""
-    flat = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^a-z0-9]+", "-", flat.lower()).strip("-")
-
-
 def make(item: AtlasFact | Chain, passages: int, gold_at: int | None, seed: int, phrasing: int) -> Sample:
     """One question with its gold passages among `passages` passages."""
-    key = id_of(item)
-    draw = random.Random(f"{seed} {key}")
-    evidence = gold_passages(item, draw)
-    end = item.second if isinstance(item, Chain) else item
+    draw = random.Random(f"{seed} {item.id}")
+    evidence = [Passage(draw.choice(texts), title, gold=True) for title, texts in item.evidence]
     gold, others = evidence[:passages], distractors(item, max(0, passages - len(evidence)), draw)
     asked = item.questions
     return Sample(
-        id=key,
-        question=asked[(number(key) + phrasing) % len(asked)],
-        answers=list(end.answers),
+        id=item.id,
+        question=asked[(number(item.id) + phrasing) % len(asked)],
+        answers=list(item.answers),
         passages=placed(gold, others, draw, gold_at),
-        meta={
-            "kind": "hops" if isinstance(item, Chain) else "facts",
-            "relation": item.relation,
-            "subject": item.start if isinstance(item, Chain) else item.subject,
-            "split": item.split,
-        },
+        meta={"kind": item.kind, "relation": item.relation, "subject": item.subject, "split": item.split},
     )
-
-
-def gold_passages(item: AtlasFact | Chain, draw: random.Random) -> list[Passage]:
-    """The gold passages; of a chain's two passages, neither answers the question alone."""
-    if isinstance(item, AtlasFact):
-        return [Passage(draw.choice(item.statements), item.title, gold=True)]
-    return [
-        Passage(draw.choice(item.first_statements()), item.first.title, gold=True),
-        Passage(draw.choice(item.second_statements()), item.second.title, gold=True),
-    ]
 
 
 def distractors(item: AtlasFact | Chain, count: int, draw: random.Random) -> list[Passage]:
     """Passages of the same split about other things, mostly in the same relation, none with a gold answer."""
-    if isinstance(item, Chain):
-        facts_asked: tuple[AtlasFact, ...] = (item.first, item.second)
-        banned: tuple[str, ...] = (*item.second.answers, item.start, item.bridge)
-    else:
-        facts_asked, banned = (item,), item.answers
     pools = [
-        [other for fact in facts_asked for other in pool(item.split, relation=fact.relation)],
-        pool(item.split, table=RELATIONS[facts_asked[0].relation].table),
+        [other for fact in item.facts for other in pool(item.split, relation=fact.relation)],
+        pool(item.split, table=RELATIONS[item.facts[0].relation].table),
         pool(item.split),
     ]
-    titles = {fact.title for fact in facts_asked}
+    titles = {fact.title for fact in item.facts}
     chosen: list[Passage] = []
     for attempt in range(TRIES * count):
         level = (draw.random() >= SAME) + len(pools) * attempt // (TRIES * count)  # widen the pool after many tries
         other = draw.choice(pools[min(level, len(pools) - 1)])
         text = draw.choice(other.statements)
-        if other.title not in titles and not mentions(f"{other.title} {text}", banned):
+        if other.title not in titles and not mentions(f"{other.title} {text}", item.banned):
             titles.add(other.title)
             chosen.append(Passage(text, other.title))
             if len(chosen) == count:
                 return chosen
     if len(chosen) < count:
         raise FloatLensError(
-            f"the {item.split} split of the atlas has {len(chosen)} distractors for {id_of(item)!r}, not {count}; "
+            f"the {item.split} split of the atlas has {len(chosen)} distractors for {item.id!r}, not {count}; "
             "ask for fewer passages"
         )
     return chosen

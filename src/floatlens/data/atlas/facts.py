@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from string import Formatter
+from types import SimpleNamespace
+from typing import ClassVar
 from zlib import crc32
 
 from floatlens.data.sample import normalise
@@ -38,32 +41,9 @@ PARTICLES = {"van", "von", "de", "da", "del", "le", "la"}
 SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain of two countries
 
 
-@dataclass(frozen=True)
-class AtlasRelation:
-    """The column of a table that answers a question; see `relations.toml`."""
-
-    name: str
-    table: str
-    column: str
-    statements: list[str]
-    questions: list[str]
-    subject: str = "name"
-    person: bool = False
-
-
-@dataclass(frozen=True)
-class AtlasHop:
-    """Two relations that share an entity, the bridge; see `relations.toml`."""
-
-    first: str
-    second: str
-    questions: list[str]
-    given: str = "subject"
-
-
 _TABLES = tomllib.loads(files(__package__).joinpath("relations.toml").read_text("utf-8"))
-RELATIONS = {row["name"]: AtlasRelation(**row) for row in _TABLES["relation"]}
-HOPS = [AtlasHop(**row) for row in _TABLES["hop"]]
+RELATIONS = {row["name"]: SimpleNamespace(**{"subject": "name", "person": False} | row) for row in _TABLES["relation"]}
+HOPS = [SimpleNamespace(**{"given": "subject"} | row) for row in _TABLES["hop"]]
 
 
 @dataclass(frozen=True)
@@ -76,9 +56,25 @@ class AtlasFact:
     group: str
     words: tuple[tuple[str, str], ...]
 
+    kind: ClassVar[str] = "facts"
+
     @property
     def answer(self) -> str:
         return self.answers[0]
+
+    @property
+    def id(self) -> str:
+        return slug(f"{self.relation}-{self.subject}")
+
+    @property
+    def facts(self) -> tuple[AtlasFact, ...]:
+        """The facts that the question needs."""
+        return (self,)
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """Words that no distractor may mention."""
+        return self.answers
 
     @cached_property
     def split(self) -> str:
@@ -98,6 +94,11 @@ class AtlasFact:
     def questions(self) -> list[str]:
         """All phrasings of the question."""
         return self._filled(RELATIONS[self.relation].questions)
+
+    @property
+    def evidence(self) -> list[tuple[str, list[str]]]:
+        """Title and possible texts of each gold passage."""
+        return [(self.title, self.statements)]
 
     def _filled(self, templates: list[str]) -> list[str]:
         words = dict(self.words)
@@ -126,6 +127,12 @@ def with_article(phrase: str) -> str:
     vowel = re.match(r"[aeiou]|hour|honest|X-", phrase, re.IGNORECASE)
     spoken_as_consonant = re.match(r"uni|eu|one|ukr|uru", phrase, re.IGNORECASE)
     return f"{'an' if vowel and not spoken_as_consonant else 'a'} {phrase}"
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens: a stable name in ASCII."""
+    flat = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", flat.lower()).strip("-")
 
 
 def split_of(group: str) -> str:
@@ -204,28 +211,49 @@ def table(name: str) -> tuple[Row, ...]:
 class Chain:
     """A question that needs two facts; `start` is named in the question, `bridge` connects the facts."""
 
-    hop: AtlasHop
+    kind: ClassVar[str] = "hops"
+
+    hop: SimpleNamespace
     first: AtlasFact
     second: AtlasFact
     start: str
     bridge: str
 
     @property
+    def id(self) -> str:
+        return slug(f"{self.hop.first}-{self.hop.second}-{self.start}")
+
+    @property
     def split(self) -> str:
         return self.first.split
+
+    @property
+    def subject(self) -> str:
+        return self.start
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return self.second.answers
+
+    @property
+    def facts(self) -> tuple[AtlasFact, ...]:
+        return self.first, self.second
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        return *self.answers, self.start, self.bridge
 
     @property
     def relation(self) -> str:
         """Both relations, as in `currency of capital`."""
         return f"{self.hop.first} of {self.hop.second}"
 
-    def first_statements(self) -> list[str]:
-        """Passages of the first fact that do not mention the end."""
-        return [text for text in self.first.statements if not mentions(text, self.second.answers)]
-
-    def second_statements(self) -> list[str]:
-        """Passages of the second fact that do not mention the start."""
-        return [text for text in self.second.statements if not mentions(text, (self.start,))]
+    @property
+    def evidence(self) -> list[tuple[str, list[str]]]:
+        """Title and texts of both gold passages, neither of which answers the question alone."""
+        first = [text for text in self.first.statements if not mentions(text, self.answers)]
+        second = [text for text in self.second.statements if not mentions(text, (self.start,))]
+        return [(self.first.title, first), (self.second.title, second)]
 
     @property
     def questions(self) -> list[str]:
@@ -252,7 +280,7 @@ def chains() -> tuple[Chain, ...]:
                 continue  # "Danish krone" names its country
             chain = Chain(hop, first, second, start, bridge)
             closed = any(mentions(question, (bridge, *second.answers)) for question in chain.questions)
-            if not closed and chain.first_statements() and chain.second_statements():
+            if not closed and all(texts for _, texts in chain.evidence):
                 kept.append(chain)
     return tuple(kept)
 

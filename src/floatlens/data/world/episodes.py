@@ -8,9 +8,10 @@ Most distractors state the same relation about someone else, so only the name di
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from floatlens.data.sample import Passage
-from floatlens.data.world.facts import LIFE, Fact, Hop, common_people, fresh_fact, key_word
+from floatlens.data.world.facts import LIFE, Fact, common_people, fresh_fact, key_word
 
 ASIDES = ("The winter was long.", "Few people knew.", "The letters were lost.", "It is told to this day.")
 SINGLE = ("birthplace", "birth_year", "trade", "employer", "seat", "founder", "builder", "launch", "maker")
@@ -118,7 +119,7 @@ def single(
     return assemble([[fact] for fact in facts[:n]], turns, draw, gold_at)
 
 
-def chain(hop: Hop, draw: random.Random, split: str, taken: set[str]) -> tuple[Fact, Fact]:
+def chain(hop: SimpleNamespace, draw: random.Random, split: str, taken: set[str]) -> tuple[Fact, Fact]:
     """Return two facts with new subjects; the object of the first is the subject of the second."""
     while True:
         first = distinct(hop.first, draw, split, taken)
@@ -128,7 +129,7 @@ def chain(hop: Hop, draw: random.Random, split: str, taken: set[str]) -> tuple[F
 
 
 def hops(
-    hop: Hop,
+    hop: SimpleNamespace,
     n: int,
     draw: random.Random,
     split: str,

@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -18,28 +19,6 @@ SEED = 2601
 SPLITS = ("train", "validation", "test")
 COMMON_SPLIT = ("test", "validation", "train", "train", "train")
 LIFE = ("birthplace", "birth_year", "trade", "employer")  # the facts of a person, in the order of a long answer
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A relation between a kind of subject and a kind of object; see `relations.toml`."""
-
-    name: str
-    subject: str
-    object: str
-    slot: str
-    statements: list[str]
-    questions: list[str]
-
-
-@dataclass(frozen=True)
-class Hop:
-    """A question over two relations; see `relations.toml`."""
-
-    first: str
-    second: str
-    questions: list[str]
-    direct: str
 
 
 def _table(name: str) -> dict[str, Any]:
@@ -54,8 +33,8 @@ TRADES, FIRM_KINDS, COLOURS, ANIMALS, INSTRUMENT_KINDS, PASSWORDS, MONTHS = (
 YEARS = [str(year) for year in range(1801, 1921)]
 DAYS = [str(day) for day in range(1, 29)]
 _RELATIONS = _table("relations.toml")
-RELATIONS = {row["name"]: Relation(**row) for row in _RELATIONS["relation"]}
-HOPS = [Hop(**row) for row in _RELATIONS["hop"]]
+RELATIONS = {row["name"]: SimpleNamespace(**row) for row in _RELATIONS["relation"]}
+HOPS = [SimpleNamespace(**row) for row in _RELATIONS["hop"]]
 
 
 @cache
