@@ -14,7 +14,7 @@ import floatlens as fl
 from floatlens.anchors import RULES
 from floatlens.attention.statistic import STATISTICS
 from floatlens.data.readers.registry import READERS
-from floatlens.decode.registry import SAMPLERS
+from floatlens.decode.sampler import SAMPLERS, Sampler
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings.finding import CLAIMS, FINDINGS, Finding
 from floatlens.interventions.intervention import INTERVENTIONS
@@ -41,7 +41,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
     with pytest.raises(fl.FloatLensError, match="the family 'llada' is already registered; choose another name"):
         fl.register_family(replace(FAMILIES["llada"], recognises=lambda config: True))
     with pytest.raises(fl.FloatLensError, match="the sampler 'dream' is already registered"):
-        fl.register_sampler("dream", object)(lambda: iter(()))  # type: ignore[arg-type]
+        fl.register_sampler("dream")(type("Other", (Sampler,), {}))
     with pytest.raises(fl.FloatLensError, match="the statistic 'received' is already registered"):
         fl.register_statistic(type("Mine", (fl.Statistic,), {"name": "received", "dims": ()}))
 

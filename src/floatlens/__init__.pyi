@@ -10,7 +10,7 @@ from .data.read import read as read
 from .data.readers.registry import register_reader as register_reader
 from .data.sample import Passage as Passage
 from .data.sample import Sample as Sample
-from .decode.registry import register_sampler as register_sampler
+from .decode.sampler import register_sampler as register_sampler
 from .errors import FloatLensError as FloatLensError
 from .evaluation.loop import evaluate as evaluate
 from .evaluation.stress.stress import register_stress as register_stress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -20,9 +19,8 @@ from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
 from floatlens.decode import replay
 from floatlens.decode.draws import Draws
-from floatlens.decode.network import Network
-from floatlens.decode.registry import SAMPLERS, settings_for
-from floatlens.decode.settings import Settings
+from floatlens.decode.network import Network, Passes
+from floatlens.decode.sampler import SAMPLERS, Sampler, settings_for
 from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions import run as interventions
@@ -241,15 +239,15 @@ class Lens:
             raise FloatLensError(
                 f"{self.name} is autoregressive and writes only after a text; infill with a masked model"
             )
-        if "tail_BN" not in inspect.signature(SAMPLERS[self.sampler].sample).parameters:
+        if not SAMPLERS[self.sampler].fills:
             if self.family.block_length is not None:
                 raise FloatLensError(
                     f"{self.name} writes in blocks, and no block sees a later one, so that it would not read the text "
                     f"after a mask; infill with a bidirectional model, such as tiny-mdm or one of the family llada or dream"
                 )
             raise FloatLensError(
-                f"the {self.sampler} sampler cannot write inside a text; give its function the parameter tail_BN, or infill "
-                f"with a model whose sampler has it, such as llada or dream"
+                f"the {self.sampler} sampler cannot write inside a text; infill with a model whose "
+                f"sampler can, such as llada or dream"
             )
         made = sequences.infill_prompt(self._needs_tokenizer(), text, self.mask_id, regions)
         if self.family.shifted and not made.ids:
@@ -272,14 +270,14 @@ class Lens:
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
-    def settings(self, **options: Unpack[SamplingKeywords]) -> Settings:
+    def settings(self, **options: Unpack[SamplingKeywords]) -> Sampler:
         """Return the validated settings of the lens's sampler, from the fields of `options.Sampling`; needs no weights.
 
         `sampler` has the settings of one sampler only, such as {"top_p": 0.9}: see docs/families.md.
         """
         return self.settings_of((), make(options, Sampling)[0])
 
-    def steps(self, batch: PromptBatch, settings: Settings, seeds: Sequence[int] | None = None) -> Iterator[Step]:
+    def steps(self, batch: PromptBatch, settings: Sampler, seeds: Sequence[int] | None = None) -> Iterator[Step]:
         """Decode a batch, one `Step` per forward pass."""
         for prompt in batch.prompts:
             settings.fits(len(prompt.ids), self.context_length)
@@ -288,20 +286,7 @@ class Lens:
         highest = max(max(ids, default=0) for ids in given)
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
-        draws = Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts))
-        special = self.special_tokens
-        network = Network(self.model, self.family.positions)
-        if scripts is not None:
-            assert isinstance(settings, replay.ReplaySettings)
-            about: dict[str, Any] = {"family": self.family, "sampler": self.sampler, "special": special}
-            steps = replay.replay(network, batch.ids_BP, batch.real_BP, scripts, settings, **about)
-        else:
-            sample = SAMPLERS[self.sampler].sample
-            tail_BN = batch.tail_BN()
-            more: dict[str, Any] = {} if tail_BN is None else {"tail_BN": tail_BN}
-            if self._block_of(settings) is not None:
-                more["ends"] = batch.ends
-            steps = sample(network, batch.ids_BP, batch.real_BP, settings, special=special, draws=draws, **more)
+        steps = settings.sample(self.passes(batch, settings, seeds))
         if changes := interventions.in_force(self):
             if self.rows_wait and len(batch.prompts) > 1:
                 raise FloatLensError(
@@ -309,6 +294,22 @@ class Lens:
                 )
             steps = interventions.stepwise(self, steps, changes, batch, self._new_positions(batch, settings))
         return check_finite(steps, self.model, batch.pads)
+
+    def passes(self, batch: PromptBatch, settings: Sampler, seeds: Sequence[int] | None = None) -> Passes:
+        """The forward passes with which the sampler runs the sequences of a batch."""
+        own = settings.own(self.sampler) if isinstance(settings, replay.Replay) else settings
+        return own.passes(
+            Network(self.model, self.family.positions),
+            batch.ids_BP,
+            batch.real_BP,
+            own,
+            special=self.special_tokens,
+            shifted=self.family.shifted,
+            draws=Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts)),
+            tail_BN=batch.tail_BN(),
+            ends=batch.ends,
+            scripts=batch.scripts or (),
+        )
 
     def intervene(
         self, *given: Intervention | str, reference: Sequence[PromptLike] | None = None
@@ -323,7 +324,7 @@ class Lens:
             raise FloatLensError("interventions need all heads in one process; load with device_map instead of tp_plan")
         return interventions.intervene(self, given, reference)
 
-    def settings_of(self, prompts: Sequence[Prompt], sampling: Sampling) -> Settings:
+    def settings_of(self, prompts: Sequence[Prompt], sampling: Sampling) -> Sampler:
         """The settings used to decode prompts.
 
         For a replay they come from the given texts. For a text with masks, the default number of steps is the number of
@@ -341,16 +342,16 @@ class Lens:
             given["steps"] = given["steps"] or max(tail.count(self.mask_id) for tail in tails)
         return settings_for(self.sampler, **given)
 
-    def _new_positions(self, batch: PromptBatch, settings: Settings) -> int:
+    def _new_positions(self, batch: PromptBatch, settings: Sampler) -> int:
         """Number of columns that may be written after the end of the prompts, or of the longest row."""
         last = max(end + settings.canvas(len(p.ids)) for end, p in zip(batch.ends, batch.prompts, strict=True))
         return last - batch.ids_BP.shape[1]
 
-    def _block_of(self, settings: Settings) -> int | None:
+    def _block_of(self, settings: Sampler) -> int | None:
         """The block length of a sampler whose blocks are counted from the start of each prompt; None for other samplers."""
         return settings.block_length if SAMPLERS[self.sampler].aligned and hasattr(settings, "block_length") else None
 
-    def _batch(self, prompts: Sequence[Prompt], settings: Settings | None = None) -> PromptBatch:
+    def _batch(self, prompts: Sequence[Prompt], settings: Sampler | None = None) -> PromptBatch:
         """Pad prompts to one batch, as the sampler needs it."""
         block = None if settings is None else self._block_of(settings)
         filler = self.mask_id if block is not None else None
@@ -405,7 +406,7 @@ class Lens:
         return made[0] if single else made
 
     def finish(
-        self, batch: PromptBatch, settings: Settings, steps: Iterable[Step], *, stop_when_answered: bool = False
+        self, batch: PromptBatch, settings: Sampler, steps: Iterable[Step], *, stop_when_answered: bool = False
     ) -> list[Generation]:
         """Run all steps of a batch, or those that its answers need, and return the generation of each prompt."""
         B, P = batch.ids_BP.shape

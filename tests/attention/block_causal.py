@@ -14,17 +14,10 @@ import torch
 from transformers import DynamicCache, Qwen3Config
 
 import floatlens as fl
-from floatlens.decode.draws import Draws
-from floatlens.decode.network import ForwardPass, Network
-from floatlens.decode.settings import Settings
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.network import ForwardPass, Passes
+from floatlens.decode.sampler import Sampler
+from floatlens.decode.step import Step
 from floatlens.models.family import Config, token_ids
-
-
-@dataclass(frozen=True)
-class BlockSettings(Settings):
-    block_length: int = 4
-    cache: bool = True
 
 
 def visible(first: int, length: int, block: int) -> torch.Tensor:
@@ -33,46 +26,43 @@ def visible(first: int, length: int, block: int) -> torch.Tensor:
     return (positions[first:, None] // block >= positions[None] // block)[None]
 
 
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: BlockSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-) -> Iterator[Step]:
-    B, P = ids_BP.shape
-    block, end = settings.block_length, P + settings.max_new_tokens
-    x_BN = torch.cat([ids_BP, ids_BP.new_full((B, settings.max_new_tokens), special.mask)], 1)
-    cache: Any = DynamicCache() if settings.cache else None
-    index, stored = 0, 0
-    for first in range(P // block * block, end, block):
-        last = min(first + block, end)
-        done = range(stored, first)  # rows that have become final since the block before
-        if settings.cache and done:
-            network.run(
-                ForwardPass(x_BN[:, :first], stored, range(0), done),
-                visible(stored, first, block).expand(B, -1, -1),
-                keep=1,
-                cache=cache,
-            )
-        for position in range(max(first, P), last):
-            x_BT = x_BN[:, :last].clone()
-            start = first if settings.cache else 0
-            final = range(0) if settings.cache or position > max(first, P) else done
-            forward = ForwardPass(x_BT, start, range(first, last), final)
-            mask = visible(start, last, block).expand(B, -1, -1)
-            logits_BQV = network.run(forward, mask, keep=last - first, cache=cache, store=False)
-            probability_B, token_B = logits_BQV[:, position - first].softmax(-1).max(-1)
-            x_BN[:, position] = token_B
-            committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-            committed_BT[:, position] = True
-            confidence_BT = torch.full(x_BT.shape, torch.nan)
-            confidence_BT[:, position] = probability_B
-            yield Step(index, x_BT, x_BN[:, :last].clone(), committed_BT, confidence_BT, range(first, last))
-            index += 1
-        stored = first
+@dataclass(frozen=True)
+class ToyBlocks(Sampler):
+    block_length: int = 4
+    cache: bool = True
+
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        network, B, P = passes.network, passes.B, passes.P
+        block, end = self.block_length, P + self.max_new_tokens
+        x_BN = passes.with_masks()
+        cache: Any = DynamicCache() if self.cache else None
+        index, stored = 0, 0
+        for first in range(P // block * block, end, block):
+            last = min(first + block, end)
+            done = range(stored, first)  # rows that have become final since the block before
+            if self.cache and done:
+                network.run(
+                    ForwardPass(x_BN[:, :first], stored, range(0), done),
+                    visible(stored, first, block).expand(B, -1, -1),
+                    keep=1,
+                    cache=cache,
+                )
+            for position in range(max(first, P), last):
+                x_BT = x_BN[:, :last].clone()
+                start = first if self.cache else 0
+                final = range(0) if self.cache or position > max(first, P) else done
+                forward = ForwardPass(x_BT, start, range(first, last), final)
+                mask = visible(start, last, block).expand(B, -1, -1)
+                logits_BQV = network.run(forward, mask, keep=last - first, cache=cache, store=False)
+                probability_B, token_B = logits_BQV[:, position - first].softmax(-1).max(-1)
+                x_BN[:, position] = token_B
+                committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
+                committed_BT[:, position] = True
+                confidence_BT = torch.full(x_BT.shape, torch.nan)
+                confidence_BT[:, position] = probability_B
+                yield Step(index, x_BT, x_BN[:, :last].clone(), committed_BT, confidence_BT, range(first, last))
+                index += 1
+            stored = first
 
 
 def native(config: Config) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import floatlens as fl
-from floatlens.decode.registry import SAMPLERS
+from floatlens.decode.sampler import SAMPLERS
 from floatlens.models.family import FAMILIES
 from tests.attention import block_causal
 from tests.models import checkpoints
@@ -28,7 +28,7 @@ def lens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fl.Lens]:
     folder = checkpoints.native(tmp_path_factory.mktemp("block"), "qwen3")
     checkpoints.edit_config(folder, model_type="toy_block", mask_token_id=checkpoints.MASK, architectures=["ToyBlock"])
     with FAMILIES.restored(), SAMPLERS.restored():
-        fl.register_sampler("toy-block", block_causal.BlockSettings)(block_causal.sample)
+        fl.register_sampler("toy-block")(block_causal.ToyBlocks)
         fl.register_family(block_causal.FAMILY)
         made = fl.load(str(folder), dtype="float32")
         assert made.family.name == "toy-block"

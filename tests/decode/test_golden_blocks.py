@@ -11,7 +11,7 @@ import torch
 from floatlens.decode import bd3lm
 from floatlens.decode.draws import Draws, filter_top_k_first
 from floatlens.decode.network import Network
-from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.sampler import settings_for
 from floatlens.decode.step import SpecialTokens
 from tests import golden_blocks
 
@@ -69,14 +69,9 @@ def histories(
     lens, special = golden_blocks.lens(name), golden_blocks.special(name)
     pad = options.pop("pad", special.get("pad_token_id", 0))
     network = Watched(lens.model)
-    steps = SAMPLERS[sampler].sample(
-        network,
-        ids_BP,
-        options.pop("real_BP", None),
-        settings_for(sampler, **settings),
-        special=SpecialTokens(special["mask_token_id"], tuple(ends), pad),
-        **options,
-    )
+    chosen, tokens = settings_for(sampler, **settings), SpecialTokens(special["mask_token_id"], tuple(ends), pad)
+    passes = chosen.passes(network, ids_BP, options.pop("real_BP", None), chosen, special=tokens, **options)
+    steps = chosen.sample(passes)
     made = []
     for step in steps:
         assert step.active is not None and network.last is not None

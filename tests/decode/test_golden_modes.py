@@ -10,7 +10,7 @@ import torch
 import floatlens as fl
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
-from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.sampler import settings_for
 from floatlens.decode.step import SpecialTokens, Step
 from tests import golden_modes
 
@@ -55,15 +55,10 @@ def written(
     name: str, sampler: str, run: dict[str, Any], family: str, eos: int | None, draws: Draws | None = None
 ) -> list[Step]:
     settings = {key: value for key, value in run["settings"].items() if key != "eos_token_id"}
-    steps = SAMPLERS[sampler].sample(
-        Network(golden_modes.lens(name, family).model),
-        torch.tensor(prompts(run)),
-        None,
-        settings_for(sampler, **settings),
-        special=SpecialTokens(MASK, () if eos is None else (eos,)),
-        draws=draws,
-    )
-    return list(steps)
+    chosen, network = settings_for(sampler, **settings), Network(golden_modes.lens(name, family).model)
+    special = SpecialTokens(MASK, () if eos is None else (eos,))
+    passes = chosen.passes(network, torch.tensor(prompts(run)), None, chosen, special=special, draws=draws)
+    return list(chosen.sample(passes))
 
 
 def end_of(name: str, run: dict[str, Any]) -> int | None:

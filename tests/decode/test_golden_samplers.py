@@ -12,7 +12,7 @@ from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network
-from floatlens.decode.registry import SAMPLERS, settings_for
+from floatlens.decode.sampler import settings_for
 from floatlens.decode.step import SpecialTokens
 from tests import golden_data
 
@@ -65,14 +65,9 @@ def test_each_step_leaves_the_sequence_that_the_published_code_left(
         asked["max_new_tokens"] = run["gen_length"]
     settings = settings_for(lens.family.sampler, **asked)
     draws = Recorded(run["seed"], run["rand_draws"]) if run.get("rand_draws") else None
-    steps = SAMPLERS[lens.family.sampler].sample(
-        Network(lens.model, lens.family.positions),
-        ids,
-        real,
-        settings,
-        special=SpecialTokens(special["mask_token_id"], (special["eos_token_id"], special["eot_token_id"])),
-        draws=draws,
-    )
+    tokens = SpecialTokens(special["mask_token_id"], (special["eos_token_id"], special["eot_token_id"]))
+    network, how = Network(lens.model, lens.family.positions), {"shifted": lens.family.shifted, "draws": draws}
+    steps = settings.sample(settings.passes(network, ids, real, settings, special=tokens, **how))
     session = Session(["received", "entropy"], implementation="fused")
     with observing(lens.model, session) if observed else nullcontext():
         history = [step.after_BT for step in steps]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import floatlens as fl
-from floatlens.decode.most_certain import MostCertainSettings, denoise
-from floatlens.decode.passes import Passes
+from floatlens.decode.most_certain import MostCertain
+from floatlens.decode.network import Passes
 from floatlens.decode.step import SpecialTokens
 from tests.models import checkpoints
 
@@ -23,9 +23,6 @@ class Planned(Passes):
     Once an end stands next to it, it would rather end than go on.
     """
 
-    def __init__(self) -> None:
-        pass
-
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
         new = x_BT[0, len(PROMPT[0]) :].tolist()
         logits = torch.zeros(1, len(new), VOCABULARY)
@@ -38,10 +35,11 @@ class Planned(Passes):
 
 def written(**settings: object) -> list[tuple[int, int]]:
     """Position and token of each commit, in order."""
-    chosen = MostCertainSettings(max_new_tokens=6, **settings)  # type: ignore[arg-type]
+    chosen = MostCertain(max_new_tokens=6, **settings)  # type: ignore[arg-type]
     special = SpecialTokens(mask_id=MASK, end_ids=(END,))
     found = []
-    for step in denoise(Planned(), torch.tensor(PROMPT), chosen, special):
+    passes = Planned(None, torch.tensor(PROMPT), None, chosen, special=special)  # type: ignore[arg-type]
+    for step in chosen.sample(passes):
         found += [(int(p) - 3, int(step.after_BT[0, p])) for p in step.committed_BT[0].nonzero()[:, 0]]
     return found
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floatlens.decode.registry import SAMPLERS, own_settings, settings_for
-from floatlens.decode.settings import TYPES
+from floatlens.decode.sampler import SAMPLERS, TYPES, own_settings, settings_for
 from floatlens.errors import FloatLensError
 
 

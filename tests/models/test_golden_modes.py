@@ -15,7 +15,7 @@ from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.nemotron import NemotronPasses
 from floatlens.decode.network import Network
-from floatlens.decode.registry import settings_for
+from floatlens.decode.sampler import settings_for
 from tests import golden_modes
 from tests.models import checkpoints
 

@@ -73,7 +73,7 @@ def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> N
     from rich.markup import escape
     from rich.table import Table
 
-    from floatlens.decode.registry import own_settings
+    from floatlens.decode.sampler import own_settings
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import describe
 

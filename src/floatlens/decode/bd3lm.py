@@ -11,32 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, BlockSettings
-from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident
-from floatlens.decode.network import Network
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import cfg_scale, remasking, setting
-from floatlens.decode.step import SpecialTokens, Step, write_step
-
-
-@dataclass(frozen=True)
-class BD3LMSettings(BlockSettings):
-    """Settings of the BD3LM sampler."""
-
-    cfg_scale: float = cfg_scale()
-    remasking: str = remasking()
-    right_shift_logits: bool = setting(False, "Whether row j - 1 writes position j.")
-
-    @property
-    def step_count(self) -> int:
-        return self.blocks * min(self.passes_per_block, self.block_length)  # every step commits at least one token
-
-    @property
-    def shifted(self) -> bool:
-        return self.right_shift_logits
+from floatlens.decode.blocks import BlockPasses, Blocks
+from floatlens.decode.draws import most_confident
+from floatlens.decode.llada import add_noise
+from floatlens.decode.network import Passes, guided
+from floatlens.decode.sampler import cfg_scale, register_sampler, remasking, setting
+from floatlens.decode.step import Step, write_step
 
 
 def schedule(masks: int, steps: int) -> list[int]:
@@ -92,72 +76,64 @@ class AppendedBlockPasses(BlockPasses):
         if self.settings.right_shift_logits:
             assert self.before_B1V is not None
             logits_BLV = torch.cat([self.before_B1V, logits_BLV[:, :-1]], 1)
-        if guidance:
-            with_prompt, without = logits_BLV.chunk(2)
-            logits_BLV = without + (guidance + 1) * (with_prompt - without)
-        return logits_BLV
+        return guided(logits_BLV, guidance) if guidance else logits_BLV
 
 
-@register_sampler("bd3lm", BD3LMSettings, passes=AppendedBlockPasses)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: BD3LMSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-) -> Iterator[Step]:
-    """Write `max_new_tokens` after each prompt, one Step per denoising pass, until every row has an end token.
+@register_sampler("bd3lm")
+@dataclass(frozen=True)
+class BD3LM(Blocks):
+    """The BD3LM sampler: writes until every row has an end token.
 
     Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass. As published, a row that
     has ended is continued until all rows have ended; its later steps are not part of its trace.
     """
-    B, P = ids_BP.shape
-    block = settings.block_length
-    draws = draws or Draws([settings.seed] * B)
-    x_BT = ids_BP
-    passes, index = AppendedBlockPasses(network, ids_BP, real_BP, settings, special=special), 0
-    running_B = torch.ones(B, dtype=torch.bool, device=x_BT.device)
-    ends = torch.tensor(special.end_ids, dtype=torch.long, device=x_BT.device)
 
-    for first in range(P, P + settings.max_new_tokens, block):
-        length = min(block, P + settings.max_new_tokens - first)
-        x_BT = torch.cat([x_BT, x_BT.new_full((B, length), special.mask)], 1)
-        for count in schedule(length, settings.passes_per_block):
-            masked_BL = x_BT[:, first:] == special.mask
-            if not bool(masked_BL.any()):
-                break
-            _, logits_BLV = passes(x_BT)
-            token_BL, probability_BL, rank_BL = propose(logits_BLV.float(), settings, draws)
-            rank_BL = rank_BL.masked_fill(~masked_BL, -torch.inf)
-            chosen_BL = torch.zeros_like(masked_BL)
-            for row in range(B):
-                chosen_BL[row, most_confident(rank_BL[row], count)] = True
-            chosen_BL &= masked_BL
-            confidence_BL = probability_BL.masked_fill(~masked_BL, torch.nan)
-            written_BL = (token_BL, chosen_BL, confidence_BL)
-            step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=running_B)
-            x_BT = step.after_BT
-            yield step
-            index += 1
-        running_B = running_B & ~torch.isin(x_BT[:, P:], ends).any(1)
-        if not bool(running_B.any()):
-            return
+    passes: ClassVar[type[Passes]] = AppendedBlockPasses
 
+    cfg_scale: float = cfg_scale()
+    remasking: str = remasking()
+    right_shift_logits: bool = setting(False, "Whether row j - 1 writes position j.")
 
-def propose(
-    logits_BLV: torch.Tensor, settings: BD3LMSettings, draws: Draws
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Per position: the token to commit, its probability, and the rank by which positions are chosen (B, L)."""
-    B, L, V = logits_BLV.shape
-    noisy_BLV = logits_BLV
-    if settings.temperature > 0:
-        noise_BLV = torch.stack([draws.uniform(row, (L, V), torch.float64) for row in range(B)])
-        noisy_BLV = add_gumbel_noise(logits_BLV, noise_BLV, settings.temperature)
-    token_BL = noisy_BLV.argmax(-1)
-    probability_BL = logits_BLV.softmax(-1).gather(-1, token_BL[..., None])[..., 0]
-    if settings.remasking == "low_confidence":
-        return token_BL, probability_BL, probability_BL.clone()
-    rank_BL = torch.stack([draws.uniform(row, (L,)) for row in range(B)])
-    return token_BL, probability_BL, rank_BL.to(probability_BL)
+    @property
+    def step_count(self) -> int:
+        return self.blocks * min(self.passes_per_block, self.block_length)  # every step commits at least one token
+
+    @property
+    def shifted(self) -> bool:
+        return self.right_shift_logits
+
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        P, x_BT, index, mask = passes.P, passes.ids_BP, 0, passes.special.mask
+        running_B = torch.ones(passes.B, dtype=torch.bool, device=x_BT.device)
+        for first in range(P, P + self.max_new_tokens, self.block_length):
+            length = min(self.block_length, P + self.max_new_tokens - first)
+            x_BT = passes.append_masks(x_BT, length)
+            for count in schedule(length, self.passes_per_block):
+                masked_BL = x_BT[:, first:] == mask
+                if not bool(masked_BL.any()):
+                    break
+                _, logits_BLV = passes(x_BT)
+                token_BL = torch.empty_like(x_BT[:, first:])
+                chosen_BL, confidence_BL = torch.zeros_like(masked_BL), torch.full(masked_BL.shape, torch.nan)
+                for row, masked_L in enumerate(masked_BL):
+                    token_BL[row], probability_L, rank_L = self.propose(logits_BLV[row].float(), passes, row)
+                    chosen_BL[row, most_confident(rank_L.masked_fill(~masked_L, -torch.inf), count)] = True
+                    confidence_BL[row] = probability_L.masked_fill(~masked_L, torch.nan)
+                written_BL = (token_BL, chosen_BL & masked_BL, confidence_BL.to(x_BT.device))
+                step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=running_B)
+                x_BT = step.after_BT
+                yield step
+                index += 1
+            running_B = running_B & ~torch.isin(x_BT[:, P:], passes.end_ids).any(1)
+            if not bool(running_B.any()):
+                return
+
+    def propose(
+        self, logits_LV: torch.Tensor, passes: Passes, row: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Per position: the token to commit, its probability, and the rank by which positions are chosen (L)."""
+        token_L = add_noise(logits_LV, self.temperature, passes.draws, row).argmax(-1)
+        probability_L = logits_LV.softmax(-1).gather(-1, token_L[:, None])[:, 0]
+        if self.remasking == "low_confidence":
+            return token_L, probability_L, probability_L
+        return token_L, probability_L, passes.draws.uniform(row, (len(token_L),)).to(probability_L)

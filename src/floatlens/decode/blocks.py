@@ -6,77 +6,17 @@ from a cache; without one, each pass runs over the whole sequence so far and giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from floatlens.decode.network import ForwardPass, Network
-from floatlens.decode.passes import Passes
-from floatlens.decode.settings import Settings, at_least, setting
-from floatlens.decode.step import SpecialTokens, Step, write_step
+from floatlens.decode.draws import filter_top_k_first, transfers
+from floatlens.decode.network import ForwardPass, Passes
+from floatlens.decode.sampler import Sampler, at_least, setting, top_k, top_p
+from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
-
-
-@dataclass(frozen=True)
-class BlockSettings(Settings):
-    """Settings shared by all samplers that write one block after another."""
-
-    steps: int | None = setting(
-        None, "Denoising steps of all blocks together, rounded up; one per token by default.", at_least(1)
-    )
-    block_length: int = setting(32, "Tokens per block; the model's own by default.", at_least(1))
-    steps_per_block: int | None = setting(None, "Denoising steps per block, instead of steps.", at_least(1))
-    cache: bool = setting(True, "Keep the keys and values of finished blocks in a cache.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps is not None and self.steps_per_block is not None:
-            raise FloatLensError(
-                f"steps {self.steps} and steps_per_block {self.steps_per_block} are both given; pass only one of them"
-            )
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of new tokens, if the first new token begins a block."""
-        return -(-self.max_new_tokens // self.block_length)
-
-    @property
-    def passes_per_block(self) -> int:
-        """The largest number of denoising passes over one block."""
-        if self.steps_per_block is not None:
-            return self.steps_per_block
-        return self.block_length if self.steps is None else -(-self.steps // self.blocks)
-
-    @property
-    def step_count(self) -> int:
-        return self.blocks * self.passes_per_block
-
-
-@dataclass(frozen=True)
-class WholeBlockSettings(BlockSettings):
-    """Settings of samplers whose blocks are counted from the start of the prompt, and which write whole blocks."""
-
-    def canvas(self, prompt_length: int) -> int:
-        """Number of new positions: `max_new_tokens`, rounded up to the end of a block."""
-        return -(prompt_length + self.max_new_tokens) % self.block_length + self.max_new_tokens
-
-    def room(self, prompt_length: int, context: int) -> int:
-        return context // self.block_length * self.block_length - prompt_length
-
-    def fits(self, prompt_length: int, context: int | None) -> None:
-        if context is not None and prompt_length < context and self.room(prompt_length, context) <= 0:
-            raise FloatLensError(
-                f"block_length {self.block_length} does not fit: the block after a prompt of {prompt_length} tokens "
-                f"exceeds the model's context of {context}; use a smaller block_length or a shorter prompt"
-            )
-        super().fits(prompt_length, context)
-
-    @property
-    def step_count(self) -> int:
-        # The prompt may end inside a block, so the new tokens may extend into one more block.
-        return (self.blocks + (self.block_length > 1)) * self.passes_per_block
 
 
 def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -113,14 +53,13 @@ class BlockPasses(Passes):
     final = 0  # positions before this one are final, and in the cache if there is one
     before_B1V: torch.Tensor | None = None  # logits of the row before the current block
 
-    @property
-    def origin(self) -> int:
-        """A column at which a block begins."""
-        return self.P if self.after_prompt else 0
+    def first(self, column: int) -> int:
+        """The column at which the block of a column begins."""
+        origin, block = self.P if self.after_prompt else 0, int(self.settings.block_length)
+        return origin + (column - origin) // block * block
 
     def end(self, column: int) -> int:
-        block: int = self.settings.block_length
-        return self.origin + ((column - self.origin) // block + 1) * block
+        return self.first(column) + int(self.settings.block_length)
 
     def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The block of each position, -1 for padding, and its position for the rotary embedding (B, T)."""
@@ -129,9 +68,8 @@ class BlockPasses(Passes):
         return count_blocks(real_BT, self.settings.block_length)
 
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        T = x_BT.shape[1]
-        first = self.origin + (T - 1 - self.origin) // self.settings.block_length * self.settings.block_length
-        self.active = range(first, T)
+        first = self.first(x_BT.shape[1] - 1)
+        self.active = range(first, x_BT.shape[1])
         return first, self.run(x_BT, first, *self.place(x_BT, first))
 
     def store(self, x_BT: torch.Tensor, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> None:
@@ -172,6 +110,43 @@ class BlockPasses(Passes):
         return logits_BQV[:, -length:]
 
 
+@dataclass(frozen=True)
+class Blocks(Sampler):
+    """A sampler that writes one block after another."""
+
+    passes: ClassVar[type[Passes]] = BlockPasses
+
+    steps: int | None = setting(
+        None, "Denoising steps of all blocks together, rounded up; one per token by default.", at_least(1)
+    )
+    block_length: int = setting(32, "Tokens per block; the model's own by default.", at_least(1))
+    steps_per_block: int | None = setting(None, "Denoising steps per block, instead of steps.", at_least(1))
+    cache: bool = setting(True, "Keep the keys and values of finished blocks in a cache.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps is not None and self.steps_per_block is not None:
+            raise FloatLensError(
+                f"steps {self.steps} and steps_per_block {self.steps_per_block} are both given; pass only one of them"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of new tokens, if the first new token begins a block."""
+        return -(-self.max_new_tokens // self.block_length)
+
+    @property
+    def passes_per_block(self) -> int:
+        """The largest number of denoising passes over one block."""
+        if self.steps_per_block is not None:
+            return self.steps_per_block
+        return self.block_length if self.steps is None else -(-self.steps // self.blocks)
+
+    @property
+    def step_count(self) -> int:
+        return self.blocks * self.passes_per_block
+
+
 class RowCanvas:
     """One prompt with whole blocks of masks after it, and the tokens written into them.
 
@@ -180,12 +155,13 @@ class RowCanvas:
     row       index of the row in the batch
     """
 
-    def __init__(self, ids_P: torch.Tensor, settings: WholeBlockSettings, special: SpecialTokens, row: int = 0) -> None:
-        self.P, self.block, self.row = len(ids_P), settings.block_length, row
+    def __init__(self, passes: Passes, row: int, pad: int) -> None:
+        settings: AlignedBlocks = passes.settings
+        ids_P = passes.ids_BP[row, pad : passes.ends[row]]
+        self.passes, self.row, self.P, self.block = passes, row, len(ids_P), settings.block_length
         new = settings.canvas(self.P)
-        self.x_N = torch.cat([ids_P, ids_P.new_full((new,), special.mask)])
+        self.x_N = torch.cat([ids_P, ids_P.new_full((new,), passes.special.mask)])
         self.starts = range(self.P // self.block * self.block, self.P + new, self.block)
-        self.ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_P.device)
         none_L = torch.zeros(self.block, dtype=torch.bool, device=ids_P.device)
         self.written: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (self.x_N[: self.block], none_L, none_L.float())
 
@@ -206,60 +182,115 @@ class RowCanvas:
 
     def has_end(self) -> bool:
         """Whether an end token was written."""
-        return bool(torch.isin(self.new_N, self.ends).any())
+        return bool(torch.isin(self.new_N, self.passes.end_ids).any())
 
 
-# A generator that writes a canvas: it yields the first position of the next block and receives its logits (L, V).
-Writer = Generator[int, torch.Tensor, None]
+@dataclass(frozen=True)
+class AlignedBlocks(Blocks):
+    """A sampler that writes whole blocks, counted from the start of the prompt. A subclass defines `choose`, or `write`.
 
-
-def write_rows(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: WholeBlockSettings,
-    special: SpecialTokens,
-    ends: Sequence[int] | None,
-    writer: Callable[[RowCanvas], Writer],
-) -> Iterator[Step]:
-    """Run one writer per prompt, all with the same passes; yields one Step per pass.
-
-    Rows are padded by whole blocks, so that the blocks of all rows begin at the same columns, while prompts end at different
-    columns (`ends`; the rest of `ids_BP` is masks). A row that finishes a block before others waits: it is not running.
+    A row stops after a block that has an end token. A block ends when it has no masks left or has used all its steps, in
+    which case masks may remain.
     """
-    B, P = ids_BP.shape
-    block = settings.block_length
-    pads = [0] * B if real_BP is None else (~real_BP).sum(1).tolist()
-    ends = [P] * B if ends is None else ends
-    if any(pad % block for pad in pads):
-        raise FloatLensError(f"rows must be padded by whole blocks of {block}; found the paddings {pads}")
-    rows = [RowCanvas(ids_BP[row, pads[row] : ends[row]], settings, special, row) for row in range(B)]
-    N = max(pad + len(row.x_N) for pad, row in zip(pads, rows, strict=True))
-    x_BN = ids_BP.new_full((B, N), special.mask)
-    x_BN[:, :P] = ids_BP
-    passes = BlockPasses(network, ids_BP, real_BP, settings, special=special)
-    writers = [writer(row) for row in rows]
-    wanted = [next(one, None) for one in writers]
-    index = 0
-    while any(first is not None for first in wanted):
-        columns = [None if first is None else pad + first for pad, first in zip(pads, wanted, strict=True)]
-        first = min(column for column in columns if column is not None)
-        last = first + block
-        x_BT = x_BN[:, :last].clone()
-        _, logits_BLV = passes(x_BT)
-        running = [row for row in range(B) if columns[row] == first]
-        for row in running:
-            try:
-                wanted[row] = writers[row].send(logits_BLV[row].float())
-            except StopIteration:
-                wanted[row] = None
-        written = [rows[row].written for row in range(B)]
-        running_B = torch.tensor([row in running for row in range(B)], device=x_BT.device)
-        token_BL, chosen_BL, confidence_BL = (torch.stack(parts) for parts in zip(*written, strict=True))
-        chosen_BL &= running_B[:, None]
-        some_B = None if len(running) == B else running_B
-        written_BL = (token_BL, chosen_BL, confidence_BL)
-        step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=some_B)
-        x_BN[:, :last] = step.after_BT
-        yield step
-        index += 1
+
+    aligned: ClassVar[bool] = True
+    filters_greedy: ClassVar[bool] = True  # whether top_p and top_k also change probabilities at temperature 0
+
+    top_p: float | None = top_p()
+    top_k: int | None = top_k()
+
+    def canvas(self, prompt_length: int) -> int:
+        """Number of new positions: `max_new_tokens`, rounded up to the end of a block."""
+        return -(prompt_length + self.max_new_tokens) % self.block_length + self.max_new_tokens
+
+    def room(self, prompt_length: int, context: int) -> int:
+        return context // self.block_length * self.block_length - prompt_length
+
+    def fits(self, prompt_length: int, context: int | None) -> None:
+        if context is not None and prompt_length < context and self.room(prompt_length, context) <= 0:
+            raise FloatLensError(
+                f"block_length {self.block_length} does not fit: the block after a prompt of {prompt_length} tokens "
+                f"exceeds the model's context of {context}; use a smaller block_length or a shorter prompt"
+            )
+        super().fits(prompt_length, context)
+
+    @property
+    def step_count(self) -> int:
+        # The prompt may end inside a block, so the new tokens may extend into one more block.
+        return (self.blocks + (self.block_length > 1)) * self.passes_per_block
+
+    def propose(self, logits_LV: torch.Tensor, canvas: RowCanvas) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token for every position of the block, including known ones, and its probability after filtering."""
+        top = (self.top_p, self.top_k) if self.temperature > 0 or self.filters_greedy else (None, None)
+        probs_LV = filter_top_k_first(logits_LV, self.temperature, *top).softmax(-1)
+        if self.temperature > 0:
+            token_L = canvas.passes.draws.choose(canvas.row, probs_LV)[:, 0].to(probs_LV.device)
+        else:
+            token_L = logits_LV.argmax(-1)
+        return token_L, probs_LV.gather(-1, token_L[:, None])[:, 0]
+
+    def choose(
+        self, logits_LV: torch.Tensor, probability_L: torch.Tensor, masked_L: torch.Tensor, count: int
+    ) -> torch.Tensor:
+        """True for the masks that a step commits; `count` is the planned number."""
+        raise NotImplementedError
+
+    def is_finished(self, canvas: RowCanvas) -> bool:
+        """Whether a row stops within a block."""
+        return False
+
+    def write(self, canvas: RowCanvas) -> Generator[int, torch.Tensor, None]:
+        """Write a canvas: yield the first position of the next block, and receive its logits (L, V)."""
+        mask = canvas.passes.special.mask
+        for first in canvas.starts:
+            for count in transfers(self.block_length, self.passes_per_block):
+                masked_L = canvas.tokens(first) == mask
+                if not bool(masked_L.any()):
+                    break
+                logits_LV = yield first
+                token_L, probability_L = self.propose(logits_LV, canvas)
+                chosen_L = self.choose(logits_LV, probability_L, masked_L, count)
+                canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
+                if self.is_finished(canvas):
+                    return
+            if canvas.has_end():
+                return
+
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        """Write all rows with the same passes, one Step per pass.
+
+        Rows are padded by whole blocks, so that the blocks of all rows begin at the same columns, while prompts end at
+        different columns (`ends`; the rest of `ids_BP` is masks). A row that finishes a block before others waits: it is
+        not running.
+        """
+        B, P, block = passes.B, passes.P, self.block_length
+        pads = [0] * B if passes.real_BP is None else (~passes.real_BP).sum(1).tolist()
+        if any(pad % block for pad in pads):
+            raise FloatLensError(f"rows must be padded by whole blocks of {block}; found the paddings {pads}")
+        rows = [RowCanvas(passes, row, pads[row]) for row in range(B)]
+        N = max(pad + len(row.x_N) for pad, row in zip(pads, rows, strict=True))
+        x_BN = passes.append_masks(passes.ids_BP, N - P)
+        writers = [self.write(row) for row in rows]
+        wanted = [next(one, None) for one in writers]
+        index = 0
+        while any(first is not None for first in wanted):
+            columns = [None if first is None else pad + first for pad, first in zip(pads, wanted, strict=True)]
+            first = min(column for column in columns if column is not None)
+            x_BT = x_BN[:, : first + block].clone()
+            _, logits_BLV = passes(x_BT)
+            running = [row for row in range(B) if columns[row] == first]
+            for row in running:
+                try:
+                    wanted[row] = writers[row].send(logits_BLV[row].float())
+                except StopIteration:
+                    wanted[row] = None
+            running_B = torch.tensor([row in running for row in range(B)], device=x_BT.device)
+            token_BL, chosen_BL, confidence_BL = (
+                torch.stack(parts) for parts in zip(*(row.written for row in rows), strict=True)
+            )
+            written_BL = (token_BL, chosen_BL & running_B[:, None], confidence_BL)
+            some_B = None if len(running) == B else running_B
+            step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=some_B)
+            x_BN[:, : first + block] = step.after_BT
+            yield step
+            index += 1

@@ -8,29 +8,69 @@ when the most probable tokens no longer change and are certain; these tokens are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from floatlens.data.sequences import Script
-from floatlens.decode.blocks import BlockSettings
-from floatlens.decode.draws import Draws
-from floatlens.decode.network import ForwardPass, Network
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.replay import ReplaySettings, check_alone, check_order
-from floatlens.decode.settings import at_least, between, setting
-from floatlens.decode.step import SpecialTokens, Step, write_step
+from floatlens.decode.blocks import Blocks
+from floatlens.decode.network import ForwardPass, Passes
+from floatlens.decode.replay import check_order
+from floatlens.decode.sampler import at_least, between, register_sampler, setting
+from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
 STEPS = 48  # transformers' default number of denoising steps per canvas
 
 
-@dataclass(frozen=True)
-class DiffusionGemmaSettings(BlockSettings):
-    """Settings of DiffusionGemma's sampler, with transformers' names and defaults; `block_length` is the canvas length."""
+class GemmaPasses(Passes):
+    """The encoder's passes over finished tokens, which fill a cache, and the decoder's passes over a canvas."""
 
+    cache: Any = None
+    encoded = 0
+    conditioning_BLV: torch.Tensor | None = None
+
+    def encode(self, x_BT: torch.Tensor) -> None:
+        """Read the tokens that are not in the cache yet, before a new canvas."""
+        from transformers import DynamicCache
+
+        if self.cache is None:
+            self.cache = DynamicCache(config=self.network.model.config.get_text_config(decoder=True))
+        done = range(self.encoded, x_BT.shape[1])
+        with self.network.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
+            positions_BQ = torch.arange(done.start, done.stop, device=x_BT.device)[None]
+            model.model.encoder(input_ids=x_BT[:, done.start :], past_key_values=self.cache, position_ids=positions_BQ)
+        self.encoded, self.conditioning_BLV = done.stop, None
+
+    def logits(self, seen_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, L, V) of the canvas after the encoded tokens."""
+        first, end = self.encoded, seen_BT.shape[1]
+        with self.network.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
+            found: torch.Tensor = model(
+                decoder_input_ids=seen_BT[:, first:],
+                past_key_values=self.cache,
+                self_conditioning_logits=self.conditioning_BLV,
+                decoder_position_ids=torch.arange(first, end, device=seen_BT.device)[None],
+            ).logits
+        return found
+
+    def condition(self, logits_BLV: torch.Tensor) -> None:
+        """Pass the logits of this pass to the next one over this canvas."""
+        self.conditioning_BLV = logits_BLV.to(self.network.model.get_input_embeddings().weight.dtype)
+
+
+@register_sampler("diffusion-gemma")
+@dataclass(frozen=True)
+class DiffusionGemma(Blocks):
+    """DiffusionGemma's sampler, with transformers' names and defaults; `block_length` is the canvas length.
+
+    Stops after a canvas that has an end token. A position is committed when it receives an accepted token that it did not
+    already hold; the last step of a canvas commits the most probable token everywhere.
+    """
+
+    passes: ClassVar[type[Passes]] = GemmaPasses
+    batched: ClassVar[bool] = False
     revises: ClassVar[bool] = True
 
     block_length: int = setting(256, "Tokens per canvas.", at_least(1))
@@ -63,143 +103,84 @@ class DiffusionGemmaSettings(BlockSettings):
         """Number of new positions: whole canvases."""
         return self.blocks * self.block_length
 
+    def replay(self, passes: Passes) -> Iterator[Step]:
+        """Reveal a given text canvas by canvas. Positions that are not yet revealed hold random tokens, new ones per step.
 
-class GemmaPasses:
-    """The encoder's passes over finished tokens, which fill a cache, and the decoder's passes over a canvas."""
+        As in sampling, a pass is conditioned on the logits of the previous one, at the temperature of its step.
+        """
+        from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
-    def __init__(self, network: Network) -> None:
-        from transformers import DynamicCache
+        assert isinstance(passes, GemmaPasses)
+        passes.check_alone()
+        script, L, P, ids_BP, draws = passes.scripts[0], self.block_length, passes.P, passes.ids_BP, passes.draws
+        check_order(script, [index // L for index in range(len(script.ids))])
+        vocabulary = passes.network.model.config.get_text_config(decoder=True).vocab_size
+        text_N, at_N = torch.tensor(script.ids, device=ids_BP.device), torch.tensor(script.at, device=ids_BP.device)
+        index = 0
+        for first in range(0, len(script.ids), L):
+            token_BL, at_BL = text_N[None, first : first + L], at_N[None, first : first + L]
+            passes.encode(torch.cat([ids_BP, text_N[None, :first]], 1))
+            final = first + L >= len(script.ids)
+            end = script.steps if final else int(at_BL.max()) + 1
+            cool = own.LinearTemperatureScheduleLogitsProcessor(self.t_min, self.t_max, end - index)
+            for step in range(index, end):
+                noise_BL = draws.integers(0, vocabulary, tuple(token_BL.shape)).to(ids_BP.device)
+                canvas_BL = torch.where(at_BL < step, token_BL, noise_BL)
+                seen_BT = torch.cat([ids_BP, text_N[None, :first], canvas_BL], 1)
+                left = torch.tensor(end - step, device=ids_BP.device, dtype=torch.int32)
+                logits_BLV = cool(seen_BT, passes.logits(seen_BT), cur_step=left)
+                passes.condition(logits_BLV)
+                given_BL = logits_BLV.softmax(-1, dtype=torch.float32).gather(-1, token_BL[..., None])[..., 0]
+                now_BL = at_BL == step
+                confidence_BL, active = given_BL.masked_fill(~now_BL, torch.nan), range(P + first, seen_BT.shape[1])
+                yield write_step(step, seen_BT, P + first, token_BL, now_BL, confidence_BL, active=active)
+            index = end
 
-        self.network = network
-        self.cache = DynamicCache(config=network.model.config.get_text_config(decoder=True))
-        self.encoded = 0
-        self.conditioning_BLV: torch.Tensor | None = None
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
-    def encode(self, x_BT: torch.Tensor) -> None:
-        """Read the tokens that are not in the cache yet, before a new canvas."""
-        done = range(self.encoded, x_BT.shape[1])
-        with self.network.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
-            positions_BQ = torch.arange(done.start, done.stop, device=x_BT.device)[None]
-            model.model.encoder(input_ids=x_BT[:, done.start :], past_key_values=self.cache, position_ids=positions_BQ)
-        self.encoded, self.conditioning_BLV = done.stop, None
+        assert isinstance(passes, GemmaPasses)
+        passes.check_alone()
+        given, x_BT, index = passes.draws, passes.ids_BP, 0
+        text, device = passes.network.model.config.get_text_config(decoder=True), x_BT.device
+        L, most = self.block_length, self.passes_per_block
+        bound = own.EntropyBoundSamplerConfig(entropy_bound=float(self.entropy_bound))
+        sampler = own.EntropyBoundSampler(bound, L, text.vocab_size, most)
+        sampler.initialize_canvas = lambda batch_size, device: given.integers(0, text.vocab_size, (1, L)).to(device)
+        cool = own.LinearTemperatureScheduleLogitsProcessor(self.t_min, self.t_max, most)
+        finished = own.StableAndConfidentStoppingCriteria(self.stability_threshold, self.confidence_threshold)
 
-    def logits(self, seen_BT: torch.Tensor) -> torch.Tensor:
-        """Logits (B, L, V) of the canvas after the encoded tokens."""
-        first, end = self.encoded, seen_BT.shape[1]
-        with self.network.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
-            found: torch.Tensor = model(
-                decoder_input_ids=seen_BT[:, first:],
-                past_key_values=self.cache,
-                self_conditioning_logits=self.conditioning_BLV,
-                decoder_position_ids=torch.arange(first, end, device=seen_BT.device)[None],
-            ).logits
-        return found
-
-    def condition(self, logits_BLV: torch.Tensor) -> None:
-        """Pass the logits of this pass to the next one over this canvas."""
-        self.conditioning_BLV = logits_BLV.to(self.network.model.get_input_embeddings().weight.dtype)
-
-
-def replay(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    scripts: Sequence[Script],
-    settings: ReplaySettings,
-    special: SpecialTokens,
-) -> Iterator[Step]:
-    """Reveal a given text canvas by canvas. Positions that are not yet revealed hold random tokens, new ones at each step.
-
-    As in sampling, a pass is conditioned on the logits of the previous one, at the temperature of its step.
-    """
-    from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
-
-    check_alone(ids_BP)
-    script, L, P, device = scripts[0], settings.block_length, ids_BP.shape[1], ids_BP.device
-    assert L is not None
-    check_order(script, [index // L for index in range(len(script.ids))])
-    draws, usual = Draws([settings.seed]), DiffusionGemmaSettings()
-    vocabulary = network.model.config.get_text_config(decoder=True).vocab_size
-    text_N, at_N = torch.tensor(script.ids, device=device), torch.tensor(script.at, device=device)
-    passes, index = GemmaPasses(network), 0
-    for first in range(0, len(script.ids), L):
-        token_BL, at_BL = text_N[None, first : first + L], at_N[None, first : first + L]
-        passes.encode(torch.cat([ids_BP, text_N[None, :first]], 1))
-        final = first + L >= len(script.ids)
-        end = script.steps if final else int(at_BL.max()) + 1
-        cool = own.LinearTemperatureScheduleLogitsProcessor(usual.t_min, usual.t_max, end - index)
-        for step in range(index, end):
-            noise_BL = draws.integers(0, vocabulary, tuple(token_BL.shape)).to(device)
-            canvas_BL = torch.where(at_BL < step, token_BL, noise_BL)
-            seen_BT = torch.cat([ids_BP, text_N[None, :first], canvas_BL], 1)
-            left = torch.tensor(end - step, device=device, dtype=torch.int32)
-            logits_BLV = cool(seen_BT, passes.logits(seen_BT), cur_step=left)
-            passes.condition(logits_BLV)
-            given_BL = logits_BLV.softmax(-1, dtype=torch.float32).gather(-1, token_BL[..., None])[..., 0]
-            now_BL = at_BL == step
-            confidence_BL, active = given_BL.masked_fill(~now_BL, torch.nan), range(P + first, seen_BT.shape[1])
-            yield write_step(step, seen_BT, P + first, token_BL, now_BL, confidence_BL, active=active)
-        index = end
-
-
-@register_sampler("diffusion-gemma", DiffusionGemmaSettings, replay=replay, batched=False, revises=True)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: DiffusionGemmaSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-) -> Iterator[Step]:
-    """Write canvases after a prompt, one Step per pass of the decoder; stop after a canvas that has an end token.
-
-    A position is committed when it receives an accepted token that it did not already hold; the last step of a canvas
-    commits the most probable token everywhere.
-    """
-    from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
-
-    check_alone(ids_BP)
-    given = draws or Draws([settings.seed])
-    text, device = network.model.config.get_text_config(decoder=True), ids_BP.device
-    L, most = settings.block_length, settings.passes_per_block
-    bound = own.EntropyBoundSamplerConfig(entropy_bound=float(settings.entropy_bound))
-    sampler = own.EntropyBoundSampler(bound, L, text.vocab_size, most)
-    sampler.initialize_canvas = lambda batch_size, device: given.integers(0, text.vocab_size, (1, L)).to(device)
-    cool = own.LinearTemperatureScheduleLogitsProcessor(settings.t_min, settings.t_max, most)
-    finished = own.StableAndConfidentStoppingCriteria(settings.stability_threshold, settings.confidence_threshold)
-    ends = torch.tensor(special.end_ids, dtype=torch.long, device=device)
-    passes, x_BT, index = GemmaPasses(network), ids_BP, 0
-
-    for _ in range(settings.blocks):
-        first = x_BT.shape[1]
-        passes.encode(x_BT)
-        finished.reset()
-        canvas_BL = sampler.initialize_canvas(1, device)
-        held_BL = torch.zeros_like(canvas_BL, dtype=torch.bool)  # accepted at the previous step
-        for left in range(most, 0, -1):
-            seen_BT = torch.cat([x_BT, canvas_BL], 1)
-            steps_left = torch.tensor(left, device=device, dtype=torch.int32)  # the dtype affects rounding
-            logits_BLV = cool(x_BT, passes.logits(seen_BT), cur_step=steps_left)
-            probs_BLV = logits_BLV.softmax(-1, dtype=torch.float32)
-            drawn_BL = given.choose(0, probs_BLV[0])[:, 0][None].to(device)
-            best_BL = logits_BLV.argmax(-1)
-            accepted_BL = sampler.accept_canvas(canvas_BL, drawn_BL, logits_BLV, steps_left)
-            following_BL, chosen_BL = sampler.renoise_canvas(accepted_BL, steps_left), sampler.accepted_token_mask
-            last = bool(finished(best_BL, logits_BLV).all()) or left == 1
-            if last:
-                following_BL, chosen_BL = best_BL, torch.ones_like(chosen_BL)
-            probability_BL = probs_BLV.gather(-1, following_BL[..., None])[..., 0].masked_fill(~chosen_BL, torch.nan)
-            new_BL = chosen_BL & ~(held_BL & (following_BL == canvas_BL))
-            everywhere_BL, active = torch.ones_like(chosen_BL), range(first, first + L)
-            step = write_step(index, seen_BT, first, following_BL, everywhere_BL, probability_BL, active=active)
-            step.committed_BT[:, first:] = new_BL  # the other positions also changed, to random tokens
-            yield step
-            index += 1
-            passes.condition(logits_BLV)
-            held_BL, canvas_BL = chosen_BL, following_BL
-            if last:
-                break
-        x_BT = torch.cat([x_BT, canvas_BL], 1)
-        if bool(torch.isin(canvas_BL, ends).any()):
-            return
+        for _ in range(self.blocks):
+            first = x_BT.shape[1]
+            passes.encode(x_BT)
+            finished.reset()
+            canvas_BL = sampler.initialize_canvas(1, device)
+            held_BL = torch.zeros_like(canvas_BL, dtype=torch.bool)  # accepted at the previous step
+            for left in range(most, 0, -1):
+                seen_BT = torch.cat([x_BT, canvas_BL], 1)
+                steps_left = torch.tensor(left, device=device, dtype=torch.int32)  # the dtype affects rounding
+                logits_BLV = cool(x_BT, passes.logits(seen_BT), cur_step=steps_left)
+                probs_BLV = logits_BLV.softmax(-1, dtype=torch.float32)
+                drawn_BL = given.choose(0, probs_BLV[0])[:, 0][None].to(device)
+                best_BL = logits_BLV.argmax(-1)
+                accepted_BL = sampler.accept_canvas(canvas_BL, drawn_BL, logits_BLV, steps_left)
+                following_BL, chosen_BL = sampler.renoise_canvas(accepted_BL, steps_left), sampler.accepted_token_mask
+                last = bool(finished(best_BL, logits_BLV).all()) or left == 1
+                if last:
+                    following_BL, chosen_BL = best_BL, torch.ones_like(chosen_BL)
+                probability_BL = probs_BLV.gather(-1, following_BL[..., None])[..., 0].masked_fill(
+                    ~chosen_BL, torch.nan
+                )
+                new_BL = chosen_BL & ~(held_BL & (following_BL == canvas_BL))
+                everywhere_BL, active = torch.ones_like(chosen_BL), range(first, first + L)
+                step = write_step(index, seen_BT, first, following_BL, everywhere_BL, probability_BL, active=active)
+                step.committed_BT[:, first:] = new_BL  # the other positions also changed, to random tokens
+                yield step
+                index += 1
+                passes.condition(logits_BLV)
+                held_BL, canvas_BL = chosen_BL, following_BL
+                if last:
+                    break
+            x_BT = torch.cat([x_BT, canvas_BL], 1)
+            if bool(torch.isin(canvas_BL, passes.end_ids).any()):
+                return

@@ -96,3 +96,22 @@ def transfers(masked: int, steps: int) -> list[int]:
     [3, 3, 3, 3, 2, 2]
     """
     return [masked // steps + (i < masked % steps) for i in range(steps)]
+
+
+def above_or_best(
+    probability_L: torch.Tensor, masked_L: torch.Tensor, count: int, threshold: float | None
+) -> torch.Tensor:
+    """True for all masks above the threshold if there are at least `count`, otherwise for the `count` most confident ones.
+
+    >>> p, masked = torch.tensor([0.9, 0.2, 0.95, 0.5]), torch.tensor([False, True, True, True])
+    >>> above_or_best(p, masked, 1, 0.4).tolist(), above_or_best(p, masked, 3, 0.4).tolist()
+    ([False, False, True, True], [False, True, True, True])
+    """
+    if threshold is not None:
+        above_L = masked_L & (probability_L > threshold)
+        if int(above_L.sum()) >= count:
+            return above_L
+    rank_L = probability_L.masked_fill(~masked_L, -torch.inf)
+    chosen_L = torch.zeros_like(masked_L)
+    chosen_L[most_confident(rank_L, min(count, int(masked_L.sum())))] = True
+    return chosen_L

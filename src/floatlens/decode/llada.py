@@ -10,17 +10,18 @@ from dataclasses import dataclass
 
 import torch
 
+from floatlens.decode.denoising import Candidates, Denoising
 from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident, transfers
-from floatlens.decode.network import Network
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import DenoisingSettings, at_least, cfg_scale, remasking, setting
-from floatlens.decode.step import SpecialTokens, Step, write_step
+from floatlens.decode.network import Passes
+from floatlens.decode.sampler import at_least, cfg_scale, register_sampler, remasking, setting
+from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
 
+@register_sampler("llada")
 @dataclass(frozen=True)
-class LLaDASettings(DenoisingSettings):
-    """Settings of LLaDA's sampler; `steps` and `block_length` default to `max_new_tokens`."""
+class LLaDA(Denoising):
+    """LLaDA's sampler; `steps` and `block_length` default to `max_new_tokens`."""
 
     block_length: int | None = setting(None, "Tokens per block; one block by default.", at_least(1))
     cfg_scale: float = cfg_scale()
@@ -46,6 +47,47 @@ class LLaDASettings(DenoisingSettings):
                 f"steps {steps} cannot be divided among {count} blocks of {block}; use steps {nearest(steps, works)}"
             )
 
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        if passes.special.eos_id is None and (self.logits_eos_inf or self.confidence_eos_eot_inf):
+            raise FloatLensError("logits_eos_inf and confidence_eos_eot_inf need an end token, but the model has none")
+        return super().sample(passes)
+
+    def choose(
+        self, passes: Passes, row: int, index: int, logits_NV: torch.Tensor, masked_M: torch.Tensor
+    ) -> Candidates:
+        block = self.block_length or self.max_new_tokens
+        steps_per_block = self.step_count // (self.max_new_tokens // block)
+        number, inner = divmod(index, steps_per_block)
+        start, end = number * block, (number + 1) * block
+        at_start_N = passes.with_masks()[row, passes.P :] == passes.special.mask
+        count = transfers(int(at_start_N[start:end].sum()), steps_per_block)[inner]
+        special, logits_NV = passes.special, logits_NV.clone()
+        if self.logits_eos_inf:
+            logits_NV[:, special.eos_id] = -torch.inf
+        # The published sampler draws for the whole sequence, so each row skips the draws for its prompt.
+        prompt = passes.P if passes.real_BP is None else int(passes.real_BP[row].sum())
+        noisy_NV = add_noise(logits_NV, self.temperature, passes.draws, row, prompt)
+        token_N = noisy_NV.argmax(-1)
+        if self.confidence_eos_eot_inf:
+            # As published: the end token is lowered in the noised logits, which at temperature 0 are the logits themselves.
+            noisy_NV[:, special.eos_id] = -torch.inf
+            if special.eot_id is not None:
+                logits_NV[:, special.eot_id] = -torch.inf
+        probability_N = logits_NV.softmax(-1).gather(-1, token_N[:, None])[:, 0]
+        rank_N = probability_N
+        if self.remasking == "random":
+            rank_N = passes.draws.uniform(row, (prompt + len(token_N),))[prompt:].to(probability_N)
+        rank_M = rank_N[masked_M].masked_fill(masked_M >= end, -torch.inf)
+        return masked_M, token_N[masked_M], probability_N[masked_M], most_confident(rank_M, count)
+
+
+def add_noise(logits_NV: torch.Tensor, temperature: float, draws: Draws, row: int, skipped: int = 0) -> torch.Tensor:
+    """Scores of one row whose largest ones are draws at a temperature, after the draws for skipped positions."""
+    if not temperature > 0:
+        return logits_NV
+    draws.skip(row, skipped * logits_NV.shape[1], torch.float64)
+    return add_gumbel_noise(logits_NV, draws.uniform(row, tuple(logits_NV.shape), torch.float64), temperature)
+
 
 def nearest(value: int, works: list[int]) -> str:
     """The numbers below and above `value` that would work.
@@ -56,91 +98,3 @@ def nearest(value: int, works: list[int]) -> str:
     below = [n for n in works if n <= value][-1:]
     above = [n for n in works if n > value][:1]
     return " or ".join(str(n) for n in [*below, *above])
-
-
-@register_sampler("llada", LLaDASettings)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: LLaDASettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-    tail_BN: torch.Tensor | None = None,
-) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per forward pass.
-
-    Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass; rows 0..B-1 are the
-    prompts themselves.
-    """
-    B, P = ids_BP.shape
-    mask_id = special.mask
-    if special.eos_id is None and (settings.logits_eos_inf or settings.confidence_eos_eot_inf):
-        raise FloatLensError("logits_eos_inf and confidence_eos_eot_inf need an end token, but the model has none")
-    length, block = settings.max_new_tokens, settings.block_length or settings.max_new_tokens
-    draws = draws or Draws([settings.seed] * B)
-    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, length), mask_id) if tail_BN is None else tail_BN], 1)
-    real_BT = None if real_BP is None else torch.cat([real_BP, real_BP.new_ones((B, length))], 1)
-    prompt_BT = x_BT != mask_id
-    lengths = [P] * B if real_BP is None else real_BP.sum(1).tolist()
-    steps_per_block = settings.step_count // (length // block)
-
-    for index in range(settings.step_count):
-        number, inner = divmod(index, steps_per_block)
-        start, end = P + number * block, P + (number + 1) * block
-        if inner == 0:
-            plan = [transfers(int(n), steps_per_block) for n in (x_BT[:, start:end] == mask_id).sum(1)]
-        if settings.cfg_scale > 0:
-            both = torch.cat([x_BT, x_BT.masked_fill(prompt_BT, mask_id)])
-            mask = None if real_BT is None else torch.cat([real_BT, real_BT])
-            with_prompt, without = network.logits(both, mask, length).chunk(2)
-            logits_BNV = without + (settings.cfg_scale + 1) * (with_prompt - without)
-        else:
-            logits_BNV = network.logits(x_BT, real_BT, length)
-        x0_BN, probability_BN, rank_BN = propose(logits_BNV, lengths, settings, draws, special)
-        masked_BN = x_BT[:, P:] == mask_id
-        rank_BN = rank_BN.masked_fill(~masked_BN, -torch.inf)
-        rank_BN[:, end - P :] = -torch.inf
-        committed_BN = torch.zeros_like(masked_BN)
-        for row in range(B):
-            committed_BN[row, most_confident(rank_BN[row], plan[row][inner])] = True
-        committed_BN &= masked_BN  # a block with fewer masks than planned commits all of them
-        step = write_step(index, x_BT, P, x0_BN, committed_BN, probability_BN.masked_fill(~masked_BN, torch.nan))
-        yield step
-        x_BT = step.after_BT
-
-
-def propose(
-    logits_BNV: torch.Tensor,
-    prompts: list[int],
-    settings: LLaDASettings,
-    draws: Draws,
-    special: SpecialTokens,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Per position: the token to commit, its probability, and the rank by which positions are chosen (B, N).
-
-    The published sampler draws for the whole sequence, so each row skips the draws for its prompt.
-    """
-    B, N, V = logits_BNV.shape
-    logits_BNV = logits_BNV.clone()
-    if settings.logits_eos_inf:
-        logits_BNV[..., special.eos_id] = -torch.inf
-    noisy_BNV = logits_BNV
-    if settings.temperature > 0:
-        noise_BNV = torch.empty(B, N, V, dtype=torch.float64)
-        for row in range(B):
-            draws.skip(row, prompts[row] * V, torch.float64)
-            noise_BNV[row] = draws.uniform(row, (N, V), torch.float64)
-        noisy_BNV = add_gumbel_noise(logits_BNV, noise_BNV, settings.temperature)
-    x0_BN = noisy_BNV.argmax(-1)
-    if settings.confidence_eos_eot_inf:
-        # As published: the end token is lowered in the noised logits, which at temperature 0 are the logits themselves.
-        noisy_BNV[..., special.eos_id] = -torch.inf
-        if special.eot_id is not None:
-            logits_BNV[..., special.eot_id] = -torch.inf
-    probability_BN = logits_BNV.softmax(-1).gather(-1, x0_BN[..., None])[..., 0]
-    if settings.remasking == "low_confidence":
-        return x0_BN, probability_BN, probability_BN.clone()
-    rank_BN = torch.stack([draws.uniform(row, (prompts[row] + N,))[-N:] for row in range(B)])
-    return x0_BN, probability_BN, rank_BN.to(probability_BN)

@@ -1,73 +1,106 @@
-"""LLaDA2.0's sampler: block by block; a step commits all masks above a threshold, and at least the planned number.
+"""The samplers of LLaDA2.0 and LLaDA2.1: a step commits all masks above a threshold, and at least the planned number.
 
-After `generate` of LLaDA2MoeModelLM (arXiv 2512.15745); step histories equal its own (tests/golden-blocks). The published
-code has no cache and runs over the whole sequence at each step; with a cache, only the current block is computed.
+After `generate` of LLaDA2MoeModelLM (arXiv 2512.15745 and 2602.08676); step histories equal their own (tests/golden-blocks).
+The published code has no cache and runs over the whole sequence at each step; with a cache, only the current block is
+computed. LLaDA2.1 may also replace written tokens of the current block. Its published loop never ends if the model's best
+guess is the mask token itself; here a block ends when a pass changes nothing, or after a maximum number of passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, RowCanvas, WholeBlockSettings, Writer, write_rows
-from floatlens.decode.draws import Draws, transfers
-from floatlens.decode.network import Network
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.sdar import above_or_best, propose
-from floatlens.decode.settings import at_least, setting, top_k, top_p
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.blocks import AlignedBlocks, RowCanvas
+from floatlens.decode.draws import above_or_best
+from floatlens.decode.sampler import at_least, register_sampler, setting
+from floatlens.errors import FloatLensError
+
+THRESHOLD = "Masks whose confidence is above it are committed at once."
 
 
+@register_sampler("llada2")
 @dataclass(frozen=True)
-class LLaDA2Settings(WholeBlockSettings):
-    """Settings of LLaDA2.0's sampler."""
+class LLaDA2(AlignedBlocks):
+    """LLaDA2.0's sampler."""
 
-    threshold: float = setting(0.95, "Masks whose confidence is above it are committed at once.")
+    filters_greedy: ClassVar[bool] = False
+
+    threshold: float = setting(0.95, THRESHOLD)
     minimal_topk: int = setting(1, "A block has at most max_new_tokens / minimal_topk steps.", at_least(1))
     eos_early_stop: bool = setting(False, "Stop within a block, once everything before its end token is written.")
-    top_p: float | None = top_p()
-    top_k: int | None = top_k()
 
     @property
     def passes_per_block(self) -> int:
         return max(1, min(super().passes_per_block, self.max_new_tokens // self.minimal_topk))
 
+    def choose(
+        self, logits_LV: torch.Tensor, probability_L: torch.Tensor, masked_L: torch.Tensor, count: int
+    ) -> torch.Tensor:
+        return above_or_best(probability_L, masked_L, count, self.threshold)
 
-@register_sampler("llada2", LLaDA2Settings, passes=BlockPasses, aligned=True)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: LLaDA2Settings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-    ends: Sequence[int] | None = None,
-) -> Iterator[Step]:
-    """Write whole blocks after each prompt, one Step per denoising pass; a row stops after a block that has an end token.
+    def is_finished(self, canvas: RowCanvas) -> bool:
+        passes = canvas.passes
+        return self.eos_early_stop and is_written_to_its_end(canvas.new_N, passes.end_ids, passes.special.mask)
 
-    A block ends when it has no masks left or has used all its steps, in which case masks may remain.
+
+@register_sampler("llada2.1")
+@dataclass(frozen=True)
+class LLaDA21(AlignedBlocks):
+    """LLaDA2.1's sampler; the published sampler has no number of steps, so `steps` is not used.
+
+    A position is committed whenever it receives a token.
     """
-    drawn = draws or Draws([settings.seed] * len(ids_BP))
-    top = (settings.top_p, settings.top_k) if settings.temperature > 0 else (None, None)
 
-    def write(canvas: RowCanvas) -> Writer:
+    revises: ClassVar[bool] = True
+    filters_greedy: ClassVar[bool] = False
+
+    threshold: float = setting(0.95, THRESHOLD)
+    editing_threshold: float = setting(0.9, "A written token is replaced if another one is more probable than this.")
+    max_post_steps: int = setting(16, "Passes over a block that has no mask left.", at_least(0))
+    num_to_transfer: int = setting(1, "Minimum number of masks that a pass commits.", at_least(1))
+    eos_early_stop: bool = setting(False, "Stop after a block that has an end token.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", None)  # shared by all models of a comparison, but not used here
+        if self.steps_per_block is not None:
+            raise FloatLensError(
+                f"steps_per_block {self.steps_per_block} is not used by llada2.1, which denoises a block until it no "
+                f"longer changes; pass num_to_transfer or max_post_steps"
+            )
+
+    @property
+    def passes_per_block(self) -> int:
+        # Each pass over masks commits at least one. The factor 2 leaves room for tokens that are edited back to a mask.
+        return 2 * self.block_length + self.max_post_steps
+
+    def write(self, canvas: RowCanvas) -> Generator[int, torch.Tensor, None]:
+        mask = canvas.passes.special.mask
         for first in canvas.starts:
-            for count in transfers(settings.block_length, settings.passes_per_block):
-                masked_L = canvas.tokens(first) == special.mask
+            post_steps = 0
+            written_L = torch.arange(first, first + self.block_length, device=canvas.x_N.device) >= canvas.P
+            for _ in range(self.passes_per_block):
+                before_L = canvas.tokens(first)
+                masked_L = before_L == mask
                 if not bool(masked_L.any()):
+                    post_steps += 1
+                    if post_steps > self.max_post_steps:
+                        break
+                token_L, probability_L = self.propose((yield first), canvas)
+                filled_L = above_or_best(probability_L, masked_L, self.num_to_transfer, self.threshold)
+                edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > self.editing_threshold)
+                confidence_L = probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
+                canvas.write(first, token_L, filled_L | edited_L, confidence_L)
+                unchanged = canvas.tokens(first).equal(before_L)
+                if unchanged and (not bool(masked_L.any()) or self.temperature == 0):
                     break
-                token_L, probability_L = propose((yield first), settings.temperature, *top, drawn, canvas.row)
-                chosen_L = above_or_best(probability_L, masked_L, count, settings.threshold)
-                canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
-                if settings.eos_early_stop and is_written_to_its_end(canvas.new_N, canvas.ends, special.mask):
-                    return
-            if canvas.has_end():
+            has_masks = bool((canvas.x_N[: first + self.block_length] == mask).any())
+            if self.eos_early_stop and canvas.has_end() and not has_masks:
                 return
-
-    return write_rows(network, ids_BP, real_BP, settings, special, ends, write)
 
 
 def is_written_to_its_end(new_N: torch.Tensor, ends: torch.Tensor, mask: int) -> bool:

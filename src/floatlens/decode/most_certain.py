@@ -8,35 +8,42 @@ ends the answer are written after all others, as with LLaDA's `confidence_eos_eo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from floatlens.decode.draws import Draws, most_confident, transfers
+from floatlens.decode.blocks import visible
+from floatlens.decode.denoising import Candidates, Denoising
+from floatlens.decode.draws import most_confident, transfers
 from floatlens.decode.dream import propose
-from floatlens.decode.network import ForwardPass, Network
-from floatlens.decode.passes import Passes, WholePasses
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import DenoisingSettings, one_of, setting, top_k, top_p
-from floatlens.decode.step import SpecialTokens, Step
+from floatlens.decode.network import ForwardPass, Passes
+from floatlens.decode.sampler import one_of, register_sampler, setting, top_k, top_p
 
 MEASURES = ("entropy", "maskgit_plus", "topk_margin")
 
 
+@register_sampler("a2d-shifted")
 @dataclass(frozen=True)
-class MostCertainSettings(DenoisingSettings):
-    """Settings of samplers that write the most certain positions first."""
+class MostCertain(Denoising):
+    """Writes the most certain positions first."""
 
-    alg: str = setting(
-        "entropy",
-        "Measure of certainty: entropy, maskgit_plus, topk_margin.",
-        one_of("entropy", "maskgit_plus", "topk_margin"),
-    )
+    masks_again: ClassVar[bool] = False
+
+    alg: str = setting("entropy", f"Measure of certainty: {', '.join(MEASURES)}.", one_of(*MEASURES))
     top_p: float | None = top_p()
     top_k: int | None = top_k()
     eos_last: bool = setting(True, "Whether positions whose token ends the answer are written after all others.")
+
+    def choose(
+        self, passes: Passes, row: int, index: int, logits_NV: torch.Tensor, masked_M: torch.Tensor
+    ) -> Candidates:
+        rank_M, token_M, probability_M = propose(logits_NV[masked_M].float(), self, passes.draws, row)
+        if self.eos_last:
+            rank_M = put_last(rank_M, token_M, passes.special.end_ids)
+        masks = int((passes.with_masks()[row, passes.P :] == passes.special.mask).sum())
+        order = most_confident(rank_M, transfers(masks, self.step_count)[index])
+        return masked_M, token_M, probability_M, order
 
 
 class CanvasPasses(Passes):
@@ -51,7 +58,10 @@ class CanvasPasses(Passes):
         first, T = self.P - 1, x_BT.shape[1]
         real_BT = self.real(T)
         real_BT = torch.ones_like(x_BT, dtype=torch.bool) if real_BT is None else real_BT
-        positions_BT = (real_BT.long().cumsum(-1) - 1).clamp_min(0)
+        positions_BT = real_BT.long().cumsum(-1) - 1
+        # The canvas is one block; the prompt's tokens are blocks of their own, and -1 is padding.
+        blocks_BT, positions_BT = positions_BT.masked_fill(~real_BT, -1), positions_BT.clamp_min(0)
+        blocks_BT[:, first:] = T
         if self.cache is None:
             from transformers import DynamicCache
 
@@ -59,11 +69,11 @@ class CanvasPasses(Passes):
             if first:
                 with self.network.without_adapter():
                     forward = ForwardPass(x_BT[:, :first], 0, range(0), range(first))
-                    visible_BQQ, rows_BQ = causal(real_BT[:, :first]), positions_BT[:, :first]
-                    self.network.run(forward, visible_BQQ, keep=1, position_ids_BQ=rows_BQ, cache=self.cache)
+                    seen_BQQ, rows_BQ = visible(blocks_BT[:, :first]), positions_BT[:, :first]
+                    self.network.run(forward, seen_BQQ, keep=1, position_ids_BQ=rows_BQ, cache=self.cache)
         logits_BQV = self.network.run(
             ForwardPass(x_BT, first, range(first, T), range(0)),
-            real_BT[:, None].expand(-1, T - first, -1),
+            visible(blocks_BT, first),
             keep=T - first,
             position_ids_BQ=positions_BT[:, first:],
             cache=self.cache,
@@ -72,85 +82,12 @@ class CanvasPasses(Passes):
         return self.P, logits_BQV[:, :-1]
 
 
-def causal(real_BQ: torch.Tensor) -> torch.Tensor:
-    """True where a prompt row may see a key: itself, and the real tokens before it (B, Q, Q).
+@register_sampler("canvas")
+@dataclass(frozen=True)
+class Canvas(MostCertain):
+    """The same, over the canvas alone."""
 
-    >>> causal(torch.tensor([[False, True, True]])).int().tolist()
-    [[[1, 0, 0], [0, 1, 0], [0, 1, 1]]]
-    """
-    Q = real_BQ.shape[1]
-    before_QQ = torch.ones(Q, Q, dtype=torch.bool, device=real_BQ.device).tril()
-    itself_QQ = torch.eye(Q, dtype=torch.bool, device=real_BQ.device)  # padding sees itself, so that no row is empty
-    return (before_QQ & real_BQ[:, None]) | itself_QQ
-
-
-@register_sampler("canvas", MostCertainSettings, passes=CanvasPasses)
-def sample_canvas(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: MostCertainSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-    tail_BN: torch.Tensor | None = None,
-) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per pass over the canvas."""
-    passes = CanvasPasses(network, ids_BP, real_BP, settings, special=special)
-    return denoise(passes, ids_BP, settings, special, draws, tail_BN)
-
-
-@register_sampler("a2d-shifted", MostCertainSettings)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: MostCertainSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-    tail_BN: torch.Tensor | None = None,
-) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per pass over the whole sequence."""
-    passes = WholePasses(network, ids_BP, real_BP, settings, special=special, shifted=True)
-    return denoise(passes, ids_BP, settings, special, draws, tail_BN)
-
-
-def denoise(
-    passes: Passes,
-    ids_BP: torch.Tensor,
-    settings: MostCertainSettings,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-    tail_BN: torch.Tensor | None = None,
-) -> Iterator[Step]:
-    """Denoise `max_new_tokens` masks after each prompt, or those of a tail, one Step per pass."""
-    B, P = ids_BP.shape
-    N = settings.max_new_tokens
-    draws = draws or Draws([settings.seed] * B)
-    x_BT = torch.cat([ids_BP, ids_BP.new_full((B, N), special.mask) if tail_BN is None else tail_BN], 1)
-    hidden_BN = x_BT[:, P:] == special.mask  # stored separately, because a model may write the mask token itself
-    counts = [transfers(int(n), settings.step_count) for n in hidden_BN.sum(1)]
-    for index in range(settings.step_count):
-        _, logits_BNV = passes(x_BT)
-        after_BT = x_BT.clone()
-        committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-        confidence_BT = torch.full(x_BT.shape, torch.nan, dtype=torch.float32, device=x_BT.device)
-        for row in range(B):
-            masked_M = P + hidden_BN[row].nonzero()[:, 0]
-            if not len(masked_M):
-                continue
-            rank_M, token_M, confidence_BT[row, masked_M] = propose(
-                logits_BNV[row, masked_M - P].float(), settings, draws, row
-            )
-            if settings.eos_last:
-                rank_M = put_last(rank_M, token_M, special.end_ids)
-            order = most_confident(rank_M, counts[row][index])
-            after_BT[row, masked_M[order]] = token_M[order]
-            committed_BT[row, masked_M[order]] = True
-        hidden_BN &= ~committed_BT[:, P:]
-        yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active)
-        x_BT = after_BT
+    passes: ClassVar[type[Passes]] = CanvasPasses
 
 
 def put_last(rank_M: torch.Tensor, token_M: torch.Tensor, end_ids: tuple[int, ...]) -> torch.Tensor:

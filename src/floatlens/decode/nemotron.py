@@ -9,38 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, BlockSettings
+from floatlens.decode.autoregressive import check_thinking
+from floatlens.decode.blocks import BlockPasses, Blocks
 from floatlens.decode.draws import Draws, most_confident, transfers
 from floatlens.decode.llada2 import is_written_to_its_end
-from floatlens.decode.network import Network
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import ThinkingSettings, between, setting
-from floatlens.decode.step import SpecialTokens, Step, write_step
+from floatlens.decode.network import Passes
+from floatlens.decode.sampler import between, end_think_token_id, max_thinking_tokens, register_sampler, setting
+from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
-
-
-@dataclass(frozen=True)
-class NemotronSettings(BlockSettings, ThinkingSettings):
-    """Settings of Nemotron-Labs-Diffusion's sampler, with the published names and defaults."""
-
-    threshold: float | None = setting(
-        None, "Masks of at least this confidence are committed at once; one per step by default.", between(0)
-    )
-    causal_context: bool = setting(
-        True, "Store the prompt and finished blocks causally, and begin a block with the token that this predicts."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.cache:
-            raise FloatLensError("nemotron needs cache=True: the pass that stores a block begins the next one")
-
-    def canvas(self, prompt_length: int) -> int:
-        """Number of new positions: whole blocks."""
-        return self.blocks * self.block_length
 
 
 class NemotronPasses(BlockPasses):
@@ -55,66 +35,78 @@ class NemotronPasses(BlockPasses):
         return ((columns_BT - self.P) // self.settings.block_length).clamp_min(-1) + 1, columns_BT
 
 
-@register_sampler("nemotron", NemotronSettings, passes=NemotronPasses, batched=False)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: NemotronSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-) -> Iterator[Step]:
-    """Write whole blocks after prompts of equal length, one Step per denoising pass, until every row has an end token.
+@register_sampler("nemotron")
+@dataclass(frozen=True)
+class Nemotron(Blocks):
+    """Nemotron-Labs-Diffusion's sampler, with the published names and defaults: whole blocks after prompts of equal length.
 
     The first token of a block is committed by its first step. A block without masks still takes one pass. As published, a
     row that ends within a block ends the block for all rows, which is why the lens passes one prompt at a time.
     """
-    if real_BP is not None and not bool(real_BP.all()):
-        raise FloatLensError("the nemotron sampler writes prompts of equal length; write them one at a time")
-    P, L = ids_BP.shape[1], settings.block_length
-    draws = draws or Draws([settings.seed] * len(ids_BP))
-    passes = NemotronPasses(network, ids_BP, real_BP, settings, special=special)
-    ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
-    x_BT, index = ids_BP, 0
-    for first in range(P, P + settings.canvas(P), L):
-        begun_BL, known_BL = begin_block(passes, x_BT, settings, special, draws)
-        x_BT = torch.cat([x_BT, begun_BL], 1)
-        fresh_BL = begun_BL != special.mask
-        for count in transfers(int((~fresh_BL).sum(1).max()), settings.passes_per_block):
-            masked_BL = x_BT[:, first:] == special.mask
-            if not bool((masked_BL | fresh_BL).any()):
-                break
-            token_BL, confidence_BL = propose(passes(x_BT)[1].float(), settings.temperature, draws)
-            chosen_BL = choose(confidence_BL, masked_BL, count, settings.threshold) & (token_BL != special.mask)
-            token_BL = torch.where(fresh_BL, begun_BL, token_BL)
-            confidence_BL = torch.where(fresh_BL, known_BL, confidence_BL.masked_fill(~masked_BL, torch.nan))
-            step = write_step(index, x_BT, first, token_BL, chosen_BL | fresh_BL, confidence_BL, active=passes.active)
-            yield step
-            x_BT, fresh_BL, index = step.after_BT, torch.zeros_like(fresh_BL), index + 1
-            if any(is_written_to_its_end(new_N, ends, special.mask) for new_N in x_BT[:, P:]):
-                break
-        if bool(torch.isin(x_BT[:, P:], ends).any(1).all()):
-            return
 
+    passes: ClassVar[type[Passes]] = NemotronPasses
+    batched: ClassVar[bool] = False
 
-def begin_block(
-    passes: NemotronPasses, x_BT: torch.Tensor, settings: NemotronSettings, special: SpecialTokens, draws: Draws
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Store what is finished; return the tokens with which the next block begins, and their probabilities (B, L)."""
-    B, written = len(x_BT), x_BT.shape[1] - passes.P
-    block_BL = x_BT.new_full((B, settings.block_length), special.mask)
-    known_BL = torch.full(block_BL.shape, torch.nan, device=x_BT.device)
-    passes.store(x_BT, *passes.place(x_BT, x_BT.shape[1]))
-    if settings.causal_context:
-        assert passes.before_B1V is not None
-        block_BL[:, :1], known_BL[:, :1] = propose(passes.before_B1V.float(), settings.temperature, draws)
-    budget, end_think = settings.max_thinking_tokens, settings.end_think_token_id
-    if budget is not None and end_think is not None and written + settings.block_length > budget:
-        thinking_B = ~(x_BT[:, passes.P :] == end_think).any(1)
-        offset = max(0, budget - written)
-        block_BL[thinking_B, offset], known_BL[thinking_B, offset] = end_think, torch.nan
-    return block_BL, known_BL
+    max_thinking_tokens: int | None = max_thinking_tokens()
+    end_think_token_id: int | None = end_think_token_id()
+    threshold: float | None = setting(
+        None, "Masks of at least this confidence are committed at once; one per step by default.", between(0)
+    )
+    causal_context: bool = setting(
+        True, "Store the prompt and finished blocks causally, and begin a block with the token that this predicts."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_thinking(self.max_thinking_tokens, self.end_think_token_id)
+        if not self.cache:
+            raise FloatLensError("nemotron needs cache=True: the pass that stores a block begins the next one")
+
+    def canvas(self, prompt_length: int) -> int:
+        """Number of new positions: whole blocks."""
+        return self.blocks * self.block_length
+
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        if passes.real_BP is not None and not bool(passes.real_BP.all()):
+            raise FloatLensError("the nemotron sampler writes prompts of equal length; write them one at a time")
+        P, x_BT, index, mask = passes.P, passes.ids_BP, 0, passes.special.mask
+        for first in range(P, P + self.canvas(P), self.block_length):
+            begun_BL, known_BL = self.begin_block(passes, x_BT)
+            x_BT = torch.cat([x_BT, begun_BL], 1)
+            fresh_BL = begun_BL != mask
+            for count in transfers(int((~fresh_BL).sum(1).max()), self.passes_per_block):
+                masked_BL = x_BT[:, first:] == mask
+                if not bool((masked_BL | fresh_BL).any()):
+                    break
+                token_BL, confidence_BL = propose(passes(x_BT)[1].float(), self.temperature, passes.draws)
+                chosen_BL = choose(confidence_BL, masked_BL, count, self.threshold) & (token_BL != mask)
+                token_BL = torch.where(fresh_BL, begun_BL, token_BL)
+                confidence_BL = torch.where(fresh_BL, known_BL, confidence_BL.masked_fill(~masked_BL, torch.nan))
+                written_BL = (token_BL, chosen_BL | fresh_BL, confidence_BL)
+                step = write_step(index, x_BT, first, *written_BL, active=passes.active)
+                yield step
+                x_BT, fresh_BL, index = step.after_BT, torch.zeros_like(fresh_BL), index + 1
+                if any(is_written_to_its_end(new_N, passes.end_ids, mask) for new_N in x_BT[:, P:]):
+                    break
+            if bool(torch.isin(x_BT[:, P:], passes.end_ids).any(1).all()):
+                return
+
+    def begin_block(self, passes: Passes, x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store what is finished; return the tokens with which the next block begins, and their probabilities (B, L)."""
+        assert isinstance(passes, NemotronPasses)
+        written = x_BT.shape[1] - passes.P
+        block_BL = x_BT.new_full((passes.B, self.block_length), passes.special.mask)
+        known_BL = torch.full(block_BL.shape, torch.nan, device=x_BT.device)
+        passes.store(x_BT, *passes.place(x_BT, x_BT.shape[1]))
+        if self.causal_context:
+            assert passes.before_B1V is not None
+            block_BL[:, :1], known_BL[:, :1] = propose(passes.before_B1V.float(), self.temperature, passes.draws)
+        budget, end_think = self.max_thinking_tokens, self.end_think_token_id
+        if budget is not None and end_think is not None and written + self.block_length > budget:
+            thinking_B = ~(x_BT[:, passes.P :] == end_think).any(1)
+            offset = max(0, budget - written)
+            block_BL[thinking_B, offset], known_BL[thinking_B, offset] = end_think, torch.nan
+        return block_BL, known_BL
 
 
 def propose(logits_BLV: torch.Tensor, temperature: float, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,20 +12,23 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockSettings
-from floatlens.decode.draws import Draws
+from floatlens.decode.blocks import Blocks
 from floatlens.decode.nemotron import NemotronPasses, choose, propose
-from floatlens.decode.network import Network
-from floatlens.decode.registry import register_sampler
-from floatlens.decode.settings import not_below_0, setting
-from floatlens.decode.step import SpecialTokens, Step, write_step
+from floatlens.decode.network import Passes
+from floatlens.decode.sampler import not_below_0, register_sampler, setting
+from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
 
+@register_sampler("nemotron-spec")
 @dataclass(frozen=True)
-class SpeculationSettings(BlockSettings):
-    """Settings of self-speculation, which is greedy and has no number of steps."""
+class Speculation(Blocks):
+    """Self-speculation, which is greedy and has no number of steps. One Step per drafting or verifying pass; only those
+    that verify commit tokens. The first token comes from the pass over the prompt, and is committed by the first step.
+    """
 
+    passes: ClassVar[type[Passes]] = Passes  # a given text is neither drafted nor verified, so it cannot be replayed
+    batched: ClassVar[bool] = False
     causal_context: ClassVar[bool] = True
 
     threshold: float = setting(
@@ -52,60 +55,46 @@ class SpeculationSettings(BlockSettings):
         """Number of new positions, with those that are drafted after the last token."""
         return self.max_new_tokens + self.block_length
 
-
-@register_sampler("nemotron-spec", SpeculationSettings, batched=False)
-def sample(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    settings: SpeculationSettings,
-    *,
-    special: SpecialTokens,
-    draws: Draws | None = None,
-) -> Iterator[Step]:
-    """Write after one prompt, one Step per drafting or verifying pass; only those that verify commit tokens.
-
-    The first token comes from the pass over the prompt, and is committed by the first step.
-    """
-    P, L, index = ids_BP.shape[1], settings.block_length, 0
-    passes, draws = NemotronPasses(network, ids_BP, real_BP, settings, special=special), draws or Draws([settings.seed])
-    ends = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
-    passes.store(ids_BP, *passes.place(ids_BP, P))
-    assert passes.before_B1V is not None
-    first_B1, known_B1 = propose(passes.before_B1V.float(), 0.0, draws)
-    x_BT, ended = torch.cat([ids_BP, first_B1], 1), False
-    while x_BT.shape[1] - P < settings.max_new_tokens and not ended:
-        start = x_BT.shape[1] - 1
-        draft_BT = torch.cat([x_BT, x_BT.new_full((1, L - 1), special.mask)], 1)
-        active = range(start, start + L)
-        # The published code never ends if the mask token is the best guess; here a draft may keep masks.
-        for _ in range(L - 1 if settings.threshold else 1):
-            masked_BL = draft_BT[:, start:] == special.mask
-            if not bool(masked_BL.any()):
-                break
-            logits_BLV = passes.run(draft_BT, start, *passes.place(draft_BT, start))
-            token_BL, confidence_BL = propose(logits_BLV.float(), 0.0, draws)
-            chosen_BL = choose(confidence_BL, masked_BL, 1, settings.threshold) if settings.threshold else masked_BL
-            confidence_BL = confidence_BL.masked_fill(~masked_BL, torch.nan)
-            step = write_step(index, draft_BT, start, token_BL, chosen_BL, confidence_BL, active=active)
-            step.committed_BT[:] = False
+    def sample(self, given: Passes) -> Iterator[Step]:
+        ids_BP, special, draws = given.ids_BP, given.special, given.draws
+        P, L, index = given.P, self.block_length, 0
+        passes = NemotronPasses(given.network, ids_BP, given.real_BP, self, special=special)
+        passes.store(ids_BP, *passes.place(ids_BP, P))
+        assert passes.before_B1V is not None
+        first_B1, known_B1 = propose(passes.before_B1V.float(), 0.0, draws)
+        x_BT, ended = torch.cat([ids_BP, first_B1], 1), False
+        while x_BT.shape[1] - P < self.max_new_tokens and not ended:
+            start = x_BT.shape[1] - 1
+            draft_BT = torch.cat([x_BT, x_BT.new_full((1, L - 1), special.mask)], 1)
+            active = range(start, start + L)
+            # The published code never ends if the mask token is the best guess; here a draft may keep masks.
+            for _ in range(L - 1 if self.threshold else 1):
+                masked_BL = draft_BT[:, start:] == special.mask
+                if not bool(masked_BL.any()):
+                    break
+                logits_BLV = passes.run(draft_BT, start, *passes.place(draft_BT, start))
+                token_BL, confidence_BL = propose(logits_BLV.float(), 0.0, draws)
+                chosen_BL = choose(confidence_BL, masked_BL, 1, self.threshold) if self.threshold else masked_BL
+                confidence_BL = confidence_BL.masked_fill(~masked_BL, torch.nan)
+                step = write_step(index, draft_BT, start, token_BL, chosen_BL, confidence_BL, active=active)
+                step.committed_BT[:] = False
+                yield committing(step, P, known_B1) if not index else step
+                draft_BT, index = step.after_BT, index + 1
+            _, columns_BT = passes.place(draft_BT, start)
+            token_BL, confidence_BL = propose(passes.run(draft_BT, start, columns_BT, columns_BT).float(), 0.0, draws)
+            agrees_BL = token_BL[:, :-1] == draft_BT[:, start + 1 :]
+            count = 1 + int(agrees_BL.long().cumprod(1).sum())
+            over = torch.isin(token_BL[0, :count], passes.end_ids).nonzero()[:, 0].tolist()
+            count, ended = (over[0] + 1, True) if over else (count, False)
+            written_BN = (
+                token_BL[:, :count],
+                torch.ones_like(token_BL[:, :count], dtype=torch.bool),
+                confidence_BL[:, :count],
+            )
+            step = write_step(index, draft_BT[:, : start + 1], start + 1, *written_BN, active=active)
+            step = Step(index, draft_BT, step.after_BT, step.committed_BT, step.confidence_BT, active)
             yield committing(step, P, known_B1) if not index else step
-            draft_BT, index = step.after_BT, index + 1
-        _, columns_BT = passes.place(draft_BT, start)
-        token_BL, confidence_BL = propose(passes.run(draft_BT, start, columns_BT, columns_BT).float(), 0.0, draws)
-        agrees_BL = token_BL[:, :-1] == draft_BT[:, start + 1 :]
-        count = 1 + int(agrees_BL.long().cumprod(1).sum())
-        over = torch.isin(token_BL[0, :count], ends).nonzero()[:, 0].tolist()
-        count, ended = (over[0] + 1, True) if over else (count, False)
-        written_BN = (
-            token_BL[:, :count],
-            torch.ones_like(token_BL[:, :count], dtype=torch.bool),
-            confidence_BL[:, :count],
-        )
-        step = write_step(index, draft_BT[:, : start + 1], start + 1, *written_BN, active=active)
-        step = Step(index, draft_BT, step.after_BT, step.committed_BT, step.confidence_BT, active)
-        yield committing(step, P, known_B1) if not index else step
-        x_BT, index = step.after_BT, index + 1
+            x_BT, index = step.after_BT, index + 1
 
 
 def committing(step: Step, column: int, confidence_B1: torch.Tensor) -> Step:

@@ -1,13 +1,14 @@
-"""The forward pass that samplers call: token ids in, logits of the last positions out.
+"""The forward pass that samplers call, token ids in and logits of the last positions out; and the passes over a batch.
 
-Each pass describes the rows of its queries (`ForwardPass`), so that observation knows whether queries on a cache continue
-the sequence or compute a part of it again.
+`Passes` run the sequences of a batch as a sampler does, to sample, to replay a given text or to score one. Each forward pass
+describes the rows of its queries (`ForwardPass`), so that observation knows whether queries on a cache continue the sequence
+or compute a part of it again.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -15,8 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from floatlens.decode.draws import Draws
+from floatlens.decode.step import SpecialTokens
+from floatlens.errors import FloatLensError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from floatlens.data.sequences import Script
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,3 +205,104 @@ class Network:
     def _counts_for_itself(self) -> bool:
         """Whether the model computes positions itself from the padding token, as RoBERTa does."""
         return any(hasattr(module, "create_position_ids_from_input_ids") for module in self.model.modules())
+
+
+class Passes:
+    """A batch, and the forward passes over its sequences, one after another. A subclass defines the call.
+
+    ids_BP, real_BP   the prompts, padded on the left, and which of their positions are real; None for all
+    settings          the sampler, with its settings
+    shifted           whether row j - 1 writes position j
+    draws             random numbers, by row; by default from the sampler's seed
+    tail_BN           the tokens after the prompts of texts with masks, of which only the masks are written
+    ends              column at which each prompt ends
+    scripts           given texts that are revealed, for a replay
+    active            positions of the last pass's queries, as in `Step`
+    """
+
+    active: range | None = None
+
+    def __init__(
+        self,
+        network: Network,
+        ids_BP: torch.Tensor,
+        real_BP: torch.Tensor | None,
+        settings: Any,
+        *,
+        special: SpecialTokens,
+        shifted: bool = False,
+        draws: Draws | None = None,
+        tail_BN: torch.Tensor | None = None,
+        ends: Sequence[int] | None = None,
+        scripts: Sequence[Script] = (),
+    ) -> None:
+        self.network, self.ids_BP, self.real_BP, self.settings = network, ids_BP, real_BP, settings
+        self.special, self.shifted, self.tail_BN, self.scripts = special, shifted, tail_BN, scripts
+        self.B, self.P = ids_BP.shape
+        self.draws = draws or Draws([settings.seed] * self.B)
+        self.ends = [self.P] * self.B if ends is None else ends
+        self.end_ids = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
+
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Run a sequence; return the first column that the pass writes, and the logits (B, N, V) from there on."""
+        raise FloatLensError(f"a {type(self.settings).__name__} sampler cannot run given sequences; set its `passes`")
+
+    def end(self, column: int) -> int:
+        """Length of the sequence whose pass writes this column."""
+        return self.P + int(self.settings.max_new_tokens)
+
+    def real(self, length: int) -> torch.Tensor | None:
+        """True for the positions of a sequence that are not padding (B, T); None if nothing is padded."""
+        if self.real_BP is None:
+            return None
+        return torch.cat([self.real_BP, self.real_BP.new_ones((self.B, length - self.P))], 1)
+
+    def with_masks(self) -> torch.Tensor:
+        """The prompts followed by `max_new_tokens` masks, or by the tail (B, T)."""
+        if self.tail_BN is not None:
+            return torch.cat([self.ids_BP, self.tail_BN], 1)
+        return self.append_masks(self.ids_BP, self.settings.max_new_tokens)
+
+    def append_masks(self, x_BT: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.cat([x_BT, x_BT.new_full((self.B, count), self.special.mask)], 1)
+
+    def check_alone(self) -> None:
+        """Raise an error for a batch of several prompts."""
+        if self.B != 1:
+            raise FloatLensError(f"this sampler writes one prompt at a time, found {self.B}")
+
+
+class WholePasses(Passes):
+    """Passes over the whole sequence, without a cache.
+
+    Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass.
+    """
+
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        T, scale = x_BT.shape[1], getattr(self.settings, "cfg_scale", 0.0)
+        new, real_BT = T - self.P, self.real(T)
+        if scale:
+            mask = self.special.mask
+            x_BT = torch.cat([x_BT, x_BT.masked_fill(self.with_masks() != mask, mask)])
+            real_BT = None if real_BT is None else torch.cat([real_BT, real_BT])
+        logits_BNV = self.network.logits(x_BT, real_BT, new + self.shifted)[:, :new]
+        return self.P, guided(logits_BNV, scale) if scale else logits_BNV
+
+
+class CausalPasses(Passes):
+    """The passes of an autoregressive model: each sequence is one token longer than the one before, whose keys are kept."""
+
+    cache: Any = None
+
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        logits_B1V, self.cache = self.network.extend(x_BT, self.real(x_BT.shape[1]), self.cache)
+        return x_BT.shape[1], logits_B1V
+
+    def end(self, column: int) -> int:
+        return column
+
+
+def guided(logits_BNV: torch.Tensor, scale: float) -> torch.Tensor:
+    """Logits under guidance, from those of rows with their prompt, followed by those of the same rows without it."""
+    with_prompt, without = logits_BNV.chunk(2)
+    return without + (scale + 1) * (with_prompt - without)

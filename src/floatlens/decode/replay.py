@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from floatlens.data.sequences import GIVEN, Script
-from floatlens.decode.blocks import BlockSettings, WholeBlockSettings
-from floatlens.decode.network import Network
-from floatlens.decode.passes import Passes, find_passes, make_passes
-from floatlens.decode.registry import SAMPLERS, settings_for
-from floatlens.decode.settings import Settings
-from floatlens.decode.step import SpecialTokens, Step, write_step
+from floatlens.decode.blocks import Blocks
+from floatlens.decode.network import Passes
+from floatlens.decode.sampler import SAMPLERS, Sampler, settings_for
+from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -28,8 +26,8 @@ NAME = "replay"  # the name of the sampler in the trace of a replay
 
 
 @dataclass(frozen=True)
-class ReplaySettings(Settings):
-    """Settings of a replay, read from its scripts: `steps` passes, `order` by name; `block_length` for block models."""
+class Replay(Sampler):
+    """A replay of scripts: `steps` passes, `order` by name; `block_length` for block models."""
 
     steps: int = 0
     order: str = ""
@@ -39,27 +37,31 @@ class ReplaySettings(Settings):
     def step_count(self) -> int:
         return self.steps
 
+    def own(self, sampler: str) -> Sampler:
+        """The sampler whose passes are used."""
+        return settings_for(sampler, max_new_tokens=self.max_new_tokens, block_length=self.block_length)
 
-def writes_blocks(sampler: str) -> bool:
-    """Whether a sampler writes whole blocks one after another, counted from the start of the prompt."""
-    return issubclass(SAMPLERS[sampler].settings, WholeBlockSettings)
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        if passes.settings.aligned:
+            passes.check_alone()
+        return passes.settings.replay(passes)
 
 
-def can_replay(family: Family, sampler: str) -> bool:
+def can_replay(sampler: str) -> bool:
     """Whether the passes of a sampler are known, so that a given text can be replayed."""
-    return SAMPLERS[sampler].replay is not None or find_passes(sampler, family) is not None
+    return SAMPLERS[sampler].passes is not Passes
 
 
 def settings_of(
     scripts: Sequence[Script], family: Family, sampler: str, block_length: int | None = None, seed: int = 0
-) -> ReplaySettings:
+) -> Replay:
     """Return the settings of a batch of scripts; raise an error if they cannot be replayed together.
 
     `seed` is for samplers without a mask token, which use random tokens instead.
     """
     first = scripts[0]
-    if not can_replay(family, sampler):
-        raise FloatLensError(f"the {sampler} sampler cannot replay a given text; register it with passes=...")
+    if not can_replay(sampler):
+        raise FloatLensError(f"the {sampler} sampler cannot replay a given text, because it names no passes")
     if family.kind == "arm":
         for script in scripts:
             if not script.in_sequence:
@@ -74,38 +76,17 @@ def settings_of(
         )
     longest, steps = max(len(script.ids) for script in scripts), max(script.steps for script in scripts)
     own = settings_for(sampler, block_length=block_length)
-    block = own.block_length if isinstance(own, BlockSettings) else None
-    return ReplaySettings(longest, seed=seed, steps=steps, order=first.order, block_length=block)
+    block = own.block_length if isinstance(own, Blocks) else None
+    return Replay(longest, seed=seed, steps=steps, order=first.order, block_length=block)
 
 
-def replay(
-    network: Network,
-    ids_BP: torch.Tensor,
-    real_BP: torch.Tensor | None,
-    scripts: Sequence[Script],
-    settings: ReplaySettings,
-    *,
-    family: Family,
-    sampler: str,
-    special: SpecialTokens,
-) -> Iterator[Step]:
-    """Reveal the text of each row's script, one Step per forward pass."""
-    if (own := SAMPLERS[sampler].replay) is not None:
-        return own(network, ids_BP, real_BP, scripts, settings, special)
-    chosen = settings_for(sampler, max_new_tokens=settings.max_new_tokens, block_length=settings.block_length)
-    if writes_blocks(sampler):
-        check_alone(ids_BP)
-    about: dict[str, Any] = {"sampler": sampler, "family": family, "special": special}
-    passes = make_passes(network, ids_BP, real_BP, chosen, **about)
-    return reveal(passes, ids_BP, scripts, special.mask_id)
-
-
-def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask_id: int | None) -> Iterator[Step]:
+def reveal(passes: Passes) -> Iterator[Step]:
     """Reveal the tokens of the scripts, each at its step; what is not yet revealed is masked, or not there.
 
     The texts of an autoregressive model may differ in length: a row whose text has ended repeats its last token.
     """
-    P, N = ids_BP.shape[1], max(len(script.ids) for script in scripts)
+    ids_BP, scripts, P = passes.ids_BP, passes.scripts, passes.P
+    N = max(len(script.ids) for script in scripts)
     for script in scripts:
         check_order(script, [passes.end(P + index) for index in range(len(script.ids))])
     text = [[*script.ids, *script.ids[-1:] * (N - len(script.ids))] for script in scripts]
@@ -116,7 +97,7 @@ def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask
     for index in range(max(script.steps for script in scripts)):
         hidden_BT = at_BT >= index
         following = int(hidden_BT.any(0).nonzero()[0, 0]) if bool(hidden_BT.any()) else P + N - 1
-        x_BT = all_BT.masked_fill(hidden_BT, mask_id or 0)[:, : min(passes.end(following), P + N)]
+        x_BT = all_BT.masked_fill(hidden_BT, passes.special.mask_id or 0)[:, : min(passes.end(following), P + N)]
         first, logits_BLV = passes(x_BT)
         last = first + logits_BLV.shape[1]
         if bool((at_BT[:, last:] == index).any()):
@@ -134,13 +115,11 @@ def reveal(passes: Passes, ids_BP: torch.Tensor, scripts: Sequence[Script], mask
         yield write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=running_B)
 
 
-def left_to_right(
-    passes: Passes, ids_BP: torch.Tensor, text_BN: torch.Tensor, mask_id: int | None
-) -> list[torch.Tensor]:
+def left_to_right(passes: Passes, text_BN: torch.Tensor) -> list[torch.Tensor]:
     """The sequences whose next token is each token of a text (B, N): revealed up to it, masked after it."""
-    P, sequences = ids_BP.shape[1], []
+    ids_BP, P, sequences = passes.ids_BP, passes.P, []
     for count in range(text_BN.shape[1]):
-        x_BT = ids_BP.new_full((len(ids_BP), passes.end(P + count)), mask_id or 0)
+        x_BT = ids_BP.new_full((passes.B, passes.end(P + count)), passes.special.mask_id or 0)
         x_BT[:, : P + count] = torch.cat([ids_BP, text_BN[:, :count]], 1)
         sequences.append(x_BT)
     return sequences
@@ -161,9 +140,3 @@ def check_order(script: Script, blocks: Sequence[int]) -> None:
                 f"token {index} is revealed before the block of token {late} is finished, but blocks are written one after "
                 f"another; use left-to-right"
             )
-
-
-def check_alone(ids_BP: torch.Tensor) -> None:
-    """Raise an error for a batch in which rows would have their blocks at different columns."""
-    if len(ids_BP) != 1:
-        raise FloatLensError(f"this sampler writes one prompt at a time, found {len(ids_BP)}")

@@ -21,10 +21,8 @@ import torch
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
 from floatlens.decode.draws import most_confident
-from floatlens.decode.network import Network
-from floatlens.decode.passes import WholePasses, find_passes
-from floatlens.decode.replay import writes_blocks
-from floatlens.decode.settings import Settings, check_whole
+from floatlens.decode.network import Network, WholePasses, guided
+from floatlens.decode.sampler import SAMPLERS, Sampler, check_whole
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 
@@ -116,7 +114,7 @@ def loglikelihood(
 def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_scale: float) -> None:
     """Raise an error for samplers without a defined likelihood, and for texts that cannot be scored."""
     family, whole = lens.family, reads_whole(lens)
-    if not (whole or (lens.has_mask and (lens.sampler == CANVAS or writes_blocks(lens.sampler)))):
+    if not (whole or (lens.has_mask and (lens.sampler == CANVAS or SAMPLERS[lens.sampler].aligned))):
         raise FloatLensError(
             f"the likelihood of an answer is not defined for the {lens.sampler} sampler of {lens.name}; "
             f"compare generated answers instead"
@@ -149,7 +147,7 @@ def reads_whole(lens: Lens) -> bool:
 
 def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[Row]:
     """Yield the parts of each answer, all masked: one, or one per block."""
-    block = lens.settings().asdict()["block_length"] if writes_blocks(lens.sampler) else None
+    block = lens.settings().asdict()["block_length"] if SAMPLERS[lens.sampler].aligned else None
     for index, (prompt, answer) in enumerate(pairs):
         ids, start = [*map(int, prompt), *map(int, answer)], len(prompt)
         while start < len(ids):
@@ -206,7 +204,7 @@ def batches(lens: Lens, given: Iterable[Row], size: int) -> Iterator[list[Row]]:
 
 
 def _shape(lens: Lens, row: Row) -> tuple[int, int]:
-    padded = row.before and not writes_blocks(lens.sampler)  # blocks are counted from the start of the prompt
+    padded = row.before and not SAMPLERS[lens.sampler].aligned  # blocks are counted from the start of the prompt
     return len(row.tokens), -1 if padded else len(row.before)
 
 
@@ -227,15 +225,11 @@ def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.T
         x_BT[len(batch) :, : ids_BP.shape[1]] = lens.mask_id
         real_BP = None if real_BP is None else torch.cat([real_BP, real_BP])
     # One pass gives the predictions of all tokens of an autoregressive model; a block is run once, so without a cache.
-    kind = WholePasses if reads_whole(lens) else find_passes(lens.sampler, lens.family)
-    assert kind is not None
-    settings = lens.settings(sampler={"cache": False}) if writes_blocks(lens.sampler) else Settings(max_new_tokens=N)
+    kind = WholePasses if reads_whole(lens) else SAMPLERS[lens.sampler].passes
+    settings = lens.settings(sampler={"cache": False}) if SAMPLERS[lens.sampler].aligned else Sampler(max_new_tokens=N)
     passes = kind(network, ids_BP, real_BP, settings, special=lens.special_tokens, shifted=lens.family.shifted)
     logits_BNV = passes(x_BT)[1][:, -N:]
-    if not cfg_scale:
-        return logits_BNV
-    with_prompt, without = logits_BNV.chunk(2)
-    return without + (cfg_scale + 1) * (with_prompt - without)
+    return guided(logits_BNV, cfg_scale) if cfg_scale else logits_BNV
 
 
 def writes_them(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> list[bool]:

@@ -12,16 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.sample import normalise
-from floatlens.decode.network import Network
-from floatlens.decode.passes import Passes, make_passes
 from floatlens.decode.replay import left_to_right
-from floatlens.decode.settings import Settings
+from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.loop import Case
@@ -37,7 +34,7 @@ class Baseline:
 
     lens: Lens
     cases: Sequence[Case]
-    settings: Settings
+    settings: Sampler
     batch: PromptBatch
     answers: list[Generation]
     steps: list[Step]
@@ -133,17 +130,11 @@ def gold_ids(lens: Lens, answers: Sequence[str], most: int) -> list[int]:
     return [int(i) for i in lens.tokenizer(answers[0], add_special_tokens=False)["input_ids"]][:most]
 
 
-def passes_of(lens: Lens, batch: PromptBatch, settings: Settings) -> Passes:
-    """Return the passes with which the lens's sampler runs given sequences of a batch."""
-    about: dict[str, Any] = {"sampler": lens.sampler, "family": lens.family, "special": lens.special_tokens}
-    return make_passes(Network(lens.model, lens.family.positions), batch.ids_BP, batch.real_BP, settings, **about)
-
-
 def replay(
-    lens: Lens, batch: PromptBatch, settings: Settings, trajectory: Sequence[torch.Tensor]
+    lens: Lens, batch: PromptBatch, settings: Sampler, trajectory: Sequence[torch.Tensor]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Run each sequence under the current interventions; yield the logits (B, N, V) and the column of their first token."""
-    passes, new_tokens = passes_of(lens, batch, settings), lens._new_positions(batch, settings)
+    passes, new_tokens = lens.passes(batch, settings), lens._new_positions(batch, settings)
     change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
     for step, tokens_BT in enumerate(trajectory):
         with change.acting(step, tokens_BT) if change is not None else nullcontext():
@@ -162,7 +153,7 @@ def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor
 
 
 def gold_trajectory(
-    lens: Lens, batch: PromptBatch, settings: Settings, gold: Sequence[Sequence[int]]
+    lens: Lens, batch: PromptBatch, settings: Sampler, gold: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
     """Return the sequences whose next token is each token of the gold answers: revealed up to it, masked after it.
 
@@ -171,10 +162,10 @@ def gold_trajectory(
     longest = max(len(ids) for ids in gold)
     filler = lens.end_ids[0] if lens.end_ids else lens.pad_id
     whole_BN = torch.tensor([[*ids, *[filler] * (longest - len(ids))] for ids in gold], device=batch.ids_BP.device)
-    return left_to_right(passes_of(lens, batch, settings), batch.ids_BP, whole_BN, lens.special_tokens.mask_id)
+    return left_to_right(lens.passes(batch, settings), whole_BN)
 
 
-def gold_surprise(lens: Lens, batch: PromptBatch, settings: Settings, gold: Sequence[Sequence[int]]) -> list[float]:
+def gold_surprise(lens: Lens, batch: PromptBatch, settings: Sampler, gold: Sequence[Sequence[int]]) -> list[float]:
     """Return the mean negative log probability of each gold answer's tokens, in nats; its exponential is the perplexity."""
     totals, P = torch.zeros(len(gold), dtype=torch.double), batch.ids_BP.shape[1]
     replayed = replay(lens, batch, settings, gold_trajectory(lens, batch, settings, gold))

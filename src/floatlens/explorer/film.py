@@ -19,7 +19,7 @@ from floatlens.anchors import find_anchors, parse_rule
 from floatlens.data.sequences import LEFT_TO_RIGHT
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode import replay
-from floatlens.decode.registry import SAMPLERS
+from floatlens.decode.sampler import SAMPLERS
 from floatlens.errors import FloatLensError
 from floatlens.findings.received import spell
 from floatlens.findings.tokens import mask_ids, template_positions
@@ -168,7 +168,7 @@ def _settings(trace: Trace, sampler: str) -> dict[str, Any]:
     """Return the settings of the sampler that are not defaults; a replay and a text with masks set the length themselves."""
     if sampler == replay.NAME:
         return {name: value for name in ("block_length", "seed") if (value := trace.settings.get(name))}
-    defaults = {f.name: f.default for f in fields(SAMPLERS[sampler].settings)}
+    defaults = {f.name: f.default for f in fields(SAMPLERS[sampler])}
     always = ("seed",) if trace.infill else ("max_new_tokens", "seed")
     known = {n: v for n, v in trace.settings.items() if n in always or v != defaults.get(n)}
     return {n: v for n, v in known.items() if n != "max_new_tokens" or not trace.infill}

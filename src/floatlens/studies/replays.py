@@ -43,7 +43,7 @@ def compared(plan: StudyPlan) -> dict[str, list[str]]:
     if "drift" not in plan.findings or SHORT not in plan.traced:
         return {}
     found = {model: find(model, plan.load) for model in plan.models}
-    models = [model for model, each in found.items() if can_replay(each.family, each.sampler)]
+    models = [model for model, each in found.items() if can_replay(each.sampler)]
     kinds = {model: found[model].family.kind for model in models}
     others = {model: [other for other in models if kinds[other] != kinds[model]] for model in models}
     return {m: [*([m] if kinds[m] == "mdm" else []), *rest] for m, rest in others.items() if rest}

@@ -21,7 +21,7 @@ from floatlens.data.sequences import Script
 from floatlens.data.template import DEFAULT
 from floatlens.data.tokenize import tokenise
 from floatlens.decode import replay
-from floatlens.decode.settings import Settings
+from floatlens.decode.sampler import Sampler
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import is_state_space, shape
 from floatlens.trace.attributes import encode_attributes
@@ -96,7 +96,7 @@ def make_trace(
 def label_traces(
     lens: Lens,
     recorder: Recorder,
-    settings: Settings,
+    settings: Sampler,
     *,
     sample_ids: Sequence[str],
     **attributes: Any,
